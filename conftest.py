@@ -12,6 +12,7 @@ if os.environ.get("MXKIT_TESTS_GPU") != "1":
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import mxkit
+from mxkit.runtime import exact
 import mxnet as mx
 import numpy as np
 import pytest
@@ -20,3 +21,11 @@ import pytest
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     doctest_namespace.update(mxkit=mxkit, mx=mx, np=np)
+
+
+@pytest.fixture(autouse=True)
+def _switches_of_mxnet():
+    """What `set_switches` notes stays what it was: its example in the docstring is no start of MXNet."""
+    before = exact._loaded
+    yield
+    exact._loaded = before

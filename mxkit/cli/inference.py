@@ -67,6 +67,7 @@ def benchmark(
 
     Each precision is compared with the net as trained, in float32; one that the processor lacks is named.
     """
+    from mxkit.export.inference.inference_figures import InterruptedMeasurement
     from mxkit.export.inference.measuring_inference import measure_inference
 
     _check_outputs(png, json)
@@ -76,6 +77,9 @@ def benchmark(
     options: Any = {"precisions": precision.split(","), "batch_sizes": sizes, "which": which, "seconds": seconds}
     try:
         measured = measure_inference(run, **options, progress=True)
+    except InterruptedMeasurement as stopped:
+        typer.echo(str(stopped.figures))
+        raise
     except ValueError as error:
         if isinstance(error, MxkitError):
             raise

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, distinct
@@ -39,6 +39,12 @@ def traced_graph(block: Any) -> Tuple[Any, ...]:
 def graph_json(block: Any) -> str:
     """The graph of a SymbolBlock as MXNet writes it; '' for any other block."""
     return str(traced_graph(block)[1].tojson()) if isinstance(block, gluon.SymbolBlock) else ""
+
+
+def argument_order(symbol: Any, inputs: Iterable[Any], values: Mapping[str, Any]) -> List[Any]:
+    """For each argument of a graph the number of the input with its name, or else its value."""
+    numbers = {variable.name: number for number, variable in enumerate(inputs)}
+    return [numbers.get(name, values.get(name)) for name in symbol.list_inputs()]
 
 
 def nesting(block: Any) -> Tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """Reads image files in the form that a net was trained on."""
 
 from pathlib import Path
+import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
@@ -70,9 +71,7 @@ def net_inputs(
     return np.stack([read(path) for path in paths])
 
 
-def image_reader(
-    recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False
-) -> Callable[[Union[str, Path, bytes, "np.ndarray"]], "np.ndarray"]:
+def image_reader(recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> Callable[[Any], "np.ndarray"]:
     """Return the function that prepares one image like the evaluated images of a run; threads may share it.
 
     Args:
@@ -81,7 +80,8 @@ def image_reader(
         invert: Swap dark and bright.
 
     Returns:
-        A function of an image file, its content, or its pixels (uint8 of shape (height, width, C)). It returns
+        A function of an image file, its content, its pixels (uint8 of shape (height, width, C)), or an image of
+        Pillow. It returns
         float32 of shape (C, H, W), after `data.eval_augment`, and raises a DataError for a file that is no image.
 
     Raises:
@@ -98,15 +98,34 @@ def image_reader(
         )
     known = form
 
-    def read(image: Union[str, Path, bytes, "np.ndarray"]) -> "np.ndarray":
+    def read(image: Any) -> "np.ndarray":
         where = str(image) if isinstance(image, (str, Path)) else "the image"
-        picture = image if isinstance(image, np.ndarray) else _decoded(image, where, known.channels)
+        files = isinstance(image, (str, Path, bytes))
+        picture = (_decoded if files else _pixels)(image, where, known.channels)
         if known.size is None:
             return np.asarray(augment(255 - picture if invert else picture))  # type: ignore[misc]
         fitted = _fitted(where, picture, known, invert)
         return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
 
     return read
+
+
+def is_pillow(image: Any) -> bool:
+    """Whether it is an image of Pillow, which is imported if there is one."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
+
+
+def _pixels(image: Any, where: str, channels: int) -> "np.ndarray":
+    """Pixels, from an image of Pillow, too; they have all `channels`."""
+    if is_pillow(image):
+        mode = "RGB" if channels == 3 else "L"
+        if image.mode not in ("RGB", "L"):
+            raise DataError(f"{where} of Pillow has the mode {image.mode}: convert it: image.convert({mode!r})")
+        image = np.asarray(image.convert(mode)).reshape(*reversed(image.size), channels)
+    if image.shape[2:] != (channels,):
+        raise DataError(f"{where}: expected pixels of shape (height, width, {channels}), received {image.shape}")
+    return image  # type: ignore[no-any-return]
 
 
 def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.ndarray":

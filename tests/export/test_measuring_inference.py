@@ -48,10 +48,12 @@ def test_agreement_counts_the_samples_with_the_same_answer(trained):
     mxkit.initialize(other, "xavier", sample=mx.nd.zeros((1, 3, 20, 20)))
     forms = {name: measuring_inference._Form(one, {}) for name, one in ((BASE, net), ("other", other))}
     read = [(mx.nd.random.uniform(shape=(size, 3, 20, 20)),) for size in (30, 7)]
-    found = measuring_inference._agreement(recipe, ["day", "night"], forms, read)
+    said = measuring_inference._answers(recipe, ["day", "night"], net, read)
+    found = measuring_inference._agreement(recipe, ["day", "night"], forms, read, said)
     classes = [np.concatenate([one(*x).asnumpy().argmax(1) for x in read]) for one in (net, other)]
     assert found == {BASE: 1.0, "other": (classes[0] == classes[1]).mean()}
-    assert measuring_inference._agreement(recipe, [], forms, []) == {}
+    assert measuring_inference._answers(recipe, [], net, []) == []
+    assert measuring_inference._agreement(recipe, [], forms, [], []) == {}
 
 
 def test_answers_of_several_labels_agree_as_sets_and_quantities_do_not_count(trained):
@@ -62,7 +64,8 @@ def test_answers_of_several_labels_agree_as_sets_and_quantities_do_not_count(tra
     recipe, net = load_run(trained)
     quantities = recipe.model_copy(update={"loss": type(recipe.loss)(name="l2")})
     forms, read = {BASE: measuring_inference._Form(net, {})}, [(mx.nd.ones((2, 3, 20, 20)),)]
-    assert measuring_inference._agreement(quantities, [], forms, read) == {}
+    said = measuring_inference._answers(quantities, [], net, read)
+    assert measuring_inference._agreement(quantities, [], forms, read, said) == {}
 
 
 def test_inputs_are_the_first_samples_and_begin_again_if_there_are_too_few():
@@ -83,8 +86,11 @@ def test_forms_take_turns_and_another_begins_each_round():
         name: measuring_inference._Form(lambda x, name=name: order.append(name) or x + 1, {})
         for name in (BASE, "b", "c")
     }
-    bar = type("Bar", (), {"update": lambda self: order.append("|")})()
-    timed = measuring_inference._in_turns(forms, (mx.nd.ones(2),), 1e-9, bar)
+    after = []
+    for timed in measuring_inference._in_turns(forms, (mx.nd.ones(2),), 1e-9):
+        order.append("|")
+        after.append({len(rounds) for rounds in timed.values()})
+    assert after == [{1}, {2}, {3}, {4}, {5}]
     named = {BASE: "a"}
     assert "".join(named.get(one, one) for one in order) == "abc|bca|cab|abc|bca|"
     assert {name: [len(calls) for calls in rounds] for name, rounds in timed.items()} == dict.fromkeys(forms, [1] * 5)
@@ -145,6 +151,41 @@ def test_wrong_arguments_are_refused(trained):
     ):
         with pytest.raises(ValueError, match=text):
             measure_inference(trained, **options)
+
+
+def test_equal_sizes_are_measured_once(trained):
+    measured = measure_inference(trained, batch_sizes=(2, 1, 2), seconds=0.001, precisions=())
+    assert [row.batch for row in measured.rows] == [2, 1]
+
+
+def test_the_net_as_trained_answers_each_sample_once(trained, monkeypatch):
+    asked = []
+    predict = measuring_inference.predict
+    monkeypatch.setattr(measuring_inference, "predict", lambda net, data: asked.append(net) or predict(net, data))
+    measure_inference(trained, batch_sizes=(1,), seconds=0.001, precisions=("float32",))
+    assert len(asked) == len(set(map(id, asked))) == 2
+
+
+def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
+    in_turns = measuring_inference._in_turns
+
+    def interrupted(forms, arrays, seconds):
+        for number, timed in enumerate(in_turns(forms, arrays, seconds)):
+            if number == 2 and len(arrays[0]) == 4:
+                raise KeyboardInterrupt
+            yield timed
+
+    monkeypatch.setattr(measuring_inference, "_in_turns", interrupted)
+    code, out, err = command("benchmark", trained, "--precision", "float32", "--batch", "1,4,8", "--seconds", "0.01")
+    assert code == 130, err
+    rows = [line.split()[:3] for line in out.splitlines()]
+    assert [row[:-1] for row in rows if row[0] == "float32"] == [["float32", "1"], ["float32", "4"]]
+    assert "interrupted after 2 of 5 rounds of batch 4" in out
+    monkeypatch.setattr(measuring_inference, "_in_turns", lambda *arguments: in_turns({BASE: None}, *arguments[1:]))
+    monkeypatch.setattr(measuring_inference, "_call", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt) as caught:  # there is nothing yet
+        measuring_inference.measure_inference(trained, **SHORT, precisions=())
+    assert not isinstance(caught.value, mxkit.export.InterruptedMeasurement)
 
 
 def test_a_picture_of_unknown_form_is_refused_before_measuring(trained, tmp_path):

@@ -1,17 +1,19 @@
 """`mxkit.optimize`: what a net in another precision computes, its guards, and its files."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
 
 import mxkit
 from mxkit.core.blocks import UnknownPathError
-from mxkit.errors import ArchitectureError, CheckpointError, TrapWarning
+from mxkit.errors import ArchitectureError, CheckpointError, DataError, TrapWarning
 from mxkit.export.inference import optimizing
 from mxkit.export.inference.optimization_report import measured
 from mxkit.nets import prediction_graphs
-from mxkit.runtime.machine import processor_flags
+from mxkit.nets.prediction_report import LayerRow
+from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -91,6 +93,16 @@ def test_the_report_names_the_layers(trained, digits, precision):
     assert all(row.difference < (1e-5 if precision == "float32" else 0.2) for row in rows)
     assert "the same class for" in str(fast.report)
     assert "x the speed of static float32" in str(fast.report)
+
+
+def test_a_file_has_the_report(trained, digits, tmp_path):
+    fast = made(trained, "float32", digits)
+    fast.report = fast.report._replace(layers=[*fast.report.layers, LayerRow("lost", "int8", float("inf"))])
+    mxkit.save_net(str(tmp_path / "net"), fast)
+    read = mxkit.load_net(str(tmp_path / "net")).report
+    assert read == fast.report
+    assert str(read) == str(fast.report)
+    assert f"on {processor_model()}" in str(read)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -261,6 +273,19 @@ def test_calibration_of_another_scale_is_told(trained, digits):
 
 
 @INT8
+@INT8
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 64), (4, 1, 8)])
+def test_calibration_of_another_shape_is_refused(trained, digits, shape):
+    x = digits[0][:64]
+    batches = [(mx.nd.array(x),), (mx.nd.ones(shape),)]
+    text = (
+        r"calibration: the net cannot compute batch 2: expected any number of samples like those of the sample "
+        rf"\(x \(64, 1, 8, 8\) float32\); received x {re.escape(str(shape))} float32"
+    )
+    with pytest.raises(DataError, match=text):
+        mxkit.optimize(trained, mx.nd.array(x), precision="int8", calibration=batches)
+
+
 def test_calibration_of_nan_is_refused(trained, digits):
     x = digits[0]
     with pytest.raises(mxkit.errors.DataError, match="calibration's data gives NaN or infinity first at data"):
@@ -501,7 +526,14 @@ def test_two_inputs_and_two_outputs():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"precision": "int4"}, {"float_layers": [3]}, {"thresholds": {"data": [2, 1]}}, {"joined": 1}]
+    "arguments",
+    [
+        {"precision": "int4"},
+        {"float_layers": [3]},
+        {"thresholds": {"data": [2, 1]}},
+        {"joined": 1},
+        *({"report": text} for text in ("", "{}", "[" * 10**5, '{"layers": [[1]], "measured": {}, "kept": []}', 3)),
+    ],
 )
 def test_a_damaged_description(files_of_nets, tmp_path, arguments):
     described = mxkit.nets.describe(mxkit.load_net(files_of_nets("float32")))

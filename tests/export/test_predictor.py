@@ -156,7 +156,7 @@ WRONG = [
     (np.full((1, 28, 28), np.nan), r"holds NaN or infinity"),
     (np.full((1, 28, 28), 1e300), r"holds NaN or infinity"),
     ((images(1)[0], images(1)[0]), r"received \(1, 28, 28\) float32, \(1, 28, 28\) float32"),
-    (b"\xff\xd8", r"received bytes, and \w+ was not read from a run that was trained on images"),
+    (bytearray(b"\xff\xd8"), r"received bytes, and \w+ was not read from a run that was trained on images"),
 ]
 
 
@@ -171,6 +171,19 @@ def test_wrong_samples_are_refused_alone():
                 raise found[2 * number]
             np.testing.assert_allclose(found[2 * number + 1], alone, atol=1e-6)
         assert predictor.stats()["requests"] == 8
+
+
+@pytest.mark.parametrize("dtype", [">f4", "float16", "int64", "bool", ">i4"])
+def test_numbers_of_any_dtype_of_mxnet_arrive(dtype):
+    x = np.array([0, 1, 2]).astype(dtype)
+    net = gluon.nn.HybridLambda(lambda F, x: F.cast(x, "float32") + 1)
+    with mxkit.Predictor(net, sample=x, max_batch=2) as predictor:
+        assert predictor(x).tolist() == (x.astype("f4") + 1).tolist()
+
+
+def test_a_dtype_that_mxnet_lacks_is_refused():
+    with pytest.raises(DataError, match="Predictor: MXNet has no arrays of uint16: expected one of"):
+        mxkit.Predictor(gluon.nn.Dense(2), sample=np.ones(3, np.uint16))
 
 
 def test_a_first_request_that_fails_fixes_no_shape():
@@ -246,7 +259,21 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
         asked = [files[0], files[1].read_bytes(), pixels, batch[3], damaged, str(files[0]), b"no image", batch[0, 0]]
         found = at_once(8, lambda number: predictor(asked[number]))
         assert predictor.stats()["requests"] == 5
-    for one, other in zip([*found[:4], found[5]], [*expected, expected[0]]):
+        opened = [Image.open(str(file)) for file in files[:3:2]]
+        more = [
+            opened[0],
+            opened[1].convert("RGB"),
+            bytearray(files[0].read_bytes()),
+            memoryview(files[2].read_bytes()),
+        ]
+        same = [predictor(image) for image in more]
+        for wrong, text in (
+            (opened[0].convert("RGBA"), r"the image of Pillow has the mode RGBA: convert it: image.convert\('L'\)"),
+            (np.zeros((9, 9, 3), np.uint8), r"expected pixels of shape \(height, width, 1\), received \(9, 9, 3\)"),
+        ):
+            with pytest.raises(DataError, match=text):
+                predictor(wrong)
+    for one, other in zip([*found[:4], found[5], *same], [*expected, *expected[:1], *expected[:3:2] * 2]):
         assert set(one) == {"class", "probability"}
         assert [one["class"], f"{one['probability']:.4f}"] == other
     for error, text in [(found[4], "ends before its end"), (found[6], "no image that OpenCV knows"), (found[7], "exp")]:

@@ -12,6 +12,8 @@ import warnings
 from asking_threads import LONGEST, Gate, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
 import mxkit
 from mxkit.errors import BusyError
+from mxkit.export.inference.dispatching import Dispatcher
+from mxkit.export.inference.waiting_requests import Called, Submitted
 from mxnet import gluon
 import numpy as np
 import pytest
@@ -47,6 +49,50 @@ def test_a_request_waits_for_as_many_as_came_together_before_and_not_for_ever():
     with mxkit.Predictor(net, sample=x, max_wait_ms=20) as predictor:
         at_once(3, lambda number: predictor([number]))
         assert predictor([3], timeout=LONGEST) == [6]
+
+
+def test_a_batch_fills_a_size_where_padding_would_be_more_than_a_quarter():
+    net = Gate()
+    with mxkit.Predictor(net, sample=[0.0], max_batch=24, max_wait_ms=0) as predictor:
+        for waiting, sizes in ((5, [4, 1]), (6, [8]), (11, [8, 4]), (12, [16]), (17, [16, 1]), (30, [24, 8])):
+            net.shut(predictor)
+            futures = [predictor.submit([number]) for number in range(waiting)]
+            net.sizes.clear()
+            net.open.set()
+            assert [one.result(LONGEST)[0] for one in futures] == [2 * number for number in range(waiting)]
+            assert net.sizes == [1, *sizes]
+
+
+@pytest.mark.parametrize(
+    ("kind", "overlaps", "order"),
+    [
+        (Called, True, "start start end end"),
+        (Called, False, "start end start end"),
+        (Submitted, True, "start end start end"),
+    ],
+)
+def test_the_next_batch_starts_before_the_answers_unless_foreign_code_could_run(kind, overlaps, order, monkeypatch):
+    events, computed = [], threading.Event()
+    end = kind.end
+    monkeypatch.setattr(kind, "end", lambda self, result: (events.append("end"), end(self, result)))
+
+    def compute(samples):
+        events.append("start")
+        return lambda: computed.wait(LONGEST) and samples
+
+    dispatcher = Dispatcher([1, 2], 0, 9)
+    dispatcher.start(lambda: (compute, overlaps))
+    asking = [threading.Thread(target=dispatcher.ask, args=(number, LONGEST)) for number in range(2)]
+    for waiting, thread in enumerate(asking):
+        if kind is Called:
+            thread.start()
+        else:
+            dispatcher.submit(waiting)
+        while not events or len(dispatcher._waiting) < waiting:
+            time.sleep(0.001)
+    computed.set()
+    dispatcher.close()
+    assert events == order.split()
 
 
 def test_callers_that_give_up_are_not_computed(gate):

@@ -16,11 +16,6 @@ EXACT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_before(monkeypatch):
-    monkeypatch.setattr(exact, "_loaded", exact._loaded)
-
-
 @pytest.mark.parametrize("word", [{}, {"MXKIT_EXACT": ""}, {"MXKIT_EXACT": "0"}])
 def test_without_the_word_nothing_is_set(word):
     environment = {**word, "MXNET_ENFORCE_DETERMINISM": "true", "NVIDIA_TF32_OVERRIDE": "1"}

@@ -57,7 +57,6 @@ NINE = [(2, length) for length in range(2, 11)]
 def test_t136_many_shapes_on_a_gpu_are_told_once(make, shapes, epochs, devices, times, monkeypatch):
     monkeypatch.setattr("mxkit.training.checks.is_gpu", lambda device: True)
     monkeypatch.delenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", raising=False)
-    monkeypatch.setattr("mxkit.runtime.exact._loaded", None)  # the doctest of `set_switches` leaves its own
     assert told(make, shapes, epochs, devices) == times
 
 

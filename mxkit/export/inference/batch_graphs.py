@@ -4,12 +4,16 @@ A graph with `static_alloc` and `static_shape` plans its memory at the first bat
 shape (T201), so sizes that take turns in one graph are slow. These graphs read the net's own parameters at every call.
 """
 
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from mxkit.core.array_kind import call, is_numpy, of_kind, switches
 from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import blocks_by_path, is_numpy_net, net_devices
+from mxkit.core.device import empty_batch
 from mxkit.core.forward_errors import explained
+from mxkit.core.graphs import argument_order
 from mxkit.core.tracing import trace
 from mxkit.errors import DataError
 import mxnet as mx
@@ -18,6 +22,7 @@ import numpy as np
 
 # The inputs of a net for one sample, without the axis of the batch.
 Sample = Tuple["np.ndarray", ...]
+_DTYPES = ("float16", "float32", "bool", "uint8", "int8", "int32", "int64")
 
 
 class InputForm(NamedTuple):
@@ -28,6 +33,18 @@ class InputForm(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.shape} {self.dtype}"
+
+
+def form_of(sample: "np.ndarray") -> InputForm:
+    """The form of an array without the axis of the batch.
+
+    Raises:
+        DataError: MXNet has no arrays of its dtype.
+    """
+    dtype = sample.dtype.newbyteorder("=")
+    if dtype.name not in _DTYPES:
+        raise DataError(f"Predictor: MXNet has no arrays of {dtype.name}: expected one of {', '.join(_DTYPES)}")
+    return InputForm(sample.shape, dtype)
 
 
 def sizes_up_to(most: int) -> List[int]:
@@ -64,7 +81,7 @@ class BatchGraphs:
         self.forms, self.sizes = forms, sizes_up_to(most)
         self.several = False  # whether the net returns a tuple; its first call says so
         with autograd.pause(train_mode=False):
-            expected = self._rows(self._as_it_is, [sample], 1)  # also finishes a deferred initialization
+            expected = self._begin(self._as_it_is, [sample], 1)()  # also finishes a deferred initialization
             self._graphs, self.reason = self._made(sample, expected)
             self._refuse_mixing(sample)
             for size in self.sizes * 2:  # MXNet makes a static graph at the first call, and its operators at the second
@@ -74,31 +91,50 @@ class BatchGraphs:
         """Compute at most `most` samples; the last one fills the batch up.
 
         Returns:
-            The outputs of the net, NumPy arrays with a row for each sample. They are copies: the next call computes in
-            the memory of this one.
+            The outputs of the net, NumPy arrays with a row for each sample.
+        """
+        return self.begin(samples)()
+
+    def begin(self, samples: Sequence[Sample]) -> Callable[[], List["np.ndarray"]]:
+        """Start to compute, without a wait if `reason` is ''.
+
+        Returns:
+            A function that waits for the outputs of `compute`. They are copies: call it before the next `begin`, which
+            computes in the same memory.
         """
         size = next(one for one in self.sizes if one >= len(samples))
-        return self._rows(self._graphs.get(size, self._as_it_is), samples, size)
+        return self._begin(self._graphs.get(size, self._as_it_is), samples, size)
 
-    def _rows(self, function: Callable[..., Any], samples: Sequence[Sample], size: int) -> List["np.ndarray"]:
-        padded = [*samples, *[samples[-1]] * (size - len(samples))]
+    def _begin(
+        self, function: Callable[..., Any], samples: Sequence[Sample], size: int
+    ) -> Callable[[], List["np.ndarray"]]:
         with autograd.pause(train_mode=False), switches(self._numpy):
-            arrays = [
-                of_kind(mx.nd.array(np.stack(column), ctx=self._device, dtype=column[0].dtype), self._numpy)
-                for column in zip(*padded)
-            ]
-            if size == 1:  # a larger batch that fails is computed again, sample by sample
-                with explained(self._net, lambda: call(self._net, arrays)):
-                    found = _host(function(*arrays))
-            else:
-                found = _host(function(*arrays))
+            arrays = [of_kind(self._batch(column, size), self._numpy) for column in zip(*samples)]
+            with self._explained(arrays, size):
+                output = function(*arrays)
+        return partial(self._end, output, arrays, size, len(samples))
+
+    def _batch(self, column: Sequence["np.ndarray"], size: int) -> Any:
+        array, memory = empty_batch((size, *column[0].shape), column[0].dtype)
+        for number, one in enumerate(column):
+            memory[number] = one
+        memory[len(column) :] = column[-1]
+        return array.as_in_context(self._device)
+
+    def _explained(self, arrays: Any, size: int) -> Any:
+        """Name the block that fails; a larger batch that fails is computed again, sample by sample."""
+        return explained(self._net, lambda: call(self._net, arrays)) if size == 1 else nullcontext()
+
+    def _end(self, output: Any, arrays: Any, size: int, count: int) -> List["np.ndarray"]:
+        with autograd.pause(train_mode=False), switches(self._numpy), self._explained(arrays, size):
+            found = _host(output)
         wrong = [one.shape for one in found if one.shape[:1] != (size,)]
         if wrong:
             raise DataError(
                 f"Predictor: a batch of {size} gives an output of shape {wrong[0]}: expected one row per sample in the "
                 "first axis. Wrap the net in a Block that returns only such outputs"
             )
-        return [one[: len(samples)] for one in found]
+        return [one[:count] for one in found]
 
     def _as_it_is(self, *arrays: Any) -> Any:
         output = call(self._net, arrays)
@@ -112,7 +148,7 @@ class BatchGraphs:
             return {}, f"{own[0] or 'the net'} has a forward of its own, which runs as Python code"
         try:
             graphs = {size: _graph(self._net, sample, self._device, self._numpy) for size in self.sizes}
-            found = self._rows(graphs[1], [sample], 1)
+            found = self._begin(graphs[1], [sample], 1)()
         except Exception as error:  # of any kind: the net's code got symbols. With arrays it runs
             return {}, f"it cannot be traced: {type(error).__name__}: {str(error)[:300]}"
         same = len(found) == len(expected) and all(map(_close, found, expected))
@@ -151,8 +187,7 @@ def _graph(net: Any, sample: Sample, device: Any, numpy: bool) -> Callable[..., 
     traced = trace(net, arrays)
     kind = mx.sym.np._Symbol if is_numpy(traced.outputs) else mx.sym.Symbol
     symbol = mx.sym.Group(traced.outputs, kind)
-    inputs = {variable.name: number for number, variable in enumerate(traced.inputs)}
-    order: List[Any] = [inputs.get(name, traced.parameters.get(name)) for name in symbol.list_inputs()]
+    order = argument_order(symbol, traced.inputs, traced.parameters)
     flags: Dict[str, Any] = {"static_alloc": True, "static_shape": True, "data_indices": [], "param_indices": []}
     for index, argument in enumerate(order):
         flags["data_indices" if isinstance(argument, int) else "param_indices"].append(index)

@@ -1,10 +1,11 @@
 """Ranges of a net's arrays on real data, from which int8 gets its scales."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.array_kind import legacy
-from mxkit.core.device import as_ndarray, batch_size, unpack
+from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
 from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.errors import DataError, TrapWarning
 from mxkit.export.net_graph import Graph, graph_function
@@ -27,7 +28,8 @@ def ranges_of(
         sample: Inputs whose range is compared with that of the data.
 
     Raises:
-        DataError: A batch has another number of inputs than the net, or an array is NaN or infinite.
+        DataError: A batch has another number of inputs than the net, or other shapes than it computes, or an array is
+            NaN or infinite.
 
     Warns:
         TrapWarning: The data's inputs have another scale than the sample's.
@@ -43,16 +45,17 @@ def ranges_of(
     ranges: Dict[str, Tuple[float, float]] = {}
     histograms: Dict[str, Any] = {}
     largest = 0.0
-    for inputs in _batches(data, graph, samples):
+    for number, inputs in enumerate(_batches(data, graph, samples), 1):
         largest = max(largest, *(_magnitude(one) for one in inputs))
-        for name, array in zip(names, compute(dict(zip(graph.inputs, inputs)))):
-            if array.dtype == np.float32:
-                host = array.asnumpy()
-                ends = float(host.min()), float(host.max())
-                known_ends = ranges.get(name, ends)
-                ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
-                if mode == "entropy" and np.isfinite(ends).all():
-                    histograms[name] = _histogram(histograms.get(name), host, ends)
+        with _described(number, inputs, sample):
+            for name, array in zip(names, compute(dict(zip(graph.inputs, inputs)))):
+                if array.dtype == np.float32:
+                    host = array.asnumpy()
+                    ends = float(host.min()), float(host.max())
+                    known_ends = ranges.get(name, ends)
+                    ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
+                    if mode == "entropy" and np.isfinite(ends).all():
+                        histograms[name] = _histogram(histograms.get(name), host, ends)
     wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
     if wrong:
         raise DataError(f"optimize: the calibration's data gives NaN or infinity first at {wrong[0]}")
@@ -69,6 +72,20 @@ def ranges_of(
 
         ranges = quantization._get_optimal_thresholds(histograms, "auto")
     return {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
+
+
+@contextmanager
+def _described(number: int, inputs: Sequence[Any], sample: Sequence[Any]) -> Iterator[None]:
+    try:
+        yield
+    except mx.MXNetError as error:
+        with suppress(mx.MXNetError):
+            mx.nd.waitall()  # it may report the error once more
+        expected, received = (describe_batch((tuple(arrays),)) for arrays in (sample, inputs))
+        raise DataError(
+            f"calibration: the net cannot compute batch {number}: expected any number of samples like those of the "
+            f"sample ({expected}); received {received}. {str(error).strip().splitlines()[-1]}"
+        ) from error
 
 
 def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:

@@ -2,19 +2,21 @@
 
 import atexit
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 import os
 import threading
 from time import perf_counter
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 import weakref
 
 from mxkit.errors import BusyError
+from mxkit.export.inference.waiting_requests import Called, Submitted
 import numpy as np
 
-# Computes samples together: a result for each.
-Compute = Callable[[Sequence[Any]], Sequence[Any]]
+# Starts to compute samples together; what it returns waits for them, and gives a result for each.
+Compute = Callable[[Sequence[Any]], Callable[[], Sequence[Any]]]
 # Latencies of which the percentiles are taken.
 _LATENCIES = 4096
 _COUNTS = ("requests", "batches", "samples", "refused", "failed")
@@ -22,42 +24,32 @@ _COUNTS = ("requests", "batches", "samples", "refused", "failed")
 _started: "weakref.WeakSet[Dispatcher]" = weakref.WeakSet()
 
 
-class _Request:
-    __slots__ = ("begun", "future", "sample")
-
-    def __init__(self, sample: Any) -> None:
-        self.sample, self.future, self.begun = sample, Future(), perf_counter()  # type: ignore[var-annotated]
-
-    def start(self) -> bool:
-        """Whether an answer is still wanted."""
-        with suppress(InvalidStateError, RuntimeError):  # its owner gave it a result of his own
-            return self.future.set_running_or_notify_cancel()
-        return False
-
-    def end(self, result: Any) -> None:
-        with suppress(InvalidStateError):
-            (self.future.set_exception if isinstance(result, BaseException) else self.future.set_result)(result)
+_Request = Union[Submitted, Called]
 
 
 class Dispatcher:
     """Collects samples of many threads and computes them in batches, in a thread of its own.
 
     A batch begins when as many samples wait as the last one had, or when the oldest has waited `max_wait` seconds: a
-    single client never waits for others, and many clients that wait for their answers come back together.
+    single client never waits for others, and many clients that wait for their answers come back together. If enough
+    wait when a batch is computed, the next one is started before the threads get their answers: they would take turns
+    with this thread in Python while MXNet has nothing to do.
 
     Args:
-        max_batch: Most samples of a batch.
+        sizes: Of batches, ascending: others are padded to the next size. If more than a quarter would be padding, a
+            batch takes as many samples as fill a smaller size, and the next one the others, without a wait.
         max_wait: Seconds.
         max_queue: Most samples that wait.
     """
 
-    def __init__(self, max_batch: int, max_wait: float, max_queue: int) -> None:
-        self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
+    def __init__(self, sizes: Sequence[int], max_wait: float, max_queue: int) -> None:
+        self._sizes, self._max_wait, self._max_queue = sizes, max_wait, max_queue
         # re-entrant: the garbage collector may run inside, and close what nobody refers to any more
         self._changed = threading.Condition(threading.RLock())
         self._waiting: Deque[_Request] = deque()
-        self._batch: List[_Request] = []
-        self._usual = 1
+        self._batch: List[_Request] = []  # being computed
+        self._computed: List[Tuple[_Request, Any]] = []  # with results that their threads do not have yet
+        self._usual, self._left = 1, False
         self._closed = False
         self._fault: Optional[BaseException] = None
         self._latencies: Deque[float] = deque(maxlen=_LATENCIES)
@@ -67,12 +59,12 @@ class Dispatcher:
         self._thread: Optional[threading.Thread] = None
         self._starting = threading.Lock()
 
-    def start(self, prepare: Callable[[], Compute]) -> None:
+    def start(self, prepare: Callable[[], Tuple[Compute, bool]]) -> None:
         """Start the thread, once.
 
         Args:
-            prepare: Called first in the thread; returns the function that computes samples. Its error is raised here,
-                and the next call starts again.
+            prepare: Called first in the thread; returns the function that computes samples, and whether it starts
+                them only, and does not wait. Its error is raised here, and the next call starts again.
 
         Raises:
             RuntimeError: It is closed, or in a forked process.
@@ -104,12 +96,28 @@ class Dispatcher:
             RuntimeError: It is closed; or its thread has ended, or is in another process, or is the caller.
         """
         self._check_process()
-        request = _Request(sample)
+        request = Submitted(sample)
+        self._accept(request)
+        return request.future
+
+    def ask(self, sample: Any, timeout: Optional[float]) -> Any:
+        """Wait for the result of a sample.
+
+        Raises:
+            TimeoutError: There is none within `timeout` seconds.
+            BusyError, RuntimeError: As for `submit`; and the sample's own error.
+        """
+        self._check_process()
+        request = Called(sample)
+        self._accept(request)
+        return request.wait(timeout)
+
+    def _accept(self, request: _Request) -> None:
         with self._changed:
             if self._closed:
                 raise self._ended()
             if len(self._waiting) >= self._max_queue:
-                self._waiting = deque(one for one in self._waiting if not one.future.cancelled())
+                self._waiting = deque(one for one in self._waiting if not one.dropped)
             if len(self._waiting) >= self._max_queue:
                 self._counts["refused"] += 1
                 raise BusyError(len(self._waiting), self._max_queue)
@@ -117,7 +125,6 @@ class Dispatcher:
             self._counts["requests"] += 1
             if len(self._waiting) in (1, self._usual):  # others need not wake the thread
                 self._changed.notify()
-        return request.future
 
     def is_current(self) -> bool:
         """Whether the caller runs in the thread, as callbacks of futures do."""
@@ -128,7 +135,7 @@ class Dispatcher:
         self._check_process()
         with self._changed:
             counts, latencies = dict(self._counts), list(self._latencies)
-            queue = sum(not one.future.cancelled() for one in self._waiting)
+            queue = sum(not one.dropped for one in self._waiting)
         samples = counts.pop("samples")
         p50, p99 = np.percentile(latencies, [50, 99]) * 1e3 if latencies else (None, None)
         return {
@@ -168,65 +175,113 @@ class Dispatcher:
         error.__cause__ = self._fault
         return error
 
-    def _run(self, prepare: Callable[[], Compute], ready: "Future[None]") -> None:
+    def _run(self, prepare: Callable[[], Tuple[Compute, bool]], ready: "Future[None]") -> None:
         try:
-            with self.computing:
-                self._compute = prepare()
+            with self._engine():
+                self._compute, self._overlaps = prepare()
             ready.set_result(None)
         except BaseException as error:
             ready.set_exception(error)
             return
         try:
-            while self._step():
-                pass
+            while self._collect():
+                self._compute_batch()
         except BaseException as error:  # the net's SystemExit, for example; `submit` raises it from now on
             self._fault = error
         finally:
+            self._answer()
             with self._changed:
                 self._closed = True
                 rest, self._waiting = [*self._batch, *self._waiting], deque()
-            for request in rest:  # those of the batch that have their answer keep it
+            for request in rest:  # those that have their answer keep it
                 request.end(self._ended())
 
-    def _step(self) -> bool:
-        """Answer one batch; False if nothing waits and nothing will."""
+    def _collect(self) -> bool:
+        """Wait for the next batch; False if nothing waits and nothing will."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            if not self._waiting:
-                return False
-            due = self._waiting[0].begun + self._max_wait
-            while len(self._waiting) < self._usual and not self._closed:
-                left = due - perf_counter()
-                if left <= 0 or not self._changed.wait(left):
-                    break
-            while self._waiting and len(self._batch) < self._max_batch:
-                self._batch.append(self._waiting.popleft())
-            self._batch = [request for request in self._batch if request.start()]
-            self._usual = max(1, len(self._batch))
-        if self._batch:
-            self._answer(self._batch)
-            self._batch = []
+            due = self._is_due()
+        if not due:
+            self._answer()
+        with self._changed:
+            while not self._is_due():
+                if self._closed:
+                    return False
+                left = self._waiting[0].begun + self._max_wait - perf_counter() if self._waiting else None
+                self._changed.wait(left)
+            taken = [self._waiting.popleft() for _ in range(self._portion(len(self._waiting)))]
+            self._batch = [request for request in taken if request.start()]
+            self._usual, self._left = max(1, len(self._batch)), bool(self._waiting)
         return True
 
-    def _answer(self, batch: List[_Request]) -> None:
-        with self.computing:
-            results = self._results([request.sample for request in batch])
+    def _is_due(self) -> bool:
+        """Whether a batch can begin now."""
+        return bool(self._waiting) and (
+            self._closed
+            or self._left
+            or len(self._waiting) >= self._usual
+            or perf_counter() >= self._waiting[0].begun + self._max_wait
+        )
+
+    def _portion(self, waiting: int) -> int:
+        size = next((size for size in self._sizes if size >= waiting), self._sizes[-1])
+        if 4 * waiting < 3 * size:
+            return max(smaller for smaller in self._sizes if smaller <= waiting)
+        return min(waiting, size)
+
+    def _compute_batch(self) -> None:
+        batch = self._batch
+        if batch:
+            with self._engine():
+                finish = self._begin([request.sample for request in batch])
+                self._answer()
+                results = finish()
+            self._batch, self._computed = [], list(zip(batch, results))
+        # a future's callbacks may take long, or fork
+        if not self._overlaps or any(isinstance(request, Submitted) for request in batch):
+            self._answer()
+
+    def _begin(self, samples: List[Any]) -> Callable[[], Sequence[Any]]:
+        """Start to compute samples; if they fail together, each is computed alone."""
+        try:
+            finish = self._compute(samples)
+        except Exception as error:
+            return partial(self._alone, samples, error)
+
+        def results() -> Sequence[Any]:
+            try:
+                return finish()
+            except Exception as error:
+                return self._alone(samples, error)
+
+        return results
+
+    def _alone(self, samples: List[Any], error: Exception) -> Sequence[Any]:
+        """A result or an error for each sample."""
+        return [error] if len(samples) == 1 else [self._begin([one])()[0] for one in samples]
+
+    def _answer(self) -> None:
+        """Give the last batch its answers."""
+        computed, self._computed = self._computed, []
+        if not computed:
+            return
         now = perf_counter()
         with self._changed:
             self._counts["batches"] += 1
-            self._counts["samples"] += len(batch)
-            self._counts["failed"] += sum(isinstance(result, Exception) for result in results)
-            self._latencies.extend(now - request.begun for request in batch)
-        for request, result in zip(batch, results):
+            self._counts["samples"] += len(computed)
+            self._counts["failed"] += sum(isinstance(result, Exception) for _, result in computed)
+            self._latencies.extend(now - request.begun for request, _ in computed)
+        for request, result in computed:
             request.end(result)
 
-    def _results(self, samples: List[Any]) -> Sequence[Any]:
-        """A result or an error for each sample; if they fail together, each is computed alone."""
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        """Hold MXNet's engine, unless a fork waits for it, which goes first."""
+        with _forking:
+            self.computing.acquire()
         try:
-            return self._compute(samples)
-        except Exception as error:
-            return [error] if len(samples) == 1 else [self._results([one])[0] for one in samples]
+            yield
+        finally:
+            self.computing.release()
 
 
 _forking = threading.RLock()

@@ -1,13 +1,12 @@
 """Measures a run's net in every precision: latency, samples a second, memory, and agreement with the net as trained."""
 
 import ctypes
-from dataclasses import dataclass
 import gc
 import os
 from pathlib import Path
 import tempfile
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.array_kind import call, of_kind
@@ -15,14 +14,13 @@ from mxkit.core.arrays import arrays_in, to_host
 from mxkit.core.blocks import is_numpy_net
 from mxkit.core.device import as_ndarray, unpack
 from mxkit.core.queued import QUEUED_BYTES, bytes_of
-from mxkit.core.text import aligned
 from mxkit.data.source import read_epoch
 from mxkit.errors import DataError, MxkitError
+from mxkit.export.inference.inference_figures import BASE, InferenceFigures, InferenceRow, InterruptedMeasurement
 from mxkit.export.inference.optimizing import optimize
 from mxkit.nets.moving import to
 from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.nets.saving import load_net, save_net
-from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.answers import predictions
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
@@ -37,113 +35,11 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-BASE = "as trained"
 # Samples of the evaluated part whose answers are compared
 _COMPARED = 1000
 # Samples of them that `optimize` compares
 _SAMPLE = 64
 _ROUNDS = 5
-_COLOURS = ("0.55", "#4C72B0", "#55A868", "#DD8452")
-
-
-class InferenceRow(NamedTuple):
-    """One form of the net with one batch size.
-
-    Attributes:
-        form: "as trained", or the precision.
-        batch: Samples per call.
-        p50_ms: Median time of a call, with the wait for its result, in milliseconds.
-        p99_ms: 99 of 100 calls took at most this long; of fewer calls it is the longest, nearly.
-        samples_per_second: Median over the rounds.
-        speed: Samples a second relative to the net as trained, median over the rounds.
-        memory_mb: What the process grew by from before this form was loaded until it had run this batch size and
-            those before it; too little where it used memory again that others had freed.
-        agreement: Share of samples with the same answer as the net as trained; None for quantities, and without data.
-        calls: Number of timed calls.
-    """
-
-    form: str
-    batch: int
-    p50_ms: float
-    p99_ms: float
-    samples_per_second: float
-    speed: float
-    memory_mb: float
-    agreement: Optional[float]
-    calls: int
-
-
-@dataclass(repr=False, eq=False)
-class InferenceFigures:
-    """What `measure_inference` measured; prints as a table.
-
-    Attributes:
-        rows: A row for each form and batch size.
-        refused: Why a precision was not measured.
-        processor: The processor's name.
-        threads: Threads of an operator.
-        compared: Number of samples that agreement was counted over; 0 without it.
-        notes: What was missing, a sentence each.
-    """
-
-    rows: List[InferenceRow]
-    refused: Dict[str, str]
-    processor: str
-    threads: Optional[int]
-    compared: int
-    notes: List[str]
-
-    def to_dict(self) -> Dict[str, Any]:
-        """All figures as plain JSON values."""
-        return {**vars(self), "rows": [row._asdict() for row in self.rows]}
-
-    def __str__(self) -> str:
-        table = [["form", "batch", "p50 ms", "p99 ms", "samples/s", f"x {BASE}", "MB", "agreement"]]
-        for row in self.rows:
-            agreement = "" if row.agreement is None else f"{row.agreement:.2%}"
-            times = [*map(_short, (row.p50_ms, row.p99_ms, row.samples_per_second)), f"{row.speed:.2f}"]
-            table.append([row.form, str(row.batch), *times, f"{row.memory_mb:,.0f}", agreement])
-        table += [[form, *["-"] * 7] for form in self.refused]
-        head = f"{self.processor}, {self.threads} threads"
-        head += f"; agreement over {self.compared} samples" if self.compared else ""
-        reasons = [f"{form} was not measured: {reason}" for form, reason in self.refused.items()]
-        return "\n".join([head, *aligned(table), *reasons, *self.notes])
-
-    __repr__ = __str__
-
-    def plot(self, path: Union[str, Path, None] = None) -> Any:
-        """Draw samples a second and latencies by batch size.
-
-        Args:
-            path: Where to save the picture (its suffix decides the format), or None.
-
-        Returns:
-            The matplotlib Figure.
-        """
-        figure = new_figure(2)
-        rate, latency = figure.subplots(1, 2)
-        sizes = list(dict.fromkeys(row.batch for row in self.rows))
-        forms = list(dict.fromkeys(row.form for row in self.rows))
-        for number, form in enumerate(forms):
-            rows = [row for row in self.rows if row.form == form]
-            places = [place + (number - (len(forms) - 1) / 2) * 0.8 / len(forms) for place in range(len(sizes))]
-            colour = _COLOURS[number % len(_COLOURS)]
-            rate.bar(places, [row.samples_per_second for row in rows], 0.8 / len(forms), color=colour, label=form)
-            tops = [[0.0] * len(rows), [row.p99_ms - row.p50_ms for row in rows]]
-            latency.errorbar(places, [row.p50_ms for row in rows], tops, fmt="o", color=colour, capsize=3, label=form)
-        latency.set_yscale("log")
-        for axes, title in ((rate, "samples a second"), (latency, "ms per call: median, up to 99 %")):
-            axes.set_title(title)
-            axes.set_xlabel("batch")
-            axes.set_xticks(range(len(sizes)))
-            axes.set_xticklabels([str(size) for size in sizes])
-            axes.grid(axis="y", alpha=0.3)
-        rate.legend(frameon=False)
-        return saved(figure, path)
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 class _Form(NamedTuple):
@@ -180,11 +76,12 @@ def measure_inference(
     Raises:
         ValueError: An argument is wrong.
         RecipeError, CheckpointError: As for `load_run`.
+        InterruptedMeasurement: Ctrl-C came after the first round; a KeyboardInterrupt with the figures so far.
     """
     unknown = [one for one in precisions if one not in PRECISIONS]
     if unknown:
         raise ValueError(f"precision: expected {', '.join(PRECISIONS)}; received {unknown[0]!r}")
-    sizes = [whole_number(size, "batch") for size in batch_sizes]
+    sizes = list(dict.fromkeys(whole_number(size, "batch") for size in batch_sizes))
     check_number("seconds", seconds)
     before = _resident()
     recipe, net = load_run(run, which)
@@ -199,21 +96,39 @@ def measure_inference(
     # of few samples one other answer would be more than `optimize` accepts
     sample = [one[:_SAMPLE] for one in read[0]] if read else inputs[max(sizes)]
     refused: Dict[str, str] = {}
-    in_classes = _gives_classes(recipe, facts.classes, net, read)
+    base = _answers(recipe, facts.classes, net, read)
+    in_classes = not base or "class" in base[0]
     for precision in dict.fromkeys(precisions):
         try:
             forms[precision] = _optimized(net, sample, precision, calibration, inputs, in_classes)
         except (ValueError, MxkitError, mx.MXNetError) as error:
             refused[precision] = str(error).strip().splitlines()[0]
-    agreement = _agreement(recipe, facts.classes, forms, read)
-    with batches_bar("benchmark", range(len(sizes) * _ROUNDS), None, progress) as bar, autograd.pause(train_mode=False):
-        timed = {size: _in_turns(forms, inputs[size], seconds / _ROUNDS, bar) for size in sizes}
-    rows = [
-        _row(name, size, timed[size], form.growth[size], agreement.get(name))
-        for name, form in forms.items()
-        for size in sizes
-    ]
-    return InferenceFigures(rows, refused, processor_model(), in_force(), _samples(read) if agreement else 0, notes)
+    agreement = _agreement(recipe, facts.classes, forms, read, base)
+    timed: Dict[int, Dict[str, List[List[float]]]] = {}
+
+    def figures() -> InferenceFigures:
+        rows = [
+            _row(name, size, timed[size], form.growth[size], agreement.get(name))
+            for name, form in forms.items()
+            for size in timed
+        ]
+        return InferenceFigures(rows, refused, processor_model(), in_force(), _samples(read) if agreement else 0, notes)
+
+    try:
+        with batches_bar("benchmark", range(len(sizes) * _ROUNDS), None, progress) as bar, autograd.pause(
+            train_mode=False
+        ):
+            for size in sizes:
+                for rounds in _in_turns(forms, inputs[size], seconds / _ROUNDS):
+                    timed[size] = rounds
+                    bar.update()
+    except KeyboardInterrupt as error:
+        if not timed:
+            raise
+        last = list(timed)[-1]
+        notes.append(f"interrupted after {len(timed[last][BASE])} of {_ROUNDS} rounds of batch {last}")
+        raise InterruptedMeasurement(figures()) from error
+    return figures()
 
 
 def _read_data(recipe: Recipe) -> Tuple[List[Tuple[Any, ...]], Any, List[str]]:
@@ -292,8 +207,8 @@ def _call(net: Any, arrays: Any) -> float:
     return time.perf_counter() - begun
 
 
-def _in_turns(forms: Mapping[str, _Form], arrays: Any, seconds: float, bar: Any) -> Dict[str, List[List[float]]]:
-    """Seconds of each call, for each round of a form; another form begins in each round."""
+def _in_turns(forms: Mapping[str, _Form], arrays: Any, seconds: float) -> Iterator[Dict[str, List[List[float]]]]:
+    """Yield, after each round, the seconds of each call for each round of a form; another form begins in each round."""
     names = list(forms)
     taken: Dict[str, List[List[float]]] = {name: [] for name in names}
     for number in range(_ROUNDS):
@@ -303,8 +218,7 @@ def _in_turns(forms: Mapping[str, _Form], arrays: Any, seconds: float, bar: Any)
             while sum(calls) < seconds:
                 calls.append(_call(forms[name].net, arrays))
             taken[name].append(calls)
-        bar.update()
-    return taken
+        yield {name: list(rounds) for name, rounds in taken.items()}
 
 
 def _row(
@@ -317,28 +231,33 @@ def _row(
     return InferenceRow(name, size, p50, p99, float(np.median(rates)), speed, growth, agreement, len(calls))
 
 
+def _answers(
+    recipe: Recipe, classes: Sequence[str], net: Any, read: Sequence[Tuple[Any, ...]]
+) -> List[Mapping[str, Any]]:
+    """A net's answers to the samples; none if there is no data, or they are none for single samples."""
+    try:
+        return list(predictions(recipe, classes, predict(net, [(inputs,) for inputs in read]))) if read else []
+    except DataError:  # the net compares samples, or has several outputs
+        return []
+
+
 def _agreement(
-    recipe: Recipe, classes: Sequence[str], forms: Mapping[str, _Form], read: Sequence[Tuple[Any, ...]]
+    recipe: Recipe,
+    classes: Sequence[str],
+    forms: Mapping[str, _Form],
+    read: Sequence[Tuple[Any, ...]],
+    base: Sequence[Mapping[str, Any]],
 ) -> Dict[str, float]:
     """Share of samples of which each form says what the net as trained says; empty if there is nothing to compare."""
-    given: Dict[str, List[Any]] = {}
-    for name, form in forms.items() if read else ():
-        try:
-            answers = predictions(recipe, classes, predict(form.net, [(inputs,) for inputs in read]))
-        except DataError:  # the net compares samples, or has several outputs
-            return {}
-        if "values" in answers[0]:
-            return {}
-        given[name] = [_decision(one) for one in answers]
-    return {name: float(np.mean([a == b for a, b in zip(said, given[BASE])])) for name, said in given.items()}
-
-
-def _gives_classes(recipe: Recipe, classes: Sequence[str], net: Any, read: Sequence[Tuple[Any, ...]]) -> bool:
-    """Whether the net's answers are classes, not several labels or quantities; True if that is not known."""
-    try:
-        return not read or "class" in predictions(recipe, classes, predict(net, [(read[0],)]))[0]
-    except DataError:
-        return True
+    if not base or "values" in base[0]:
+        return {}
+    expected = [_decision(one) for one in base]
+    found = {BASE: 1.0}
+    for name, form in forms.items():
+        if name != BASE:
+            said = map(_decision, _answers(recipe, classes, form.net, read))
+            found[name] = float(np.mean([one == other for one, other in zip(said, expected)]))
+    return found
 
 
 def _decision(answer: Mapping[str, Any]) -> Any:

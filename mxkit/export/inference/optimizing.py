@@ -11,10 +11,12 @@ from mxkit.core.device import as_ndarray
 from mxkit.data.source import Data
 from mxkit.errors import DataError
 from mxkit.export.inference.calibration import ranges_of
-from mxkit.export.inference.optimization_report import Report, difference_of, layer_rows, loss_of, measured
+from mxkit.export.inference.optimization_report import difference_of, layer_rows, loss_of, measured
 from mxkit.export.net_graph import Graph, graph_function, graph_of
 from mxkit.nets.architecture.optimized_net import INPUT_DTYPES, OptimizedNet
 from mxkit.nets.prediction_graphs import PRECISIONS, Settings, arrays_to_calibrate, check_processor, layers_with_weights
+from mxkit.nets.prediction_report import Report
+from mxkit.runtime.machine import processor_model
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -56,8 +58,8 @@ def optimize(
             several labels and for quantities.
 
     Returns:
-        A block that is called like the net, with outputs in a flat list. `save_net` writes it with its calibration.
-        Its `report` prints the comparison.
+        A block that is called like the net, with outputs in a flat list. `save_net` writes it with its calibration
+        and its `report`, which prints the comparison.
 
     Raises:
         ValueError: The processor, the net or an argument does not fit; or the loss stays above the limit.
@@ -134,6 +136,7 @@ class _Making:
             tuple(self._paths[name] for name in net.settings.float_layers),
             limit,
             not_joined,
+            processor_model(),
         )
         return net
 

@@ -3,17 +3,17 @@
 import concurrent.futures
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import weakref
 
 from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import to_host
 from mxkit.errors import DataError
-from mxkit.export.inference.batch_graphs import BatchGraphs, InputForm, Sample
+from mxkit.export.inference.batch_graphs import BatchGraphs, InputForm, Sample, form_of, sizes_up_to
 from mxkit.export.inference.dispatching import Compute, Dispatcher
 from mxkit.export.sources import find_source
 from mxkit.recipe.answers import predictions, refuse_pairs
-from mxkit.recipe.images import image_reader
+from mxkit.recipe.images import image_reader, is_pillow
 from mxkit.recipe.run import load_run, run_facts
 import numpy as np
 
@@ -22,8 +22,9 @@ class Predictor:
     """Answers the requests of many threads with one net, in batches.
 
     Threads call it with one sample each. A thread of its own collects the samples, pads them to a batch of 1, 2, 4 ...
-    `max_batch` and calls MXNet; all sizes are computed once at the start, so that traffic waits for no graph. Files
-    are decoded and prepared in the threads that ask.
+    `max_batch` and calls MXNet; all sizes are computed once at the start, so that traffic waits for no graph. Where
+    more than a quarter would be padding, two batches are computed. Files are decoded and prepared in the threads that
+    ask. A call costs less than `submit`, whose futures may call code of yours.
 
     The net does not change. Static graphs of its own compute, which read the net's weights at each batch: weights that
     you change later count, attributes that its Python code reads do not. A net that Gluon cannot hybridize, or whose
@@ -70,7 +71,7 @@ class Predictor:
             whole_number(number, f"Predictor: {name}")
         check_number("Predictor: max_wait_ms", max_wait_ms)
         self._most = int(max_batch)
-        self._dispatcher = Dispatcher(self._most, max_wait_ms / 1e3, int(max_queue))
+        self._dispatcher = Dispatcher(sizes_up_to(self._most), max_wait_ms / 1e3, int(max_queue))
         weakref.finalize(self, self._dispatcher.close).atexit = False
         self._net, self._forms, self._read, self._convert = _opened(source, which)
         self._graphs: List[BatchGraphs] = []  # one, which the thread makes
@@ -83,9 +84,9 @@ class Predictor:
         """Wait for the answer to one sample.
 
         Args:
-            x: For a run: the content of an image file as bytes, its path, or its pixels, uint8 of shape (height,
-                width, channels). For a net, and for a run without images: an array of numbers without the axis of the
-                batch, or a tuple of them for several inputs.
+            x: For a run: the content of an image file as bytes, its path, its pixels (uint8 of shape (height, width,
+                channels)), or an image of Pillow in the mode RGB or L. For a net, and for a run without images: an
+                array of numbers without the axis of the batch, or a tuple of them for several inputs.
             timeout: Most seconds to wait; None waits for ever.
 
         Returns:
@@ -104,15 +105,7 @@ class Predictor:
             raise RuntimeError(
                 "Predictor: a callback of a future runs in its thread and cannot wait for it: use submit"
             )
-        future = self.submit(x)
-        try:
-            return future.result(timeout)
-        except BaseException as error:
-            gave_up = not future.done()
-            future.cancel()
-            if gave_up and isinstance(error, concurrent.futures.TimeoutError):
-                raise TimeoutError(f"Predictor: no answer within {timeout} s; stats() has the queue") from None
-            raise
+        return self._dispatcher.ask(self._sample(x), timeout)
 
     def submit(self, x: Any) -> "concurrent.futures.Future[Any]":
         """Accept one sample; its future has the answer later.
@@ -125,10 +118,7 @@ class Predictor:
         Raises:
             DataError, BusyError, RuntimeError: As for a call; other errors are in the future.
         """
-        arrays = self._arrays(x)
-        if not self._graphs:
-            self._start(arrays)
-        return self._dispatcher.submit(_fitted(arrays, self._graphs[0].forms))
+        return self._dispatcher.submit(self._sample(x))
 
     def stats(self) -> Dict[str, Any]:
         """Counters since the start.
@@ -159,23 +149,36 @@ class Predictor:
 
     def _start(self, sample: Sample) -> None:
         """Start the thread, and compute all sizes of batches in it."""
-        forms = self._forms or tuple(InputForm(one.shape, one.dtype) for one in sample)
+        forms = self._forms or tuple(map(form_of, sample))
         net, convert, most, made = self._net, self._convert, self._most, self._graphs  # the thread must not hold `self`
 
-        def prepare() -> Compute:
+        def prepare() -> Tuple[Compute, bool]:
             graphs = BatchGraphs(net, forms, _fitted(sample, forms), most)
-            convert(graphs.compute([_fitted(sample, forms)]), graphs.several)
+
+            def compute(samples: Sequence[Sample]) -> Callable[[], Sequence[Any]]:
+                outputs = graphs.begin(samples)
+                return lambda: convert(outputs(), graphs.several)
+
+            compute([_fitted(sample, forms)])()
             made.append(graphs)
-            return lambda samples: convert(graphs.compute(samples), graphs.several)
+            return compute, not graphs.reason
 
         self._dispatcher.start(prepare)
 
+    def _sample(self, x: Any) -> Sample:
+        arrays = self._arrays(x)
+        if not self._graphs:
+            self._start(arrays)
+        return _fitted(arrays, self._graphs[0].forms)
+
     def _arrays(self, x: Any) -> Sample:
         """A request as arrays; images are read."""
-        picture = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 3
-        if self._read is not None and (picture or isinstance(x, (bytes, str, Path))):
+        x = bytes(x) if isinstance(x, (bytearray, memoryview)) else x
+        image = isinstance(x, (bytes, str, Path)) or is_pillow(x)
+        pixels = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 3
+        if self._read is not None and (image or pixels):
             return (self._read(x),)
-        if isinstance(x, (bytes, str, Path)):
+        if image:
             raise DataError(
                 f"Predictor: received {type(x).__name__}, and {type(self._net).__name__} was not read from a run that "
                 "was trained on images: pass an array as the net takes it, or the folder of such a run as the source"

@@ -1,13 +1,14 @@
 """A net for prediction: its float32 graph, and how MXNet computes it fused, in bfloat16 or in int8."""
 
 from collections import OrderedDict
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
-from mxkit.core.graphs import nesting, traced_graph
+from mxkit.core.graphs import argument_order, nesting, traced_graph
 from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
+from mxkit.nets.prediction_report import Report, report_of, report_text
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -47,13 +48,13 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
 
     Attributes:
         settings: How its graph is made.
-        report: What `optimize` measured; None for a net that was read from a file.
+        report: What `optimize` measured, on the processor that it names; None in files of earlier versions.
     """
 
     def __init__(self, outputs: Any, inputs: Any, settings: Settings) -> None:
         super().__init__(outputs, inputs)
         self.settings = settings
-        self.report: Any = None
+        self.report: Optional[Report] = None
         self._graphs: Any = OrderedDict()
         self._graph: Any = None
         self._held: List[Any] = []
@@ -101,8 +102,7 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
             graph = self.prediction_graph()
             # without `static_alloc`, oneDNN's operators convert their weights in each call
             operator = mx.nd.CachedOp(graph.symbol, [("static_alloc", True), ("static_shape", True)])
-            inputs = {variable.name: number for number, variable in enumerate(traced_graph(self)[0])}
-            order = [inputs.get(name, graph.arrays.get(name)) for name in graph.symbol.list_inputs()]
+            order = argument_order(graph.symbol, traced_graph(self)[0], graph.arrays)
 
             def compute(given: List[Any]) -> List[Any]:
                 found = operator(*(given[one] if isinstance(one, int) else one for one in order))
@@ -177,8 +177,18 @@ def joined(net: OptimizedNet) -> bool:
     return net.settings.joined
 
 
+def report(net: OptimizedNet) -> Optional[str]:
+    """For `describe`: what `optimize` measured."""
+    return report_text(net.report)
+
+
 def optimized_net(
-    precision: str = "float32", float_layers: Any = (), thresholds: Any = None, joined: bool = True, **graph: Any
+    precision: str = "float32",
+    float_layers: Any = (),
+    thresholds: Any = None,
+    joined: bool = True,
+    report: Optional[str] = None,
+    **graph: Any,
 ) -> OptimizedNet:
     """Make the block from its description.
 
@@ -188,4 +198,6 @@ def optimized_net(
     inputs, output = traced_graph(symbol_block(**graph))
     heads = of_kind(list(legacy(output)), is_numpy(output))
     ranges = {name: (least, most) for name, (least, most) in (thresholds or {}).items()}
-    return OptimizedNet(heads, list(inputs), Settings(precision, tuple(float_layers), ranges, joined))
+    net = OptimizedNet(heads, list(inputs), Settings(precision, tuple(float_layers), ranges, joined))
+    net.report = report_of(report)
+    return net

@@ -14,6 +14,7 @@ from mxkit.nets.architecture.optimized_net import (
     joined,
     optimized_net,
     precision,
+    report,
     thresholds,
 )
 from mxkit.nets.architecture.symbol_blocks import graph, inputs, outputs, symbol_block
@@ -240,6 +241,7 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
             "float_layers": float_layers,
             "thresholds": thresholds,
             "joined": joined,
+            "report": report,
         },
         make=optimized_net,
     ),

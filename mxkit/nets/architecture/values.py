@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from mxkit.nets.prediction_graphs import PRECISIONS
+from mxkit.nets.prediction_report import report_of
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 import numpy as np
@@ -71,6 +72,14 @@ def _is_initializer(value: Any) -> bool:
     return True
 
 
+def _is_report(value: Any) -> bool:
+    try:
+        report_of(value)
+    except ValueError:
+        return False
+    return True
+
+
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBER = Kind("a finite number", _is_number)
 SIZE, COUNT = _whole(1), _whole(0)
@@ -121,6 +130,7 @@ KINDS: Dict[str, Kind] = {
     "output_prefix": _TEXT,
     "precision": _one_of(*PRECISIONS),
     "joined": FLAG,
+    "report": Kind("null, or a report of mxkit.optimize", _is_report),
     "float_layers": Kind("a list of names", lambda value: _is_list(value, _TEXT, range(10**5))),
     "thresholds": Kind(
         "two numbers by name, the smaller one first",
