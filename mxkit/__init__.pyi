@@ -1,4 +1,5 @@
 from . import data as data
+from . import distributed as distributed
 from . import errors as errors
 from . import gradients as gradients
 from . import losses as losses

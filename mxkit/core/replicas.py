@@ -27,6 +27,11 @@ def gradients_of(parameter: Any) -> Optional[List[Any]]:
     return [array.as_nd_ndarray() for array in arrays] if arrays and isinstance(arrays[0], ndarray) else arrays
 
 
+def kept_gradients(parameter: Any) -> List[Any]:
+    """Gradients by device, the objects that the parameter keeps, of either kind of arrays."""
+    return list(parameter._grad or ())
+
+
 def holds_numpy(parameter: Any) -> Optional[bool]:
     """Whether the values are arrays of `mx.np`; None if there are no values yet."""
     values = parameter._data

@@ -142,7 +142,7 @@ class ArrayLoader(EpochOrder):
 
         inputs = each(partial(cut, cast=True), self.x)
         labels = None if self.y is None else each(partial(cut, cast=False), self.y)
-        x, y = transform(inputs, labels, self._generator(epoch, number))
+        x, y = transform(inputs, labels, self._generator(epoch, number, self.share[0]))
         inputs = each(_as_ndarray, x)
         return (inputs,) if y is None else (inputs, each(_as_ndarray, y))
 

@@ -104,10 +104,10 @@ class EpochOrder(Epochs):
     def _begin(self) -> Tuple[int, range]:
         """Count an epoch; return its number, and the numbers of the batches to read."""
         epoch, first = self._next_epoch()
-        batches = len(self)
-        rest = self._size - (batches - 1) * self.whole_batch
-        without = batches and rest <= self.share[0]  # the last batch has fewer samples than shares
-        return epoch, range(first, max(first, batches - without))
+        batches, (number, shares) = len(self), self.share
+        if shares > 1 and self._size - (batches - 1) * self.whole_batch <= number:
+            batches -= 1  # the last batch has fewer samples than shares
+        return epoch, range(first, max(first, batches))
 
     def _rows(self, order: "np.ndarray", batch: int) -> "np.ndarray":
         rows = order[batch * self.whole_batch : (batch + 1) * self.whole_batch]

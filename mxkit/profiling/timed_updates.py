@@ -8,6 +8,7 @@ from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.profiling.clock import Clock
+from mxkit.training.joint import alone
 from mxkit.training.rehearsal import copied_trainer
 from mxkit.training.update import updates
 import mxnet as mx
@@ -35,14 +36,15 @@ class TimedUpdates:
     def run(self, clock: Clock, count: int, around: Sequence[ContextManager[Any]] = ()) -> None:
         """Time `count` updates with `clock`, inside the contexts `around`, after WARM_UP updates without it."""
         self._passes += 1
-        stream: Any = updates(
-            self._net,
-            clock.batches(self._batches),
-            trainer=self._timed_trainer(clock),
-            metrics=self._timed_metrics(clock),
-            first_step=min(self._passes, 2),  # only the first pass checks its first batch
-            **self._arguments,
-        )
+        with alone():
+            stream: Any = updates(
+                self._net,
+                clock.batches(self._batches),
+                trainer=self._timed_trainer(clock),
+                metrics=self._timed_metrics(clock),
+                first_step=min(self._passes, 2),  # only the first pass checks its first batch
+                **self._arguments,
+            )
         with closing(stream), clock.watching(), ExitStack() as contexts:
             for number, update in enumerate(stream, 1 - WARM_UP):
                 if number == 0:

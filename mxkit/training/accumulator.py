@@ -19,7 +19,7 @@ from mxkit.core.trainers import (
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.batch_loss import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
-from mxkit.training.joint import Together, together
+from mxkit.training.joint import Together, check_joint, together
 from mxkit.training.ledger import Update
 from mxkit.training.loss_checks import refuse_means
 from mxkit.training.norms import sum_of_squares
@@ -46,6 +46,16 @@ class Accumulator:
             accumulator.backward(losses)
             update = accumulator.step()         # None inside a window
         accumulator.flush()                     # a shorter last window, with its true count
+    ```
+
+    After `mxkit.distributed.initialize()` each update is that of all workers together, and `step` waits for them: give
+    each its own part of the data, and all the same parameters (`mxkit.distributed.broadcast_parameters`). A worker
+    whose data has ended takes part in the others' updates until theirs has ended, too:
+
+    ```
+        accumulator.flush()
+        while accumulator.join():               # None when the data of all has ended
+            pass
     ```
 
     Args:
@@ -112,14 +122,13 @@ class Accumulator:
         self.clip_value = clip_value
         self.precision = precision
         self.together: Optional[Together] = together()
-        if self.together is not None and shall_step_on_kvstore(trainer):
-            raise ValueError(
-                "the Trainer steps inside its kvstore, which would not see the gradients of the other workers: make it "
-                "with update_on_kvstore=False, or pass fit the name of the optimizer"
-            )
+        if self.together is not None:
+            check_joint(trainer)
         clips = clip_norm is not None or clip_value is not None
-        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips)
+        several = ["training in several workers"] * (self.together is not None)
+        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips + several)
         self.updates = 0
+        self._compared = False  # the parameters of the workers
         self._means_refused = False
         self._switched: List[Any] = []
         self._open_window()
@@ -282,7 +291,7 @@ class Accumulator:
         trainer, trained = self.trainer, self.trained()
         own = self.micro_batches
         if self.together is not None:
-            total = self.together.commit(self.updates + 1, self.samples, self.count if own else None)
+            total = self._commit(self.together, trained)
             if total is None:
                 return None
             self.samples, self.count = total
@@ -318,6 +327,15 @@ class Accumulator:
         update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
         self._open_window()
         return update
+
+    def _commit(self, together: Together, trained: Sequence[Any]) -> Optional[Tuple[int, float]]:
+        rate = self.trainer.learning_rate
+        same = {"number of trained parameters": len(trained), "learning rate": None if rate is None else float(rate)}
+        total = together.commit(self.updates + 1, self.samples, self.count if self.micro_batches else None, same)
+        if total is not None and not self._compared:
+            self._compared = True
+            together.same_parameters(trained, f"before update {self.updates + 1}")
+        return total
 
     def _step(self, trained: Sequence[Any], on_kvstore: bool) -> Optional[Any]:
         """Clip the gradients and update the weights; return the norm of the gradients, or None without `clip_norm`."""

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import signal
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Type, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -179,9 +179,10 @@ class Checkpoints(Callback):
 
     def _captured(self, state: FitState, *, after_epoch: bool = False, score: Any = None) -> Optional[Snapshot]:
         """A snapshot, on the first worker; inside an epoch it takes the metrics' sums of all workers."""
+        others: Sequence[Any] = ()
         if self._together is not None and not after_epoch and score is None:
-            self._together.share_metrics(state.metrics, f"after update {state.updates}")
-        return capture(state, after_epoch=after_epoch, score=score) if self._first else None
+            others = self._together.states_of_metrics(state.metrics, f"after update {state.updates}")[1:]
+        return capture(state, after_epoch=after_epoch, score=score, others=others) if self._first else None
 
     def _raise_signal(self, asked: Mapping[str, Any]) -> None:
         if self._together is not None and asked.get("signal") is not None:

@@ -1,5 +1,6 @@
 """Computes scores and predictions of a net over data."""
 
+from functools import partial
 import math
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -36,6 +37,8 @@ def evaluate(
     progress: bool = False,
 ) -> Dict[str, Any]:
     """Compute loss and metrics over every sample of `data`, in predict mode.
+
+    With several workers it runs on this one alone, over all of `data`, also if only one of them calls it.
 
     Args:
         net: An initialized block. Batches are split over its devices.
@@ -105,7 +108,7 @@ def scores_of(
         packed=not own_counts,
         limit_batches=None if limit_batches is None else limit_batches * turns,
         bar=name if progress else None,
-        turn=(0, 1) if group is None or turns == 1 else (group.rank, turns),
+        own=None if together is None or turns == 1 else partial(together.in_turn, where=name),
     ) as run:
         for shards in run:
             scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
@@ -185,6 +188,8 @@ class _Scores:
 
 def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     """Run `net` over every sample, in predict mode.
+
+    With several workers it runs on this one alone, over all of `data`, also if only one of them calls it.
 
     Args:
         net: An initialized block. Batches are split over its devices.

@@ -1,24 +1,34 @@
 """What the workers of a job do together in a training: counts and sums of an update, scores, and when to stop."""
 
+import base64
 from contextlib import contextmanager
+from itertools import chain, islice
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+import weakref
+import zlib
 
 from mxkit.core.array_kind import copy_into, legacy
-from mxkit.core.replicas import gradients_of, values_of
-from mxkit.core.seeding import seed_of_generators
-from mxkit.data.fingerprint import fingerprint
-from mxkit.data.order import EpochOrder
+from mxkit.core.arrays import to_host
+from mxkit.core.device import unpack
+from mxkit.core.replicas import gradients_of, kept_gradients, values_of
+from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore
+from mxkit.data.order import EpochOrder, Epochs
 from mxkit.distributed.group import Group, current
-from mxkit.errors import DataError
+from mxkit.errors import DataError, DistributedError
 from mxkit.metrics import Metric
-from mxkit.storage.optimizer_state import optimizer_numbers
 from mxkit.training.options import Options
+from mxkit.training.same_settings import SAME_DATA, differences, facts_of_data, facts_of_optimizer
 import mxnet as mx
+import numpy as np
 
 # What a worker asks of all, by name; None for nothing.
 Wishes = Dict[str, Any]
+
+# The object that sent gradients last.
+_latest: "Optional[weakref.ref[Together]]" = None
+_alone = False
 
 
 class Share:
@@ -45,6 +55,8 @@ class Together:
         shares: What each worker did in the epoch before, by rank: its `host`, its `samples`, the seconds that it
             `waited` for the others, and those that the sums of one update took (`sums`, measured once an epoch).
         agreed: What the workers ask for since the last update: of each name the first worker's that asks.
+        broken: Whether this worker read a number that is not finite.
+        draws: Whether the training draws random numbers; None for a worker that has had no batch to know it by.
     """
 
     def __init__(self, group: Group) -> None:
@@ -54,42 +66,127 @@ class Together:
         self.agreed: Wishes = {}
         self.shares: List[Dict[str, Any]] = []
         self._share = Share()
+        self.broken = False
+        self.draws: Optional[bool] = None
         self._sums: Any = None  # always the same array, as `Group.add_up` needs
+        self._sent: List[Any] = []
 
-    def begin(self, options: Options, trainer: Any, data: Any, checkpoint: Optional[str]) -> None:
-        """Refuse workers that would train in different ways; all take the seed of the first one.
+    def begin(
+        self,
+        options: Options,
+        trainer: Any,
+        train: Any,
+        valid: Any,
+        metrics: Sequence[Metric],
+        others: Mapping[str, Any],
+    ) -> None:
+        """Refuse workers that would train in different ways; all take the seeds of the first one.
+
+        Args:
+            options: The arguments of `updates`.
+            trainer: A `gluon.Trainer`.
+            train: The training data.
+            valid: The validation data, or None.
+            metrics: The metrics.
+            others: What must be the same beside them, by name, of JSON's types.
 
         Raises:
             DistributedError: They differ in a setting; the text names both values.
+            DataError: A metric cannot be added up over workers.
         """
-        if options.seed is None and checkpoint is None:
-            options.seed = self.group.gather("the seed of fit", seed_of_generators())[0]
-        self.group.agree("the arguments of fit", options.settings())
-        optimizer = trainer.optimizer
-        numbers = {name: value for name, value in optimizer_numbers(optimizer).items() if name[0] != "_"}
-        self.group.agree("the optimizer", [type(optimizer).__name__, numbers])
-        self.group.agree("the data", [type(data).__name__, getattr(data, "batch_size", None), fingerprint(data)])
-        if can_share(data):  # drawn by each worker if the user gave none
-            data.seed = self.group.gather("the seed of the loader", data.seed)[0]
-        self.group.agree("the checkpoint to resume from (is its folder on a disk that all workers share?)", checkpoint)
+        facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others}
+        facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
+        for name, data in (("train", train), ("valid", valid)):
+            facts.update(facts_of_data(name, data))
+        self._same("the arguments of fit", facts)
+        for metric in metrics:
+            metric.part()
+        for name, data in (("train", train), ("valid", valid)):
+            self.share_order(data, name, count=name == "valid")
 
-    def commit(self, step: int, samples: int, count: Optional[float]) -> Optional[Tuple[int, float]]:
+    def share_order(self, data: Any, where: str, *, count: bool) -> None:
+        """Give the loaders of all workers the seed of the first one, which each drew if the user gave none.
+
+        Args:
+            data: A loader, or other data, which has no seed.
+            where: The place in the program, for messages.
+            count: Give them the first one's count of epochs, too.
+        """
+        if isinstance(data, Epochs):
+            data.seed, epoch = self.group.gather(f"the order of {where}", [data.seed, data.epoch])[0]
+            data.epoch = epoch if count else data.epoch
+
+    def _same(self, what: str, facts: Mapping[str, Any]) -> None:
+        problem = differences(self.group.gather(what, facts))
+        if problem:
+            raise DistributedError(f"the workers differ in {what}: {problem}")
+
+    def in_turn(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
+        """This worker's batches of data that all of them read: one of so many as there are workers.
+
+        Raises:
+            DistributedError: The first batches are not the same on all workers.
+        """
+        return islice(self.compared(batches, where), self.group.rank, None, self.group.size)
+
+    def compared(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
+        """The batches, unless each worker has its own: every worker reads all batches, and takes its turn.
+
+        Raises:
+            DistributedError: The first batches, one for each worker, are not the same on all workers.
+        """
+        first = list(map(copied_batch, islice(batches, self.group.size)))
+        arrays = [to_host(array) for batch in first for part in unpack(batch) for array in part]
+        shapes = [[list(array.shape), array.dtype.name] for array in arrays]
+        sums = [zlib.crc32(np.ascontiguousarray(array)) if array.dtype.kind in "biuf" else 0 for array in arrays]
+        facts = {f"shapes and dtypes{SAME_DATA}": shapes, f"checksums of the arrays{SAME_DATA}": sums}
+        self._same(f"the first batches of {where}", facts)
+        return chain(first, batches)
+
+    def same_parameters(self, parameters: Sequence[Any], where: str) -> None:
+        """Refuse workers whose nets drifted apart, or were never the same.
+
+        Args:
+            parameters: Those to compare; running statistics are the same only after an update.
+            where: The place in the program, for messages.
+
+        Raises:
+            DistributedError: Their values differ.
+        """
+        values = [values[0] for values in map(values_of, parameters) if values]
+        total = 0
+        for value in values:
+            total = zlib.crc32(np.ascontiguousarray(to_host(value)), total)
+        hint = (
+            " (all must begin with the same: call mxkit.distributed.broadcast_parameters(net) before a loop of your "
+            "own; and callbacks must change parameters on all of them)"
+        )
+        shapes = [[list(value.shape), np.dtype(value.dtype).name] for value in values]
+        self._same(f"the parameters {where}", {f"shapes{hint}": shapes, f"checksum of the values{hint}": total})
+
+    def commit(
+        self, step: int, samples: int, count: Optional[float], same: Mapping[str, Any]
+    ) -> Optional[Tuple[int, float]]:
         """Add up the samples and the counts of all workers for an update.
 
         Args:
             step: Number of the update.
             samples: Of this worker.
             count: Of this worker; None if its data has ended.
+            same: Values that must be the same on all workers, by name.
 
         Returns:
             Samples and count of all; None if the data of all has ended.
 
         Raises:
-            DistributedError: A worker is lost, or is at another place.
+            DistributedError: A worker is lost, or is at another place, or its values are not the same.
         """
         self._share.samples += samples
         self._share.updates += 1
-        values = self._gathered(f"update {step}", [samples, count])
+        values = self._gathered(f"update {step}", [samples, count, same])
+        problem = differences([value[2] for value in values])
+        if problem:
+            raise DistributedError(f"the workers differ at update {step}: {problem}")
         counts = [value for value in values if value[1] is not None]
         if not counts:
             return None
@@ -106,8 +203,9 @@ class Together:
         self.shares = self._gathered(f"the end of epoch {epoch}", told)
 
     def _gathered(self, key: str, value: Any) -> List[Any]:
+        own = {**self.wishes(), "broken": self.broken or None, "draws": self.draws}
         begun = time.perf_counter()
-        gathered = self.group.gather(key, [value, self.wishes()])
+        gathered = self.group.gather(key, [value, own])
         self._share.waited += time.perf_counter() - begun
         self.agreed = {}
         for _, wishes in gathered:
@@ -122,6 +220,7 @@ class Together:
         Returns:
             The sum of all workers' losses, float32 of shape (1,).
         """
+        self._wait_for_others([array for parameter in trained for array in kept_gradients(parameter)])
         measured = self._share.updates == 2  # the first one makes the keys
         if measured:
             mx.nd.waitall()
@@ -132,32 +231,38 @@ class Together:
             self._share.sums = time.perf_counter() - begun
         cpu = mx.cpu()
         sums = [legacy(one).as_in_context(cpu).astype("float64").sum().reshape((1,)) for one in losses]
-        loss = mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,), dtype="float64")
-        # the servers add in float32, whatever the dtype (T225): the rest that float32 leaves goes beside it
-        rounded = loss.astype("float32")
-        rest = (loss - rounded.astype("float64")).astype("float32")
+        loss = (mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,))).astype("float32")
         states = [value for parameter in self.statistics for value in legacy(list(values_of(parameter) or ()))]
-        flat = [value.as_in_context(cpu).astype("float32").reshape((-1,)) for value in states]
-        whole = self._sums = mx.nd.concat(rounded, rest, *flat, dim=0, out=self._sums)
+        flat = [value.as_in_context(cpu).astype("float64").reshape((-1,)) for value in states]
+        whole = self._sums = mx.nd.concat(loss, *map(_two_parts, flat), dim=0, out=self._sums)
         self.group.add_up("sums", [[whole]])
-        place = 2
+        place = 1
         for value in states:
-            mean = whole[place : place + value.size] / self.group.size
+            parts = whole[place : place + 2 * value.size].astype("float64").reshape((2, -1))
+            mean = parts.sum(axis=0) / self.group.size
             copy_into(mean.reshape(value.shape).astype(value.dtype).as_in_context(value.ctx), value)
-            place += value.size
-        return whole[0:1] + whole[1:2]
+            place += 2 * value.size
+        return whole[0:1].copy()
 
-    def share_metrics(self, metrics: Sequence[Metric], where: str) -> None:
-        """Add up the sums of all workers; the first worker then has them, and the others none.
+    def _wait_for_others(self, gradients: List[Any]) -> None:
+        """Wait if other arrays were sent last, of another Accumulator or before layers froze (see `Group.add_up`)."""
+        global _latest
+        before = self._sent
+        same = len(before) == len(gradients) and all(one is other for one, other in zip(before, gradients))
+        if not same or _latest is None or _latest() is not self:
+            mx.nd.waitall()
+            _latest, self._sent = weakref.ref(self), gradients
 
-        Args:
-            metrics: The same on all workers.
-            where: The place in the program, for messages.
-        """
-        gathered = self.group.gather(f"metrics {where}", [metric.part() for metric in metrics])
-        for number, metric in enumerate(metrics):
-            parts = [worker[number] for worker in gathered]
-            metric.take(parts if self.group.rank == 0 else [])
+    def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
+        """What `Metric.state` of each metric returns on each worker, by rank; nothing is added up or rounded."""
+        states = []
+        for numbers, arrays in (metric.state() for metric in metrics):
+            states.append([numbers, {name: _text_of(array.asnumpy()) for name, array in arrays.items()}])
+        gathered = self.group.gather(f"metrics {where}", states) if metrics else [[]] * self.group.size
+        return [
+            [(numbers, {name: _array_of(text) for name, text in arrays.items()}) for numbers, arrays in worker]
+            for worker in gathered
+        ]
 
     def join_metrics(self, metrics: Sequence[Metric], where: str) -> None:
         """Add up the sums of all workers, which all then have."""
@@ -166,10 +271,51 @@ class Together:
             metric.take([worker[number] for worker in gathered])
 
 
+def copied_batch(batch: Any) -> Any:
+    """A batch whose memory an iterator in C++ cannot fill with a later one."""
+    if isinstance(batch, (tuple, list)):
+        return tuple(map(copied_batch, batch))
+    return batch.copy() if isinstance(batch, mx.nd.NDArray) else batch
+
+
 def together() -> Optional[Together]:
     """A new `Together`, or None if this process works alone."""
     group = current()
-    return None if group is None else Together(group)
+    return None if group is None or _alone else Together(group)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let trainings that begin inside `with` be this worker's own."""
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
+
+
+def check_joint(trainer: Any) -> None:
+    """Refuse a Trainer that cannot train with other workers.
+
+    Raises:
+        ValueError: It has MXNet's own distributed kvstore, or steps inside a kvstore, or draws random numbers.
+    """
+    kvstore = kvstore_settings(trainer)["kvstore"]
+    kind = str(getattr(kvstore, "type", kvstore))
+    if "dist" in kind:
+        raise ValueError(
+            f"the Trainer has kvstore={kind!r}, by which MXNet would add the gradients up once more: make it without, "
+            "because mxkit adds them up over the workers"
+        )
+    if shall_step_on_kvstore(trainer):
+        raise ValueError(
+            "the Trainer steps inside its kvstore, which would not see the gradients of the other workers: make it "
+            "with update_on_kvstore=False, or pass fit the name of the optimizer (Nadam, LARS and LBSGD need one "
+            "device a worker)"
+        )
+    if isinstance(trainer.optimizer, mx.optimizer.SGLD):
+        raise ValueError("the optimizer SGLD draws other noise on each worker, so that their nets would drift apart")
 
 
 def can_share(data: Any) -> bool:
@@ -194,3 +340,25 @@ def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
     finally:
         for one, share in zip(loaders, before):
             one.share = share
+
+
+def _two_parts(values: Any) -> Any:
+    """Float64 values as float32 of twice the length: their first 12 bits, and the rest.
+
+    The servers add in float32, whatever the dtype (T225); and sums of equal numbers of 12 bits are
+    exact, so that the mean of equal statistics is the same number.
+    """
+    scaled = values * (2.0**41 + 1)
+    first = scaled - (scaled - values)
+    return mx.nd.concat(first, values - first, dim=0).astype("float32")
+
+
+def _text_of(array: "np.ndarray") -> List[str]:
+    """An array for JSON, to the last bit."""
+    return [array.dtype.name, base64.b64encode(zlib.compress(np.ascontiguousarray(array), 1)).decode()]
+
+
+def _array_of(text: Sequence[str]) -> Any:
+    """The array of a text of `_text_of`, with one axis."""
+    values = np.frombuffer(zlib.decompress(base64.b64decode(text[1])), text[0])
+    return mx.nd.array(values, dtype=values.dtype)

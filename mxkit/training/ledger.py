@@ -122,6 +122,8 @@ class Ledger:
         loss_sum: Sum of the losses that were read.
         read_count: Divisor of `loss_sum`: `count` of the updates that were read.
         whole: Whether the data was read to its end.
+        broken: The first update with NaN or infinity among those that were read; with other workers the error waits
+            until all raise it.
     """
 
     def __init__(self, before: Optional["Ledger"] = None) -> None:
@@ -138,15 +140,22 @@ class Ledger:
         self._check_finite = True
         self._epoch: Optional[int] = None
         self._newest: Optional[Update] = None
+        self._joint = False
+        self.broken: Optional[Update] = None
 
-    def start(self, parameters: Sequence[Any], check_finite: bool, epoch: Optional[int]) -> None:
+    def start(
+        self, parameters: Sequence[Any], check_finite: bool, epoch: Optional[int], *, joint: bool = False
+    ) -> None:
         """Begin or continue the epoch.
 
         Args:
             parameters: The Trainer's parameters.
             check_finite: Whether NaN and infinity raise an error.
             epoch: Number of the epoch from 0, or None if epochs are not counted.
+            joint: Whether there are other workers, which read the numbers of the same updates at other times: NaN and
+                infinity then raise an error only in `settle(weights=True)`, which all call at the same place.
         """
+        self._joint = joint
         self._parameters, self._check_finite, self._epoch = parameters, check_finite, epoch
         self._begun = time.perf_counter()
 
@@ -194,6 +203,8 @@ class Ledger:
         if weights and self._unwatched:
             self._watch()
         self._read(max(0, len(self._pending) - but))
+        if weights and self._joint and self.broken is not None:
+            raise NonFiniteError(self._text(self.broken))
 
     def _watch(self) -> None:
         if self._check_finite and self._pending:
@@ -210,9 +221,11 @@ class Ledger:
         for update in oldest:
             self.loss_sum += update.loss * update.count
             self.read_count += update.count
-        broken = next((update for update in oldest if not update.finite), None) if self._check_finite else None
-        if broken is not None:
-            raise NonFiniteError(self._text(broken))
+        if not self._check_finite or self.broken is not None:
+            return
+        self.broken = next((update for update in oldest if not update.finite), None)
+        if self.broken is not None and not self._joint:
+            raise NonFiniteError(self._text(self.broken))
 
     def _text(self, broken: Update) -> str:
         if not math.isfinite(broken.loss):

@@ -12,11 +12,11 @@ from mxkit.core.blocks import net_devices
 from mxkit.core.forward_errors import out_of_memory
 from mxkit.core.lengths import Length, length
 from mxkit.core.seeding import seed_all, seed_of_generators
-from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
-from mxkit.distributed.group import broadcast_parameters, current
+from mxkit.distributed.group import broadcast_parameters
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -38,6 +38,12 @@ from mxkit.training.state import FitState
 from mxkit.training.thread_choice import threads_for
 from mxkit.training.update import Training
 import mxnet as mx
+
+_SHARED_FOLDER = "the checkpoint to resume from (is its folder on a disk that all workers share?)"
+_SAME_CALLBACKS = (
+    "callbacks (give all workers the same; one that only writes or prints, and has the attribute writes = True, need "
+    "not be there)"
+)
 
 
 def fit(
@@ -73,6 +79,10 @@ def fit(
         add a row to the history; on_epoch of the callbacks
     on_fit_end of the callbacks, also after an error
     ```
+
+    After `mxkit.distributed.initialize()` all workers call it alike and train together: each update is one over the
+    samples of all. mxkit's loaders over samples read a share of each joint batch, `batch_size` for each worker; of
+    other data, the same on all, each worker takes a batch in turn. An error or `state.stop` of one stops all.
 
     Args:
         net: An initialized block; `mxkit.initialize` initializes it. Hybridize it before if possible.
@@ -163,10 +173,18 @@ def fit(
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
     resumed = _checkpoint_to_resume(writer, resume)
-    if workers is not None:
-        workers.begin(options, trainer, train, None if resumed is None else resumed.path.name)
-    train = _seeded(net, train, options, trainer, writer, resumed)
     options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
+    if workers is not None:
+        same = {
+            "epochs": [number, unit],
+            "validate_every": validate_every,
+            "check_finite": check_finite,
+            _SHARED_FOLDER: None if resumed is None else resumed.path.name,
+            "checkpoint": None if writer is None else list(writer.every),
+            _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
+        }
+        workers.begin(options, trainer, train, valid, options.metrics, same)
+    train = _seeded(net, train, options, trainer, writer, resumed, workers)
     with shared(None if workers is None else workers.group, train):
         state = FitState(
             net,
@@ -217,15 +235,18 @@ def _seeded(
     trainer: Any,
     writer: Optional[Checkpoints],
     resumed: Optional[Checkpoint],
+    workers: Optional[Together],
 ) -> Data:
     """Seed the generators after deferred parameters are initialized; return the data from its beginning."""
     if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
-    elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader) or current() is not None:
+    elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader) or workers is not None:
         train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
-    if options.seed is None and writer is not None:
+    if options.seed is None and (writer is not None or workers is not None):
         options.seed = seed_of_generators()
+        if workers is not None:
+            options.seed = workers.group.gather("the seed of fit", options.seed)[0]
     if writer is not None and keeps_its_own_order(train):
         text = (
             f"train is a {type(train).__name__}, whose order follows from all epochs before: a run resumed from "
@@ -291,6 +312,9 @@ def _run(
                     held.enter_context(data)
             for hook in hooks:
                 hook.on_fit_begin(state)
+            if state.together is not None:
+                state.together.agree("the beginning of fit")
+                state.hear()
             if not state.done:
                 warn_of_rate_0(state.trainer, resumed=resumed)
             validation.check()
@@ -308,6 +332,8 @@ def _run(
         with ExitStack() as ends:  # calls every hook, also if another one raises
             for hook in reversed(hooks):
                 ends.callback(hook.on_fit_end, state, error)
+    if state.together is not None and writer is not None:
+        state.together.agree("the end of fit")  # the last checkpoint is written
     if isinstance(error, Terminated):
         deliver(signal.SIGTERM)
     return state.history
@@ -345,6 +371,8 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
             state.hear()
         state.epoch += 1
         state.running = Ledger(state.running)
+    if state.together is not None:
+        state.together.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
 
 
 def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:
@@ -416,8 +444,7 @@ def _columns(state: FitState, validated: bool) -> List[str]:
 
 def _updates_per_epoch(train: Data, options: Options, workers: Optional[Together]) -> Optional[int]:
     source: Any = train
-    if workers is not None and not can_share(train):
-        return None
+    turns = 1 if workers is None or can_share(train) else workers.group.size
     if not isinstance(source, Sized):
         return None  # mx.io.DataIter and generators
     samples = 1
@@ -426,4 +453,5 @@ def _updates_per_epoch(train: Data, options: Options, workers: Optional[Together
         if not equal or getattr(source, "batchify", None) is not None:
             return None  # the number of samples in a batch is unknown
         samples = int(getattr(train, "batch_size", 1))
-    return -(-min(len(source), options.limit_batches or len(source)) // options.batches_of_update(samples))
+    batches = -(-len(source) // turns)
+    return -(-min(batches, options.limit_batches or batches) // options.batches_of_update(samples))

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional
 
 from mxkit.core.array_kind import call
 from mxkit.core.arrays import arrays_in
@@ -85,7 +85,7 @@ def run_over(
     limit_batches: Optional[int] = None,
     most_queued: int = QUEUED_BATCHES,
     bar: Optional[str] = None,
-    turn: Tuple[int, int] = (0, 1),
+    own: Optional[Callable[[Iterator[Any]], Iterator[Any]]] = None,
 ) -> Iterator[Run]:
     """Run a net over data without recording; an error inside `with` names the block and the batch.
 
@@ -108,7 +108,7 @@ def run_over(
         limit_batches: Largest number of batches to read. None reads all.
         most_queued: Largest number of batches in the queue.
         bar: Title of a progress bar. None shows no bar.
-        turn: `(number, workers)`: of so many batches, only the one of this number is run.
+        own: Chooses this worker's batches among all. None runs all.
 
     Raises:
         ForwardError: A block of the net raised, or memory ran out; the cause is chained.
@@ -116,7 +116,8 @@ def run_over(
         EmptyDataError, DataError: As `read_epoch`.
     """
     batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(net_devices(net)), once=once)
-    run = Run(islice(islice(batches, limit_batches), turn[0], None, turn[1]), net, labels, most_queued)
+    batches = islice(batches, limit_batches)
+    run = Run(batches if own is None else own(batches), net, labels, most_queued)
     forward = forward or (lambda shard: call(net, shard.inputs))
     with autograd.pause(train_mode=train_mode), explained(
         net, lambda: run.repeat(forward), lambda: run.batch

@@ -10,6 +10,7 @@ from mxkit.data.source import Data
 from mxkit.losses.by_name import LossSpec
 from mxkit.nets.settings import refuse_fixed_rate
 from mxkit.plots.plotting import new_figure
+from mxkit.training.joint import alone
 from mxkit.training.rehearsal import copied_trainer, rehearsal
 from mxkit.training.update import updates as train_updates
 from mxnet import gluon
@@ -100,6 +101,8 @@ def find_learning_rate(
 ) -> LearningRateSearch:
     """Train with a rate that rises at each update, record the loss, and restore everything.
 
+    With several workers it concerns this one alone, also if only one of them calls it.
+
     Args:
         net: An initialized block. Unknown shapes follow from the first batch, and stay.
         data: As for `updates`; read again from its beginning if it is too short.
@@ -134,9 +137,10 @@ def find_learning_rate(
     with rehearsal(net, data) as batches:
         copied = copied_trainer(net, trainer)
         refuse_fixed_rate(copied)
-        steps = train_updates(
-            net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
-        )
+        with alone():
+            steps = train_updates(
+                net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
+            )
         rates = [start * (end / start) ** (number / (updates - 1)) for number in range(updates)]
         return _search(steps, copied, rates, diverged)
 

@@ -39,13 +39,20 @@ def settings_of(trainer: Any) -> Dict[str, float]:
     }
 
 
-def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None) -> Snapshot:
+def capture(
+    state: FitState,
+    *,
+    after_epoch: bool = False,
+    score: Optional[Mapping[str, Any]] = None,
+    others: Sequence[Any] = (),
+) -> Snapshot:
     """Copy everything that the rest of a training depends on.
 
     Args:
         state: State of the running `fit`, after an update.
         after_epoch: True if the running epoch is over, validated, and in the history.
         score: For `find_checkpoint(which="best")`.
+        others: The states of the other workers' metrics.
 
     Side effects:
         Waits for the losses of all updates so far, and for the copies.
@@ -62,6 +69,10 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         numbers, metric_arrays = metric.state()
         arrays.update({f"metric:{number}:{slot}": array for slot, array in metric_arrays.items()})
         metrics.append(numbers)
+    for rank, worker in enumerate(others, 1):
+        for number, (_, metric_arrays) in enumerate(worker):
+            names = {f"worker:{rank}:{number}:{slot}": array for slot, array in metric_arrays.items()}
+            arrays.update(names)
     running = Ledger() if after_epoch else state.running
     cut = after_epoch and state.finished and not state.running.whole
     run = {
@@ -75,6 +86,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "stopped": None if state.stop_is_for_now else state.stop_reason,
         "callbacks": callbacks,
         "metrics": metrics,
+        "metrics_of_others": [[numbers for numbers, _ in worker] for worker in others],
         "metric_names": [metric.name for metric in state.metrics],
         "precision": None if state.precision is None else state.precision.state_dict(),
         "data": state.data.state_dict() if hasattr(state.data, "state_dict") else None,
@@ -182,9 +194,13 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
         state.precision.load_state_dict(run["precision"])
     if run["data"] is not None and hasattr(state.data, "load_state_dict"):
         state.data.load_state_dict(run["data"])
-    others = state.together is not None and state.together.group.rank > 0
-    for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"] if not others else ())):
-        metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
+    stored, prefix = run["metrics"], "metric:"
+    rank = 0 if state.together is None else state.together.group.rank
+    if rank:
+        others = run.get("metrics_of_others", ())
+        stored, prefix = others[rank - 1] if rank <= len(others) else (), f"worker:{rank}:"
+    for number, (metric, numbers) in enumerate(zip(state.metrics, stored)):
+        metric.load_state(numbers, _part(arrays, f"{prefix}{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, checkpoint)
     _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
 

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generator, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import is_numpy_net, net_devices
@@ -29,7 +29,7 @@ from mxkit.training.checks import (
 )
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.gpu_exactness import warn_of_inexact
-from mxkit.training.joint import Together, can_share, shared, together
+from mxkit.training.joint import Together, can_share, copied_batch, shared, together
 from mxkit.training.ledger import Ledger, Update
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
@@ -37,6 +37,7 @@ from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
+import mxnet as mx
 from mxnet import gluon
 
 
@@ -202,7 +203,8 @@ class Training:
         accumulator = self._window()
         accumulator.updates = first_step - 1
         if self.together is not None:
-            accumulator.together, self.together.statistics = self.together, statistics_of(net)
+            self.together.statistics = statistics_of(net)
+        accumulator.together = self.together
         check_trainer(net, trainer, warn=first)
         if first and options.several:  # one warning per training, not per epoch
             check_accumulation(net)
@@ -214,16 +216,23 @@ class Training:
         reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
-        ledger.start(parameters, options.check_finite, epoch)
+        ledger.start(parameters, options.check_finite, epoch, joint=self.together is not None)
         return _run(reader, batches, ledger, place)
 
 
 def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -> Generator[Update, None, None]:
-    first = True
+    first, together = True, batches.accumulator.together
 
     def add(update: Optional[Update]) -> Optional[Update]:
-        if update is not None:
-            ledger.add(reader.mark(update))
+        if update is None:
+            return None
+        if together is not None:
+            reader.grid.draws = together.agreed.get("draws", True)
+        ledger.add(reader.mark(update))
+        if together is not None:
+            together.broken = ledger.broken is not None
+            if together.agreed.get("broken"):  # all raise the error that one has read
+                ledger.settle(weights=True)
         return update
 
     reader.data = batches.initialize(reader.data)
@@ -236,6 +245,8 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
                     ledger.bound(shards, batches.options.batches_of_update(shards.samples))
                     reader.grid.draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
                     first = False
+                    if together is not None:
+                        together.draws = reader.grid.draws
                 update = add(batches.accumulator.step())
             except Exception as error:
                 place.explain(error)
@@ -247,7 +258,7 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
             update = add(batches.accumulator.flush())
         if update is not None:
             yield update
-        while batches.accumulator.together is not None:
+        while together is not None:
             with place:
                 update = add(batches.accumulator.join())
             if update is None:
@@ -274,24 +285,32 @@ class _Reader:
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
-        self.group = None if together is None else together.group
+        self.together, self.group = together, None if together is None else together.group
         # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
         self._turns = 1 if self.group is None or can_share(data) else self.group.size
         self.grid = Grid(options.seed, epoch or 0, 0 if self.group is None else self.group.rank)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.together is not None:
+            self.together.share_order(self.data, f"epoch {(self._epoch or 0) + 1}", count=self._epoch is None)
         self.grid.reseed(0)
         if self._skip and can_skip(self.data):
             self.batches = self._skip
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit * self._turns - self.batches)
-        batches = read_epoch(self.data, self._epoch, name="train", skip=self.batches, packed=self._packed)
+        batches: Iterator[Any] = islice(
+            read_epoch(self.data, self._epoch, name="train", skip=self.batches, packed=self._packed), limit
+        )
+        if self.together is not None and self._turns > 1:
+            batches = self.together.compared(batches, f"train in epoch {(self._epoch or 0) + 1}")
         dropped = 0
-        for batch in islice(batches, limit):
+        for batch in batches:
             self.batches += 1
             if self.batches > self._skip:
-                if self.group is None or self.batches % self._turns == (self.group.rank + 1) % self._turns:
+                if self._turns == 1:
                     yield batch
+                else:
+                    yield from self._own_of(batch, batches)
                 continue
             dropped += unpack(batch)[0][0].shape[0]
             if self.batches == self._skip:
@@ -305,6 +324,15 @@ class _Reader:
                 f"read {self._skip}: resume with the same data"
             )
 
+    def _own_of(self, first: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        """This worker's batch of the round that begins with `first`: all workers stand at the same batch after it."""
+        rank, own = 0 if self.group is None else self.group.rank, None
+        for number, batch in enumerate(chain((first,), islice(batches, self._turns - 1))):
+            self.batches += number > 0
+            if number == rank:
+                own = (copied_batch(batch) if isinstance(self.data, mx.io.DataIter) else batch,)
+        yield from own or ()
+
     def _refuse_other_batches(self, samples: int) -> None:
         if self._samples not in (None, samples):
             raise DataError(
@@ -316,7 +344,7 @@ class _Reader:
     def mark(self, update: Update) -> Update:
         """Note the update's position in the epoch, and whether a run can be resumed exactly from there."""
         self.updates += 1
-        update.batches = -(-self.batches // self._turns) * self._turns
+        update.batches = self.batches
         update.exact = not self.grid.draws or (self.grid.seeds and self.updates % RESEED_EVERY == 0)
         return update
 

@@ -1,0 +1,50 @@
+"""What the workers of a job compare before they train together."""
+
+from typing import Any, Dict, Mapping, Sequence
+
+from mxkit.core.gluon_data import loader_parts
+from mxkit.data.fingerprint import fingerprint
+from mxkit.storage.optimizer_state import optimizer_numbers
+
+# Ends the names of facts about data, in messages.
+SAME_DATA = (
+    " (all workers must get the same data in the same order, whole and not cut up by rank: fit gives each its part)"
+)
+
+
+def facts_of_optimizer(optimizer: Any) -> Dict[str, Any]:
+    """Class and settings of an optimizer."""
+    numbers = {f"{name} of the optimizer": value for name, value in optimizer_numbers(optimizer).items()}
+    scheduler = optimizer.lr_scheduler
+    return {
+        "the optimizer": type(optimizer).__name__,
+        **{name: value for name, value in numbers.items() if name[0] != "_"},
+        "lr_scheduler of the optimizer": None if scheduler is None else type(scheduler).__name__,
+    }
+
+
+def facts_of_data(name: str, data: Any) -> Dict[str, Any]:
+    """What decides the batches, as far as it is known without reading them all."""
+    parts, source = loader_parts(data), data
+    facts: Dict[str, Any] = {}
+    if parts is not None:
+        facts.update({"batch_size": parts.batch_size, "number of samples": len(parts.dataset)})
+        facts["sampler"] = type(parts.sampler).__name__
+    else:
+        facts["number of samples"] = getattr(source, "size", getattr(source, "num_data", None))
+        facts.update((one, getattr(source, one, None)) for one in ("batch_size", "shuffle", "drop_last"))
+    if hasattr(source, "__len__"):
+        facts["number of batches"] = len(source)
+    facts = {"class": type(data).__name__, **facts, "digest of the arrays": fingerprint(data)}
+    plain = (type(None), bool, int, float, str)
+    return {f"{one} of {name}{SAME_DATA}": value for one, value in facts.items() if isinstance(value, plain)}
+
+
+def differences(workers: Sequence[Mapping[str, Any]]) -> str:
+    """The first value that is not the same on all workers, for a message; empty if all are."""
+    for rank, theirs in enumerate(workers):
+        for name in {**workers[0], **theirs}:
+            first, other = (one.get(name, "nothing") for one in (workers[0], theirs))
+            if first != other:
+                return f"{name}: worker 0 has {first!s:.300}, worker {rank} has {other!s:.300}"
+    return ""

@@ -1,0 +1,459 @@
+"""A program: many trainings, by several workers together or by one process over the joint batches."""
+
+from pathlib import Path
+import sys
+import warnings
+
+from joint_runs import write
+import mxkit
+from mxkit.training import callbacks as hooks
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+
+WORKERS = 2  # set by main
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def size():
+    return mxkit.distributed.size()
+
+
+def batch(number):
+    """batch_size that makes the joint batch `number` samples for each of WORKERS."""
+    return number * WORKERS // size()
+
+
+def turns(number=1):
+    """accumulate of one process whose updates take as many whole batches as those of all workers."""
+    return number * WORKERS // size()
+
+
+def data(samples=50, features=6, classes=3):
+    random = np.random.RandomState(5)
+    return random.randn(samples, features).astype("float32"), random.randint(0, classes, samples)
+
+
+def mlp(**arguments):
+    return mxkit.models.mlp(3, hidden=[8], **arguments)
+
+
+def made(net, devices=None):
+    mxkit.seed_all(7)
+    mxkit.initialize(net, devices=devices or mx.cpu())
+    return net
+
+
+def loader(samples=50, per_worker=8, **arguments):
+    x, y = data(samples)
+    return mxkit.data.ArrayLoader(x, y, batch(per_worker), **{"shuffle": True, "seed": 3, **arguments})
+
+
+def fitted(net=None, train=None, valid=None, keep=(), **arguments):
+    """Parameters and history of a training."""
+    net = made(mlp()) if net is None else net
+    settings = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 2, "progress": False}
+    history = mxkit.fit(net, loader() if train is None else train, valid=valid, **{**settings, **arguments})
+    rows = [{k: v for k, v in row.items() if k not in ("seconds", "samples_per_second")} for row in history]
+    values = {path: one.data(one.list_ctx()[0]).asnumpy() for path, one in net._collect_params_with_prefix().items()}
+    return {"parameters": values, "rows": rows, "stopped": history.stopped, **dict(keep)}
+
+
+OPTIMIZERS = {
+    "sgd": ("sgd", {"learning_rate": 0.1}),
+    "momentum": ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}),
+    "adam": ("adam", {"learning_rate": 0.01}),
+    "nag": ("nag", {"learning_rate": 0.1, "momentum": 0.9}),
+    "rmsprop": ("rmsprop", {"learning_rate": 0.01}),
+    "adagrad": ("adagrad", {"learning_rate": 0.1}),
+    "adadelta": ("adadelta", {}),
+    "ftrl": ("ftrl", {}),
+    "adamax": ("adamax", {}),
+    "nadam": ("nadam", {}),
+    "lamb": ("lamb", {"learning_rate": 0.01}),
+    "lars": ("lars", {"learning_rate": 0.1}),
+}
+for name, trainer in OPTIMIZERS.items():
+    CASES[f"optimizer_{name}"] = lambda trainer=trainer: fitted(trainer=trainer)
+
+
+@case
+def tail_of_one():
+    return fitted(train=loader(2 * 8 * WORKERS + 1), trainer="adam", metrics=["accuracy"], valid=loader(13))
+
+
+@case
+def fewer_samples_than_workers():
+    return fitted(train=loader(1), epochs=3, metrics=["accuracy"], valid=loader(1))
+
+
+@case
+def one_batch():
+    return fitted(train=loader(5, 50), epochs=3)
+
+
+@case
+def no_deferred_shapes_without_a_sample():
+    return fitted(made(mlp()), loader(1), epochs=1, valid=data(300))
+
+
+@case
+def drop_last():
+    return fitted(train=loader(drop_last=True))
+
+
+@case
+def accumulate():
+    return fitted(train=loader(61), accumulate=2, trainer="adam")
+
+
+@case
+def accumulate_samples():
+    return fitted(train=loader(101), accumulate=f"{24 * WORKERS // size()} samples")
+
+
+@case
+def clip_norm():
+    return fitted(clip_norm=0.1, accumulate=2)
+
+
+@case
+def clip_value():
+    return fitted(clip_value=0.01)
+
+
+@case
+def number_of_updates():
+    return fitted(epochs="11 updates", trainer="adam", metrics=["accuracy"], valid=loader(30))
+
+
+@case
+def limit_batches():
+    return fitted(limit_batches=2, epochs=3, metrics=["accuracy"], valid=loader(70), validate_every=2)
+
+
+def rising(warmup):
+    return hooks.LearningRate(("cosine", {"warmup": warmup}))
+
+
+@case
+def schedule():
+    rate = rising("3 updates")
+    return fitted(callbacks=[rate], epochs=3)
+
+
+@case
+def schedule_of_batches_in_turn():
+    rate = rising("1 epoch")
+    return fitted(train=batches(), callbacks=[rate], epochs=3, accumulate=turns())
+
+
+@case
+def batch_norm():
+    net = nn.HybridSequential()
+    # a bias before BatchNorm has no gradient but noise, which adam makes as large as any other
+    net.add(nn.Dense(8, use_bias=False), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    made(net, [mx.cpu(i) for i in range(WORKERS // size())])
+    net.hybridize()
+    return fitted(net, loader(64), trainer="adam")
+
+
+@case
+def statistics_of_batch_norm():
+    """After one update the mean of the shares' means is that of the batch."""
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=6), nn.Dense(3))
+    result = fitted(made(net), loader(16 * WORKERS), epochs=1, limit_batches=1)
+    return {"parameters": {"mean": result["parameters"]["0.running_mean"]}, "rows": []}
+
+
+@case
+def two_devices():
+    return fitted(
+        made(mlp(), [mx.cpu(0), mx.cpu(1)]), trainer="adam", accumulate=2, clip_norm=1.0, metrics=["accuracy"]
+    )
+
+
+@case
+def half_precision():
+    class Scale(gluon.HybridBlock):  # no product of matrices, which MXNet does not have in float16 on a CPU
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.scale = self.params.get("scale", shape=(1, 6))
+
+        def hybrid_forward(self, F, x, scale):  # noqa: N803
+            return F.broadcast_mul(x, scale)
+
+    x, _ = data()
+    x[19] *= 1e18  # the last sample of one worker's share overflows
+    train = mxkit.data.ArrayLoader(x, x * 2, batch(8))
+    return fitted(made(Scale()), train, loss="l2", amp="float16", epochs=3)
+
+
+@case
+def numpy_net():
+    mx.npx.set_np()
+    try:
+        net = nn.HybridSequential()
+        net.add(nn.Dense(8, activation="tanh"), nn.Dense(3))
+        made(net).hybridize()
+        return fitted(net, trainer="adam", accumulate=2, metrics=["accuracy"], valid=loader(30))
+    finally:
+        mx.npx.reset_np()
+
+
+@case
+def sample_weights():
+    x, y = data()
+    weights = np.linspace(0, 2, len(x)).astype("float32")
+    train = mxkit.data.ArrayLoader(x, (y, weights), batch(8), shuffle=True, seed=3)
+    return fitted(train=train, metrics=["accuracy"])
+
+
+@case
+def own_counts():
+    loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: float((y[0].asnumpy() + 1).sum()))
+    return fitted(loss=loss, valid=loader(30), metrics=["accuracy"])
+
+
+CLASSES = [
+    "accuracy", "confusion", "cross-entropy", ("f1", {"average": "macro"}), "mcc", "perplexity",
+    ("precision", {"average": "none"}), ("recall", {"average": "macro"}), ("top_k", {"k": 2}),
+]  # fmt: skip
+
+
+@case
+def metrics_of_classes():
+    own = mxkit.metrics.Mean(lambda labels, output: output.max(axis=1), name="highest")
+    theirs = [mx.metric.TopKAccuracy(2, name="theirs"), mx.metric.Accuracy(name="right")]
+    return fitted(metrics=[*CLASSES, own, *theirs], valid=loader(31, shuffle=False))
+
+
+@case
+def metrics_of_classes_in_turn():
+    return fitted(train=batches(), valid=batches(3), metrics=CLASSES, accumulate=turns())
+
+
+@case
+def metrics_of_labels():
+    x, _ = data()
+    y = (np.random.RandomState(1).rand(50, 3) > 0.5).astype("float32")
+    train = mxkit.data.ArrayLoader(x, y, batch(8))
+    return fitted(
+        train=train, loss="sigmoid_bce", metrics=["subset_accuracy", ("f1", {"average": "micro"})], valid=train
+    )
+
+
+@case
+def metrics_of_numbers():
+    x, _ = data()
+    y = x[:, :1] * 2 + 1
+    train = mxkit.data.ArrayLoader(x, y, batch(8))
+    net = made(mxkit.models.mlp(1, hidden=[4]))
+    return fitted(net, train, loss="l2", metrics=["mae", "mse", "rmse", "r2", "pearsonr"], valid=train)
+
+
+@case
+def deferred_shapes():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), nn.Dense(3))
+    return fitted(made(net))
+
+
+@case
+def transform():
+    """Shares of a batch draw other numbers than the whole; the inputs are made such that this changes nothing."""
+    x, y = data()
+    train = mxkit.data.ArrayLoader(x, y, batch(8), shuffle=True, seed=3, transform=lambda x, y, rng: (x * 2, y))
+    return fitted(train=train)
+
+
+@case
+def bytes_as_inputs():
+    x, y = data()
+    pictures = (x.reshape(50, 1, 2, 3) * 40 + 128).clip(0, 255).astype("uint8")
+    return fitted(train=mxkit.data.ArrayLoader(pictures, y, batch(8), shuffle=True, seed=1))
+
+
+@case
+def processes():
+    """Samples are augmented by (seed, epoch, sample), in whatever process and worker."""
+    with mxkit.data.DatasetLoader(
+        gluon.data.ArrayDataset(*data()), batch(8), shuffle=True, seed=3, workers="process:1", transform=noisy
+    ) as train:
+        return fitted(train=train, seed=4)
+
+
+def noisy(x, rng):
+    return x + rng.standard_normal(x.shape).astype("float32")
+
+
+@case
+def dataset_in_this_process():
+    train = mxkit.data.DatasetLoader(gluon.data.ArrayDataset(*data()), batch(8), shuffle=True, seed=3, transform=noisy)
+    return fitted(train=train, seed=4, valid=gluon.data.ArrayDataset(*data(20)))
+
+
+@case
+def pairs():
+    class Twins(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.one = nn.Dense(2, in_units=6)
+
+        def hybrid_forward(self, F, a, b):  # noqa: N803
+            return ((self.one(a) - self.one(b)) ** 2).sum(axis=1)
+
+    train = mxkit.data.PairLoader(*data(), batch(8), shuffle=True, seed=3)
+    return fitted(made(Twins()), train, loss="l2", trainer=("sgd", {"learning_rate": 0.001}))
+
+
+@case
+def buckets():
+    random = np.random.RandomState(0)
+    texts = [random.randn(length, 6).astype("float32") for length in random.randint(2, 9, 40)]
+    train = mxkit.data.BucketLoader(texts, np.arange(40) % 3, 4, buckets=3, shuffle=True, seed=2)
+
+    class Mean(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.out = nn.Dense(3, in_units=6)
+
+        def hybrid_forward(self, F, x, lengths):  # noqa: N803
+            return self.out(x.sum(axis=1))
+
+    return fitted(made(Mean()), train, accumulate=turns(), metrics=["accuracy"], valid=train)
+
+
+def batches(number=7):
+    x, y = data()
+    cuts = np.random.RandomState(2).randint(1, 9, number).cumsum()
+    parts = list(zip(np.split(x, cuts)[:-1], np.split(y, cuts)[:-1]))
+    return [(mx.nd.array(a), mx.nd.array(b)) for a, b in parts if len(a)]
+
+
+@case
+def list_of_batches():
+    return fitted(train=batches(), accumulate=turns(), trainer="adam", valid=batches(5), metrics=["accuracy"])
+
+
+@case
+def list_accumulated():
+    return fitted(train=batches(), accumulate=turns(2), limit_batches=turns(4) if size() == 1 else 4)
+
+
+@case
+def one_batch_in_a_list():
+    return fitted(train=batches(1), accumulate=turns(), epochs=3)
+
+
+@case
+def function_of_batches():
+    return fitted(train=lambda: iter(batches()), accumulate=turns(), epochs="5 updates")
+
+
+@case
+def stream():
+    x, y = data()
+    train = mxkit.data.StreamLoader(lambda: zip(x, y), 8, shuffle_buffer=10, seed=3)
+    return fitted(train=train, accumulate=turns(), metrics=["accuracy"])
+
+
+@case
+def gluon_loader():
+    train = gluon.data.DataLoader(gluon.data.ArrayDataset(*data()), 8, shuffle=True)
+    return fitted(train=train, accumulate=turns(), seed=11, valid=train)
+
+
+@case
+def iterator():
+    train = mx.io.NDArrayIter(*data(), 8, shuffle=True)
+    return fitted(train=train, accumulate=turns(), valid=mx.io.NDArrayIter(*data(21), 8), seed=1)
+
+
+@case
+def iterator_in_c():
+    """Its batches lie in memory that the iterator fills again."""
+    x, _ = data()
+    path = FOLDER / f"numbers-{mxkit.distributed.rank()}.csv"
+    np.savetxt(path, x, delimiter=",")
+    train = mx.io.CSVIter(data_csv=str(path), data_shape=(6,), batch_size=5)
+    net = made(mxkit.models.mlp(1, hidden=[4]))
+    return fitted(net, train, loss=mxkit.losses.BatchLoss(forward=of_itself), accumulate=turns(), epochs=3)
+
+
+def of_itself(net, inputs, labels):
+    x = inputs[0]
+    output = net(x)
+    return ((output - x[:, :1]) ** 2).mean(axis=1)
+
+
+@case
+def callbacks():
+    own = [
+        hooks.EarlyStopping("valid_loss", "min", patience=2, restore_best=True),
+        hooks.EMA(0.9),
+        hooks.Plateau("train_loss", "min", patience=1, min_delta=0.1),
+        hooks.Freeze("1.*", until="2 epochs"),
+    ]
+    return fitted(callbacks=own, epochs=7, valid=loader(30), trainer=("sgd", {"learning_rate": 0.9}))
+
+
+@case
+def loop_of_ones_own():
+    net = made(mlp())
+    net(mx.nd.zeros((1, 6)))
+    stream = mxkit.updates(net, loader(45), loss="softmax_ce", trainer="adam", accumulate=2, epoch=0)
+    losses = [[update.step, update.samples, update.loss] for update in stream]
+    values = {path: one.data().asnumpy() for path, one in net._collect_params_with_prefix().items()}
+    return {"parameters": values, "rows": [{"losses": losses}]}
+
+
+@case
+def two_accumulators():
+    """Two nets of the same shapes in turn, as a generator and a discriminator."""
+    x, y = (mx.nd.array(part) for part in data(48))
+    nets = [made(mxkit.models.mlp(3, hidden=[8])) for _ in range(2)]
+    for net in nets:
+        net(x[:1])
+    trainers = [gluon.Trainer(net.collect_params(), "adam", update_on_kvstore=False) for net in nets]
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    rank = mxkit.distributed.rank()
+    rows = []
+    with mxkit.Accumulator(trainers[0]) as first, mxkit.Accumulator(trainers[1]) as second:
+        for begin in range(0, 48, 12):
+            part = slice(begin + 12 // size() * rank, begin + 12 // size() * (rank + 1))
+            for net, accumulator in zip(nets, (first, second)):
+                with mx.autograd.record():
+                    losses = loss(net(x[part]), y[part])
+                accumulator.backward(losses)
+                rows.append({"loss": accumulator.step().loss})
+    values = {f"{i}{path}": one.data().asnumpy() for i, net in enumerate(nets)
+              for path, one in net._collect_params_with_prefix().items()}  # fmt: skip
+    return {"parameters": values, "rows": rows}
+
+
+def main(folder, workers, *names):
+    global WORKERS, FOLDER
+    WORKERS, FOLDER = int(workers), Path(folder)
+    mxkit.distributed.initialize()
+    found = {}
+    for name, function in CASES.items():
+        if not names or any(name.startswith(part) for part in names):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found[name] = function()
+    write(folder, mxkit.distributed.rank(), found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,62 @@
+"""Trainings of several workers that are stopped and resumed end like one that was not."""
+
+import shutil
+
+from joint_runs import assert_equal, ended, results, results_of, start
+import pytest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("resumed")
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    return results("joint_resumes.py", folder, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("shares-stopped", "for now"),
+        ("turns-stopped", "for now"),
+        ("listed-stopped", "for now"),
+        ("dropout-stopped", "for now"),
+        ("shares-terminated", "SIGTERM in epoch 1, after update 7"),
+        ("dropout-interrupted", "KeyboardInterrupt in epoch 1, after update 25"),
+        ("shares-minutes", None),
+    ],
+)
+def test_a_resumed_run_ends_like_an_undisturbed_one(runs, name, reason):
+    whole = runs[0][name.split("-")[0]]
+    for worker in runs:
+        assert_equal(worker[name], whole)
+        assert worker[name].get("first") == reason
+
+
+def test_a_killed_worker_and_a_restart(runs, folder, tmp_path):
+    """The history's losses are the sums of other processes, which may round them in another way."""
+    status, output = ended(start("joint_resumes.py", tmp_path, 2, "killed", 21, restarts=1))
+    assert status == 0, output
+    assert "is lost: its connection is closed" in output
+    assert "starts again" in output
+    for worker in results_of(tmp_path):
+        assert_equal(worker, runs[0]["dropout"])
+
+
+def test_only_the_first_worker_writes_and_all_need_its_folder(runs):
+    for worker in runs:
+        assert "worker 0 has step-00000007, worker 1 has None" in worker["elsewhere"]
+        assert "is its folder on a disk that all workers share?" in worker["elsewhere"]
+        assert not [path for path in worker["files"] if path.startswith("elsewhere")]
+    assert runs[0]["files"] == runs[1]["files"]
+
+
+def test_another_number_of_workers(runs, folder, tmp_path):
+    for name in ("inside", "at the end"):
+        shutil.copytree(folder / name, tmp_path / name)
+    (one,) = results("joint_resumes.py", tmp_path, 1, "of_one")
+    assert "lies inside epoch 1" in one["inside"]
+    assert "number of workers was 2, is 1" in one["inside"]
+    assert any("number of workers was 2, is 1" in text for text in one["at the end"])
