@@ -160,6 +160,8 @@ def initialize() -> bool:
     except BaseException as error:
         member.leave(_text_of(error))
         raise
+    finally:
+        del os.environ["DMLC_ROLE"]  # of this process, not of those that it starts
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))  # its destructor, too, would wait; the coordinator ends all
     end_without_destructors()
     _group = Group(place, member, store, beside)

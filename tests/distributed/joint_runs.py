@@ -1,5 +1,6 @@
 """Runs a program in several worker processes, or in one, and collects what each of them returns."""
 
+import fcntl
 import os
 from pathlib import Path
 import pickle
@@ -45,6 +46,19 @@ def results(program, folder, workers, *arguments, servers=1, timeout=240):
 def results_of(folder, workers=2):
     """What `write` of each worker wrote."""
     return [pickle.loads((folder / f"worker-{rank}").read_bytes()) for rank in range(workers)]
+
+
+def once(factory, name, make):
+    """A folder that `make(folder)` fills, once for all processes of pytest."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            make(folder)
+            (folder / "made").touch()
+    return folder
 
 
 def assert_equal(one, other):

@@ -211,6 +211,7 @@ def test_who_does_not_come_is_named(monkeypatch):
     assert text in job.fault()
 
 
+@pytest.mark.long
 def test_who_is_silent_is_named(monkeypatch):
     monkeypatch.setenv("MXKIT_SILENCE", "3")
     job, peers = met()
@@ -231,6 +232,7 @@ def test_the_launcher_is_lost():
     assert f"mxkit launch (process {1 << 30}) is lost" in job.fault()
 
 
+@pytest.mark.long
 def test_too_much_for_one_message():
     job, peers = met()
     for peer in peers:
@@ -287,6 +289,7 @@ def test_the_port_is_in_use():
         listen("192.0.2.1")
 
 
+@pytest.mark.long
 def test_a_process_that_waits_elsewhere_is_ended():
     job = Job()
     process = member(job.port, "m = join()\nprint('joined', flush=True)\ntime.sleep(100)")
@@ -309,10 +312,12 @@ if not child:
     try:
         m.gather("in the child")
     except Exception as error:
-        print(error, flush=True)
+        sys.stdout.write(f"{error}\n")  # in one piece: two processes write
+        sys.stdout.flush()
     m.leave("nobody hears it")
     time.sleep(100)
-print(child, flush=True)
+sys.stdout.write(f"{child}\n")
+sys.stdout.flush()
 time.sleep(100)
 """
     process = member(job.port, code)

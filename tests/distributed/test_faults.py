@@ -12,6 +12,8 @@ import time
 import pytest
 from torture_workers import CAUSES, HERE, Job, differences, kill, start, whole
 
+pytestmark = pytest.mark.long  # the recipe of tests/recipe/test_joint_recipes.py has a killed worker
+
 PAUSE = 0.05
 
 
@@ -113,7 +115,6 @@ def test_stopped_for_a_while_then_terminated(sound, tmp_path):
     assert differences(tmp_path / "run", sound) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", CAUSES)
 def test_every_kind_is_killed_once(sound, tmp_path, name):
     assert kill(name, 6.0, tmp_path / "run", sound, 0.2)[1] == []

@@ -1,6 +1,6 @@
 """What workers may not do in different ways, and what one of them may do alone."""
 
-from joint_runs import results
+from joint_runs import once, results, results_of
 import pytest
 
 SAME = "all workers must get the same data in the same order, whole and not cut up by rank"
@@ -38,9 +38,12 @@ ERRORS = {
 }
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    return results("joint_guards.py", tmp_path_factory.mktemp("guards"), 2)
+    return results_of(once(tmp_path_factory, "guards", lambda folder: results("joint_guards.py", folder, 2)))
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -2,18 +2,21 @@
 
 import shutil
 
-from joint_runs import assert_equal, ended, results, results_of, start
+from joint_runs import assert_equal, ended, once, results, results_of, start
 import pytest
+
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("resumed")
+    return once(tmp_path_factory, "resumed", lambda folder: results("joint_resumes.py", folder, 2))
 
 
 @pytest.fixture(scope="module")
 def runs(folder):
-    return results("joint_resumes.py", folder, 2)
+    return results_of(folder)
 
 
 @pytest.mark.parametrize(

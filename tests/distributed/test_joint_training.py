@@ -1,34 +1,54 @@
 """Several workers train like one process over their joint batches."""
 
 import joint_cases
-from joint_runs import assert_equal, results
+from joint_runs import assert_equal, once, results, results_of
 import numpy as np
 import pytest
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Results of all cases by (workers, servers): of each worker, and of one process for as many."""
-    folder = tmp_path_factory.mktemp("joint")
-    found = {}
-    for workers, servers, names in ((2, 1, ()), (4, 2, FOR_FOUR)):
-        several = results("joint_cases.py", folder / f"{workers}", workers, workers, *names, servers=servers)
-        (one,) = results("joint_cases.py", folder / f"{workers}-in-one", 1, workers, *names)
-        found[workers] = (several, one)
-    return found
+@pytest.fixture
+def runs(tmp_path_factory, workers, job):
+    """Results of all cases of a job: of each worker, and of one process for as many."""
+    servers, names = JOBS[job]
+
+    def make(folder):
+        results("joint_cases.py", folder / "several", workers, workers, *names, servers=servers)
+        results("joint_cases.py", folder / "one", 1, workers, *names)
+
+    folder = once(tmp_path_factory, f"joint-{job}", make)
+    return results_of(folder / "several", workers), results_of(folder / "one", 1)[0]
 
 
+# Beginnings of the cases' names; the others are long.
+SHORT = [
+    "optimizer_momentum",
+    "optimizer_adam",
+    "tail_of_one",
+    "accumulate",
+    "clip",
+    "statistics_of_batch_norm",
+    "list_",
+]
 FOR_FOUR = [
     "optimizer_momentum", "optimizer_adam", "tail_of_one", "fewer_samples_than_workers", "accumulate", "clip",
     "batch_norm", "list_", "metrics_of", "two_accumulators",
 ]  # fmt: skip
-BOTH = [(2, name) for name in joint_cases.CASES]
-BOTH += [(4, name) for name in joint_cases.CASES if any(name.startswith(part) for part in FOR_FOUR)]
 
 
-@pytest.mark.parametrize(("workers", "name"), BOTH)
-def test_workers_are_equal_and_like_one_process(runs, workers, name):
-    several, one = (part for part in runs[workers])
+def begin(names):
+    return [name for name in joint_cases.CASES if name.startswith(tuple(names))]
+
+
+REST = [name for name in joint_cases.CASES if name not in begin(SHORT)]
+JOBS = {"short": (1, SHORT), "rest": (1, REST), "four": (2, FOR_FOUR)}
+CASES = [(2, "short", name) for name in begin(SHORT)]
+CASES += [pytest.param(2, "rest", name, marks=pytest.mark.long) for name in REST]
+CASES += [pytest.param(4, "four", name, marks=pytest.mark.long) for name in begin(FOR_FOUR)]
+
+
+@pytest.mark.parametrize(("workers", "job", "name"), CASES)
+def test_workers_are_equal_and_like_one_process(runs, workers, job, name):
+    several, one = runs
     mine = [worker[name] for worker in several]
     for other in mine[1:]:
         assert_equal(mine[0], other)

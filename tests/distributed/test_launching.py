@@ -64,6 +64,7 @@ exit $((MXKIT_RANK * 3))
     assert "mxkit launch: worker 1 failed with exit status 3; all others are ended" in lines
 
 
+@pytest.mark.long
 def test_workers_that_join_nobody():
     done = launch("sh", "-c", "echo $OMP_NUM_THREADS $MXKIT_RESTARTS", OMP_NUM_THREADS="7")
     assert (done.returncode, done.stdout.split()) in [
@@ -91,6 +92,7 @@ def test_commands_that_do_not_exist(tmp_path):
     assert "starts again" not in done.stderr
 
 
+@pytest.mark.long
 def test_restarts():
     script = 'echo "attempt $MXKIT_RESTARTS"; test $MXKIT_RANK = 0 || exec sleep 0.1; test $MXKIT_RESTARTS = 1'
     done = launch("sh", "-c", script, n=2, options=["--restarts", "2"])
@@ -107,6 +109,7 @@ def waiting(tmp_path, **options):
     return job
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_reach_the_workers(tmp_path, number):
     job = waiting(tmp_path, options=["--restarts", "1"])
@@ -118,6 +121,7 @@ def test_signals_reach_the_workers(tmp_path, number):
     assert "starts again" not in job.text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["the launcher", "a keeper", "worker 1"])
 def test_no_process_is_left(tmp_path, name):
     job = waiting(tmp_path)
@@ -131,6 +135,7 @@ def test_no_process_is_left(tmp_path, name):
     assert job.ended() == (-9 if name == "the launcher" else 137)
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_terminal(tmp_path):
     """Worker 0 keeps the terminal; Ctrl-C reaches each process once."""
     script = tmp_path / "waits.py"
@@ -217,6 +222,7 @@ def test_other_hosts(ssh, tmp_path):
     assert all(" other1 exec " in call and "SECRET" not in call for call in calls)
 
 
+@pytest.mark.long
 def test_a_host_that_is_not_reached(ssh, tmp_path):
     (tmp_path / "hosts").write_text("localhost\nunreachable\n")
     done = launch("sleep", "0.1", n=2, options=["--hosts", str(tmp_path / "hosts"), "--address", "127.0.0.1"])
@@ -225,6 +231,7 @@ def test_a_host_that_is_not_reached(ssh, tmp_path):
     assert "mxkit launch: worker 1 on unreachable failed with exit status 255" in done.stderr
 
 
+@pytest.mark.long
 def test_processes_on_other_hosts_end_with_the_launcher(ssh, tmp_path):
     (tmp_path / "hosts").write_text("localhost\nother\n")
     # its own variables do not pass ssh; those that begin with MXKIT_ do
