@@ -55,7 +55,7 @@ class Group:
 
         Call it on all workers at the same place, with arrays of equal shapes and dtypes. It does not wait for them. The
         next call of this name must get the same arrays, or arrays that were computed from their sums: MXNet's engine
-        would otherwise send the next values before it fetches the sums of these (T224).
+        would otherwise send the next values before the sums of these are back (T224).
 
         Args:
             name: Tells apart arrays of equal shapes that are on the way at once.
