@@ -21,6 +21,10 @@ from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
 
+# Elements of a longer array that go to a server at once, 1 MB of float32. The first sums come back while the next
+# gradients go; one array of 20 MB would use the network in one direction at a time.
+PIECE = 2**18
+
 
 class Group:
     """All workers, as this one sees them.
@@ -39,7 +43,8 @@ class Group:
     def __init__(self, place: Place, member: Member, store: Any, beside: Processes) -> None:
         self.place, self.rank, self.size = place, place.rank, place.size
         self._member, self._store, self._beside, self._process = member, store, beside, os.getpid()
-        self._keys: Dict[Tuple[Any, ...], int] = {}
+        self._keys: Dict[Tuple[Any, ...], Tuple[int, List[List[Any]]]] = {}
+        self._free = 0  # the next key
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
         """The values of all workers, by rank, when all have called it with the same key; of JSON's types."""
@@ -50,7 +55,7 @@ class Group:
 
         Call it on all workers at the same place, with arrays of equal shapes and dtypes. It does not wait for them. The
         next call of this name must get the same arrays, or arrays that were computed from their sums: MXNet's engine
-        would otherwise send the next values before it fetches the sums of these (T224).
+        would otherwise send the next values before the sums of these are back (T224).
 
         Args:
             name: Tells apart arrays of equal shapes that are on the way at once.
@@ -64,14 +69,35 @@ class Group:
                 continue
             slot = (name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)
             if slot not in self._keys:
-                # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
-                self._keys[slot] = len(self._keys)
-                self._store.init(self._keys[slot], mx.nd.zeros(slot[2], dtype=slot[3]))
-                mx.nd.waitall()  # a late answer would replace the first sum (T73)
-            keyed.append((self._keys[slot], replicas))
-        for number, (key, replicas) in enumerate(keyed):
-            self._store.push(key, replicas, priority=-number)
-            self._store.pull(key, out=replicas, priority=-number)
+                self._keys[slot] = self._begin(replicas)
+            keyed.append((*self._keys[slot], replicas))
+        for number, (key, pieces, replicas) in enumerate(keyed):
+            flat = [value.reshape((-1,)) for value in replicas] if pieces else []
+            begin = 0
+            for one in pieces:
+                for whole, piece in zip(flat, one):
+                    mx.nd.slice_axis(whole, axis=0, begin=begin, end=begin + piece.size, out=piece)
+                begin += one[0].size
+            # a push and a pull would take one way to the server and back more, and pulls would wait behind all pushes
+            for place, one in enumerate(pieces or [replicas]):
+                self._store.pushpull(key + place, one, out=one, priority=-number)
+            for place, whole in enumerate(flat):
+                mx.nd.concat(*(one[place] for one in pieces), dim=0, out=whole)
+
+    def _begin(self, replicas: Sequence[Any]) -> Tuple[int, List[List[Any]]]:
+        """The first key of an array and, if it is long, replicas of its pieces."""
+        size, dtype, key = replicas[0].size, replicas[0].dtype, self._free
+        number = max(1, -(-size // PIECE))
+        sizes = [size * (part + 1) // number - size * part // number for part in range(number)]
+        self._free += number
+        for part in range(number):
+            # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
+            shape = replicas[0].shape if number == 1 else (sizes[part],)
+            self._store.init(key + part, mx.nd.zeros(shape, dtype=dtype))
+            mx.nd.waitall()  # a late answer would replace the first sum (T73)
+        if number == 1:
+            return key, []
+        return key, [[mx.nd.empty((one,), ctx=value.ctx, dtype=dtype) for value in replicas] for one in sizes]
 
     def _add_up_integers(self, key: str, replicas: Sequence[Any]) -> None:
         mine = sum(one.asnumpy() for one in replicas)

@@ -14,8 +14,9 @@ MOST_BYTES, HELLO_BYTES = 64 * 2**20, 2**16
 # Seconds between two signs of life.
 BEAT = 2.0
 # Seconds until a connection counts as lost whose other machine confirms nothing that was sent. A process that stands
-# still has a kernel that confirms: `silence` is for it.
-LINK = 16.0
+# still has a kernel that confirms: `silence` is for it. When a network was away for 10 s, TCP tries again after up to
+# 16 s; and who is lost must be named within 30 s.
+LINK = 20.0
 
 
 def number_of(name: str, default: float) -> float:
