@@ -64,8 +64,9 @@ class Group:
         keyed = []
         for number, replicas in enumerate(groups):
             replicas = legacy(list(replicas))
-            if np.dtype(replicas[0].dtype).kind != "f":  # MXNet's servers would abort
-                self._add_up_integers(f"{name} {number}", replicas)
+            # MXNet's servers abort for integers (T226), and may round float64 to float32 (T225)
+            if np.dtype(replicas[0].dtype) not in (np.float32, np.float16):
+                self._add_up_exactly(f"{name} {number}", replicas)
                 continue
             slot = (name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)
             if slot not in self._keys:
@@ -99,7 +100,8 @@ class Group:
             return key, []
         return key, [[mx.nd.empty((one,), ctx=value.ctx, dtype=dtype) for value in replicas] for one in sizes]
 
-    def _add_up_integers(self, key: str, replicas: Sequence[Any]) -> None:
+    def _add_up_exactly(self, key: str, replicas: Sequence[Any]) -> None:
+        """Add up through the coordinator, in the order of the ranks."""
         mine = sum(one.asnumpy() for one in replicas)
         total = np.sum(self.gather(key, mine.tolist()), axis=0).astype(replicas[0].dtype)
         for one in replicas:

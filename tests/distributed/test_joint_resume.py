@@ -5,7 +5,6 @@ import shutil
 from joint_runs import assert_equal, ended, once, results, results_of, start
 import pytest
 
-
 pytestmark = pytest.mark.long
 
 

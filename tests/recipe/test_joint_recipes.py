@@ -15,7 +15,7 @@ MXKIT = [sys.executable, "-m", "mxkit"]
 
 
 def start(output, *options):
-    train = [*MXKIT, "train", "digits_lenet", "--output", str(output), "--set", "epochs=3"]
+    train = [*MXKIT, "train", "digits_lenet", "--output", str(output), "--set", "epochs=8"]
     command = [*MXKIT, "launch", "-n", "2", *options, "--", *train]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -78,9 +78,9 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_bits(tm
     assert environment["workers"] == 2
     assert "MXKIT_SECRET" not in environment["variables"]
     workers = json.loads((second / "workers.json").read_text())
-    assert [[part["samples"] for part in epoch["workers"]] for epoch in workers] == [[677, 677]] * 3
+    assert [[part["samples"] for part in epoch["workers"]] for epoch in workers] == [[677, 677]] * 8
     page = mxkit.reports.write_report([second]).read_text()
     assert "<h2>Workers</h2>" in page
-    assert "<td>2,031</td>" in page
+    assert "<td>5,416</td>" in page
     _, net = mxkit.recipe.load_run(second)
     assert net(mx.nd.zeros((1, 1, 28, 28))).shape == (1, 10)
