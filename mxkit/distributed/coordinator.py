@@ -97,10 +97,11 @@ class Coordinator:
                 message = await _read(reader, MOST_BYTES)
                 member.beats_missed = 0
                 self._handle(member, message)
-        except (asyncio.IncompleteReadError, asyncio.TimeoutError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass  # a stranger, or a member that is lost
-        except OSError as error:
-            why = f"its connection is broken ({error.strerror or error}): is its machine or the network down?"
+        except (asyncio.TimeoutError, OSError) as error:  # TCP's time limit is both from Python 3.11 on
+            reason = getattr(error, "strerror", None) or error
+            why = f"its connection is broken ({reason}): is its machine or the network down?"
         except (ValueError, KeyError, TypeError) as error:
             why = f"it sent what is no message ({error!s:.200})"
         finally:
