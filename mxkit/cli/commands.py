@@ -11,7 +11,7 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.cli.inference import benchmark, predict
-from mxkit.cli.launcher import launch, note_run, restarted_run
+from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
@@ -65,6 +65,7 @@ def train(
     if exact:
         os.environ[WORD] = "1"  # read when the next line loads MXNet
     from mxkit.distributed import initialize, rank
+    from mxkit.distributed.restarted_runs import note_run, restarted_run
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run
     from mxkit.recipe.scores import describe_scores

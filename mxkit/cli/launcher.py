@@ -1,14 +1,9 @@
-"""The command `mxkit launch`, and what `mxkit train` does when it is started again by it."""
+"""The command `mxkit launch`."""
 
-import os
 from pathlib import Path
 from typing import List, Optional
 
-from mxkit.distributed.schedulers import LAUNCHED, RESTARTS
 import typer
-
-# In the folder of the job: the path of the run that the first worker made.
-_NOTE = "run"
 
 
 def launch(
@@ -40,27 +35,3 @@ def launch(
         raise typer.BadParameter("pass -n WORKERS, --hosts FILE, or both")
     places = here(workers or 1) if hosts is None else hosts_of(hosts, workers)
     raise typer.Exit(run_workers(command, places, servers, restarts=restarts, address=address))
-
-
-def note_run(folder: Path) -> None:
-    """Note the folder of the run, for a start after a failure."""
-    from mxkit.distributed import rank
-
-    job = os.environ.get(LAUNCHED)
-    if job and rank() == 0:
-        Path(job).mkdir(mode=0o700, exist_ok=True)  # the first worker may be on another machine than the launcher
-        Path(job, _NOTE).write_text(str(folder.absolute()), encoding="utf-8")
-
-
-def restarted_run() -> Optional[Path]:
-    """The run that `mxkit launch` starts again; None for a new one."""
-    from mxkit.distributed.group import current
-
-    group, job = current(), os.environ.get(LAUNCHED)
-    if not job or os.environ.get(RESTARTS, "0") == "0":
-        return None
-    note = Path(job, _NOTE)
-    found = note.read_text(encoding="utf-8") if note.is_file() else ""
-    if group is not None:  # the folder of the job is on the first worker's machine
-        found = group.gather("the run to resume", found)[0]
-    return Path(found) if found and (Path(found) / "recipe.yaml").is_file() else None

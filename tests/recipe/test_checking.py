@@ -152,7 +152,7 @@ def test_an_alias_stands_for_its_value(tmp_path):
 
 
 # Rooms whose files a recipe's plan enters as a user's script does that makes the same calls.
-CALLED = {"core", "data", "losses", "metrics", "models", "nets", "runtime", "storage", "training"}
+CALLED = {"core", "data", "distributed", "losses", "metrics", "models", "nets", "runtime", "storage", "training"}
 # It looks at what the data gave, and at parameters of the net.
 OF_THE_DATA = {"recipe/data_checks.py"}
 
