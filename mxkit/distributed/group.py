@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
@@ -47,10 +47,12 @@ class Group:
         self._member, self._store, self._beside, self._process = member, store, beside, os.getpid()
         self._keys: Dict[Tuple[Any, ...], Tuple[int, List[List[Any]]]] = {}
         self._free = 0  # the next key
+        self.used = False
         self.piece = sys.maxsize if member.remote_host.startswith("127.") else PIECE
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
         """The values of all workers, by rank, when all have called it with the same key; of JSON's types."""
+        self.used = True
         return self._member.gather(key, value)
 
     def add_up(self, name: str, groups: Sequence[Sequence[Any]]) -> None:
@@ -105,8 +107,14 @@ class Group:
 
     def _add_up_exactly(self, key: str, replicas: Sequence[Any]) -> None:
         """Add up through the coordinator, in the order of the ranks."""
-        mine = sum(one.asnumpy() for one in replicas)
-        total = np.sum(self.gather(key, mine.tolist()), axis=0).astype(replicas[0].dtype)
+        dtype = np.dtype(replicas[0].dtype)
+        parts = self.gather(key, [one.asnumpy().tolist() for one in replicas])
+        exact = np.float64 if dtype.kind == "f" else object  # Python's integers have no limit
+        total = np.array([one for part in parts for one in part], exact).sum(axis=0)
+        whole = dtype.kind != "f" and total.size
+        if whole and not np.iinfo(dtype).min <= total.min() <= total.max() <= np.iinfo(dtype).max:
+            raise OverflowError(f"{key}: a sum over {self.size} workers does not fit into {dtype}: pass a wider dtype")
+        total = total.astype(dtype)
         for one in replicas:
             one[:] = total
 
@@ -206,6 +214,13 @@ def _leave() -> None:
     if group is None:
         return
     error = getattr(sys, "last_value", None)
+    if error is None and not group.used:
+        print(
+            f"mxkit: worker {group.rank} joined the others and made no update with them: trainer.step of Gluon trains "
+            "this worker's net alone. Use mxkit.fit, mxkit.updates or mxkit.Accumulator",
+            file=sys.stderr,
+            flush=True,
+        )
     group.leave("" if error is None else _text_of(error))
 
 
@@ -240,11 +255,16 @@ def all_reduce(array: Any) -> Any:
     """The sum of an array over all workers, a new array on the same device.
 
     Args:
-        array: An NDArray, or an array of `mx.np`, of the same shape and dtype on all workers.
+        array: A dense NDArray, or an array of `mx.np`, of the same shape and dtype on all workers; not bool.
 
     Raises:
+        TypeError: It is something else.
+        OverflowError: A sum of integers does not fit into their dtype.
         DistributedError: A worker is lost, or has another shape or dtype.
     """
+    if not isinstance(array, mx.nd.NDArray) or array.stype != "default" or np.dtype(array.dtype) == np.bool_:
+        what = f"{type(array).__name__} {getattr(array, 'dtype', '')}".strip()
+        raise TypeError(f"all_reduce: expected a dense NDArray of numbers; received {what}. Pass mx.nd.array(x)")
     total = array.copy()
     if _group is not None:
         _group.agree("the array of all_reduce", [list(array.shape), np.dtype(array.dtype).name])
@@ -267,7 +287,7 @@ def broadcast_parameters(net: Any) -> None:
     """
     if _group is None:
         return
-    parameters = parameters_by_path(net)
+    parameters = distinct(parameters_by_path(net))  # a shared one would be added up twice
     replicas = {path: legacy(list(values_of(one) or ())) for path, one in parameters.items()}
     waiting = [path for path, values in replicas.items() if not values]
     if waiting:

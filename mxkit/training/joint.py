@@ -13,7 +13,7 @@ from mxkit.core.array_kind import copy_into, legacy
 from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
-from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore
+from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.order import EpochOrder, Epochs
 from mxkit.distributed.group import Group, current
 from mxkit.errors import DataError, DistributedError
@@ -308,7 +308,7 @@ def check_joint(trainer: Any) -> None:
             f"the Trainer has kvstore={kind!r}, by which MXNet would add the gradients up once more: make it without, "
             "because mxkit adds them up over the workers"
         )
-    if shall_step_on_kvstore(trainer):
+    if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(
             "the Trainer steps inside its kvstore, which would not see the gradients of the other workers: make it "
             "with update_on_kvstore=False, or pass fit the name of the optimizer (Nadam, LARS and LBSGD need one "

@@ -39,6 +39,12 @@ def sums(rank):
                 assert type(total) is mx.nd.NDArray
                 assert total.dtype == np.dtype(dtype)
                 np.testing.assert_array_equal(total.asnumpy(), wanted.astype(dtype))
+    for dtype, number in (("uint8", 200), ("int8", 100)):
+        with pytest.raises(OverflowError, match=f"does not fit into {dtype}"):
+            distributed.all_reduce(mx.nd.array([number], dtype=dtype))
+    for other in (np.ones(2), 1.0, mx.nd.ones((2, 2)).tostype("row_sparse")):
+        with pytest.raises(TypeError, match="expected a dense NDArray of numbers; received"):
+            distributed.all_reduce(other)
     large = mx.nd.array([2**40 + rank], dtype="int64")
     assert distributed.all_reduce(large).asnumpy().tolist() == [2**41 + 1]
     for number in range(3):  # the same shape again

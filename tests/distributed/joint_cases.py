@@ -65,6 +65,18 @@ def fitted(net=None, train=None, valid=None, keep=(), **arguments):
     return {"parameters": values, "rows": rows, "stopped": history.stopped, **dict(keep)}
 
 
+@case
+def shared_parameters():
+    """One layer twice, and another with the same parameters; a Trainer as Gluon makes it."""
+    first = nn.Dense(6, in_units=6)
+    norm = nn.BatchNorm(in_channels=6, use_global_stats=True)
+    net = nn.HybridSequential()
+    net.add(first, norm, first, norm, nn.Dense(6, in_units=6, params=first.params), nn.Dense(3, in_units=6))
+    made(net)
+    norm.running_mean.set_data(mx.nd.ones(6) * 0.25)
+    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}))
+
+
 OPTIMIZERS = {
     "sgd": ("sgd", {"learning_rate": 0.1}),
     "momentum": ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}),
