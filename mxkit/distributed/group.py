@@ -95,13 +95,15 @@ class Group:
         size, dtype, key = replicas[0].size, replicas[0].dtype, self._free
         number = max(1, -(-size // self.piece))
         sizes = [size * (part + 1) // number - size * part // number for part in range(number)]
+        # ps-lite cannot read gradients and weights that lie in oneDNN's own order, as those of convolutions do (T230)
+        copies = number > 1 or len(replicas[0].shape) > 1
         self._free += number
         for part in range(number):
             # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
-            shape = replicas[0].shape if number == 1 else (sizes[part],)
+            shape = (sizes[part],) if copies else replicas[0].shape
             self._store.init(key + part, mx.nd.zeros(shape, dtype=dtype))
             mx.nd.waitall()  # a late answer would replace the first sum (T73)
-        if number == 1:
+        if not copies:
             return key, []
         return key, [[mx.nd.empty((one,), ctx=value.ctx, dtype=dtype) for value in replicas] for one in sizes]
 

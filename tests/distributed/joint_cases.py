@@ -66,6 +66,16 @@ def fitted(net=None, train=None, valid=None, keep=(), **arguments):
 
 
 @case
+def convolutions():
+    """Enough channels that oneDNN keeps gradients in an order of its own."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(32, 3, in_channels=16, padding=1), nn.Conv2D(32, 3, in_channels=32), nn.Dense(3, in_units=1152))
+    random = np.random.RandomState(1)
+    x, y = random.randn(24, 16, 8, 8).astype("float32"), np.arange(24) % 3
+    return fitted(made(net), mxkit.data.ArrayLoader(x, y, batch(4)), trainer=("sgd", {"learning_rate": 0.01}))
+
+
+@case
 def shared_parameters():
     """One layer twice, and another with the same parameters; a Trainer as Gluon makes it."""
     first = nn.Dense(6, in_units=6)
