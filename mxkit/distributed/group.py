@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.blocks import distinct, parameters_by_path
@@ -27,6 +27,20 @@ import numpy as np
 PIECE = 2**18
 
 
+class Slot(NamedTuple):
+    """An array that workers add up again and again, the same on all of them.
+
+    Attributes:
+        name, number: Of the arrays that are added up together, and its place among them.
+        shape, dtype: Of the array.
+    """
+
+    name: str
+    number: int
+    shape: Tuple[int, ...]
+    dtype: str
+
+
 class Group:
     """All workers, as this one sees them.
 
@@ -40,12 +54,14 @@ class Group:
         rank, size: Of this worker, and the number of workers.
         place: Of this worker.
         piece: Most elements that go to a server at once; the same on all workers.
+        used: Whether this worker has asked for anything together with the others.
     """
 
     def __init__(self, place: Place, member: Member, store: Any, beside: Processes) -> None:
         self.place, self.rank, self.size = place, place.rank, place.size
         self._member, self._store, self._beside, self._process = member, store, beside, os.getpid()
-        self._keys: Dict[Tuple[Any, ...], Tuple[int, List[List[Any]]]] = {}
+        self._keys: Dict[Slot, int] = {}
+        self._pieces: Dict[Tuple[Slot, Tuple[Any, ...]], List[List[Any]]] = {}
         self._free = 0  # the next key
         self.used = False
         self.piece = sys.maxsize if member.remote_host.startswith("127.") else PIECE
@@ -66,18 +82,17 @@ class Group:
             name: Tells apart arrays of equal shapes that are on the way at once.
             groups: Replicas of each array, on the devices of this worker.
         """
-        keyed = []
+        arrays = {}
         for number, replicas in enumerate(groups):
             replicas = legacy(list(replicas))
             # MXNet's servers abort for integers (T226), and may round float64 to float32 (T225)
             if np.dtype(replicas[0].dtype) not in (np.float32, np.float16):
                 self._add_up_exactly(f"{name} {number}", replicas)
                 continue
-            slot = (name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)
-            if slot not in self._keys:
-                self._keys[slot] = self._begin(replicas)
-            keyed.append((*self._keys[slot], replicas))
-        for number, (key, pieces, replicas) in enumerate(keyed):
+            arrays[Slot(name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)] = replicas
+        self._begin([slot for slot in arrays if slot not in self._keys])
+        for number, (slot, replicas) in enumerate(arrays.items()):
+            key, pieces = self._keys[slot], self._pieces_of(slot, replicas)
             flat = [value.reshape((-1,)) for value in replicas] if pieces else []
             begin = 0
             for one in pieces:
@@ -90,22 +105,36 @@ class Group:
             for place, whole in enumerate(flat):
                 mx.nd.concat(*(one[place] for one in pieces), dim=0, out=whole)
 
-    def _begin(self, replicas: Sequence[Any]) -> Tuple[int, List[List[Any]]]:
-        """The first key of an array and, if it is long, replicas of its pieces."""
-        size, dtype, key = replicas[0].size, replicas[0].dtype, self._free
+    def _sizes(self, slot: Slot) -> List[int]:
+        """Elements of each piece in which an array goes to the servers."""
+        size = int(np.prod(slot.shape))
         number = max(1, -(-size // self.piece))
-        sizes = [size * (part + 1) // number - size * part // number for part in range(number)]
-        # ps-lite cannot read gradients and weights that lie in oneDNN's own order, as those of convolutions do (T230)
-        copies = number > 1 or len(replicas[0].shape) > 1
-        self._free += number
-        for part in range(number):
-            # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
-            shape = (sizes[part],) if copies else replicas[0].shape
-            self._store.init(key + part, mx.nd.zeros(shape, dtype=dtype))
+        return [size * (part + 1) // number - size * part // number for part in range(number)]
+
+    def _begin(self, slots: Sequence[Slot]) -> None:
+        """Give keys to new arrays, and let the servers know them."""
+        zeros = {}
+        for slot in slots:
+            self._keys[slot] = self._free
+            for size in self._sizes(slot):
+                # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
+                zeros[self._free] = mx.nd.zeros((size,), dtype=slot.dtype)
+                self._free += 1
+        if zeros:
+            self._store.init(list(zeros), list(zeros.values()))
             mx.nd.waitall()  # a late answer would replace the first sum (T73)
-        if not copies:
-            return key, []
-        return key, [[mx.nd.empty((one,), ctx=value.ctx, dtype=dtype) for value in replicas] for one in sizes]
+
+    def _pieces_of(self, slot: Slot, replicas: Sequence[Any]) -> List[List[Any]]:
+        """Replicas of the pieces that are sent in place of an array, each time the same; none for a short vector."""
+        sizes, devices = self._sizes(slot), tuple(one.ctx for one in replicas)
+        # ps-lite cannot read gradients and weights that lie in oneDNN's own order, as those of convolutions do (T230)
+        if len(sizes) == 1 == len(slot.shape):
+            return []
+        if (slot, devices) not in self._pieces:
+            self._pieces[slot, devices] = [
+                [mx.nd.empty((size,), ctx=device, dtype=slot.dtype) for device in devices] for size in sizes
+            ]
+        return self._pieces[slot, devices]
 
     def _add_up_exactly(self, key: str, replicas: Sequence[Any]) -> None:
         """Add up through the coordinator, in the order of the ranks."""
@@ -120,19 +149,17 @@ class Group:
         for one in replicas:
             one[:] = total
 
-    def agree(self, what: str, value: Any) -> None:
-        """Refuse to go on if the workers' values differ.
+    def compare(self, what: str, facts: Mapping[str, Any]) -> None:
+        """Refuse to go on if a fact is not the same on all workers.
+
+        Args:
+            what: They are about, for messages.
+            facts: By name, of JSON's types.
 
         Raises:
-            DistributedError: They do; the text names both.
+            DistributedError: One differs; the text names both values.
         """
-        values = self.gather(what, value)
-        other = next((rank for rank, one in enumerate(values) if one != values[0]), None)
-        if other is not None:
-            raise DistributedError(
-                f"the workers differ in {what}: worker 0 has {values[0]!s:.300}, worker {other} has "
-                f"{values[other]!s:.300}"
-            )
+        refuse_differences(f"in {what}", self.gather(what, facts))
 
     def leave(self, reason: str = "") -> None:
         """Say that this worker ends; what it has on the way to the servers arrives before.
@@ -150,6 +177,25 @@ class Group:
         if self._beside and os.getpid() == self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._beside["the scheduler"].wait(None if sound else 5.0)  # it tells the others why
+
+
+def refuse_differences(where: str, workers: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse workers of which one has another value than the first.
+
+    Args:
+        where: For the message.
+        workers: The facts of each worker, by rank.
+
+    Raises:
+        DistributedError: They differ.
+    """
+    for rank, theirs in enumerate(workers):
+        for name in {**workers[0], **theirs}:
+            first, other = (one.get(name, "nothing") for one in (workers[0], theirs))
+            if first != other:
+                raise DistributedError(
+                    f"the workers differ {where}: {name}: worker 0 has {first!s:.300}, worker {rank} has {other!s:.300}"
+                )
 
 
 _group: Optional[Group] = None
@@ -269,7 +315,7 @@ def all_reduce(array: Any) -> Any:
         raise TypeError(f"all_reduce: expected a dense NDArray of numbers; received {what}. Pass mx.nd.array(x)")
     total = array.copy()
     if _group is not None:
-        _group.agree("the array of all_reduce", [list(array.shape), np.dtype(array.dtype).name])
+        _group.compare("the array of all_reduce", {"shape and dtype": [list(array.shape), np.dtype(array.dtype).name]})
         if array.size:
             flat = legacy(total.reshape((-1,)))
             _group.add_up("all_reduce", [[flat]])
@@ -298,7 +344,7 @@ def broadcast_parameters(net: Any) -> None:
             "sample=x)"
         )
     shapes = {path: [list(values[0].shape), np.dtype(values[0].dtype).name] for path, values in replicas.items()}
-    _group.agree("the parameters of the net", shapes)
+    _group.compare("the parameters of the net", shapes)
     for values in replicas.values():
         if _group.rank:
             for value in values:

@@ -44,8 +44,14 @@ def address_towards(hosts: List[str]) -> str:
     """An address of this machine that other hosts reach."""
     for host in hosts:
         if not is_here(host):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host.rpartition("@")[2], 9))  # sends nothing, and chooses the way
-                return str(probe.getsockname()[0])
-            return socket.gethostname()  # a name of ssh's own configuration
+            # the name may be one of ssh's own configuration
+            return address_on_the_way_to(host.rpartition("@")[2]) or socket.gethostname()
     return "127.0.0.1"
+
+
+def address_on_the_way_to(host: str) -> Optional[str]:
+    """The IPv4 address that this machine would send from to a host; None if there is no route, or no such name."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing, and chooses the way
+        return str(probe.getsockname()[0])
+    return None

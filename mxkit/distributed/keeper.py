@@ -43,7 +43,7 @@ def end_descendants(seconds: float = 5.0) -> None:
         for process in below:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(0.01)  # a killed process may have forked just before: look again
 
 
 def _descendants() -> List[int]:
@@ -89,7 +89,7 @@ def _obey(control: Any, worker: "subprocess.Popen[bytes]", name: str) -> None:
     with contextlib.suppress(OSError):
         worker.terminate()
         while time.monotonic() < until and worker.poll() is None:
-            time.sleep(0.05)
+            time.sleep(0.05)  # `Popen.wait` with a limit polls, too
         worker.kill()
 
 

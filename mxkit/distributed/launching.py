@@ -134,11 +134,7 @@ class _Job:
         name, remote = f"worker {place.rank}", not is_here(host)
         name += f" on {host}" if remote else ""
         own = {
-            schedulers.RANK: str(place.rank),
-            schedulers.SIZE: str(place.size),
-            schedulers.SERVERS: str(place.servers),
-            schedulers.ADDRESS: f"{place.host}:{place.port}",
-            schedulers.SECRET: place.secret,
+            **schedulers.variables_of(place),
             schedulers.LAUNCHED: self._folder,  # for notes from one attempt to the next
             schedulers.RESTARTS: str(attempt),
         }
@@ -219,7 +215,7 @@ class _Job:
         """The process that failed by itself, if the first one that was seen was ended because of it."""
         processes, until = {**self._beside, **self._workers}, time.monotonic() + 2.0
         while processes[failed].returncode == STATUS and time.monotonic() < until:
-            time.sleep(0.02)
+            time.sleep(0.02)  # as in `_wait`
             failed = self._failed(list(processes)) or failed
         return failed
 
@@ -247,7 +243,7 @@ class _Job:
         processes = {**self._beside, **self._workers}
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(processes[name].poll() is None for name in names):
-            time.sleep(0.02)
+            time.sleep(0.02)  # one of several processes: `Popen.wait` waits for one
 
     def end(self) -> None:
         """End all processes that are left, and what they have started."""

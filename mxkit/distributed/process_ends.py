@@ -40,13 +40,14 @@ def end_without_destructors() -> None:
 
 def end_now(status: int) -> None:
     """End this process from any thread, with the processes that `multiprocessing` has started."""
-    flush = threading.Thread(target=_flush, daemon=True)  # the main thread may hold the lock of a stream
-    flush.start()
-    flush.join(1.0)
-    for child in multiprocessing.active_children():
-        with contextlib.suppress(Exception):  # it has ended meanwhile
+    try:
+        flush = threading.Thread(target=_flush, daemon=True)  # the main thread may hold the lock of a stream
+        flush.start()
+        flush.join(1.0)
+        for child in multiprocessing.active_children():
             child.kill()
-    os._exit(status)
+    finally:
+        os._exit(status)
 
 
 def _flush() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 import re
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 import zlib
 
 from mxkit.errors import DistributedError
@@ -118,6 +118,18 @@ def place_of(variables: Mapping[str, str]) -> Optional[Place]:
     host, port = _address(variables, way, size, job)
     secret = variables.get(SECRET) or (hashlib.sha256(job.encode()).hexdigest() if job else "")
     return Place(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret)
+
+
+def variables_of(place: Place) -> Dict[str, str]:
+    """The variables that give a process its place, as `mxkit launch` and rank 0 set them."""
+    return {
+        RANK: str(place.rank),
+        SIZE: str(place.size),
+        SERVERS: str(place.servers),
+        ADDRESS: f"{place.host}:{place.port}",
+        SECRET: place.secret,
+        LAUNCHED: "1" if place.launched else "",
+    }
 
 
 def _way_of(variables: Mapping[str, str]) -> Optional[_Way]:

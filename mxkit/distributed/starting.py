@@ -12,6 +12,7 @@ import time
 from typing import Dict, Tuple
 
 from mxkit.distributed import schedulers
+from mxkit.distributed.hosts import address_on_the_way_to
 from mxkit.distributed.schedulers import Place
 from mxkit.errors import DistributedError
 
@@ -28,12 +29,7 @@ def start_servers(place: Place, listener: socket.socket) -> Processes:
         listener: Where the members meet, by `listen`. The scheduler takes it over.
     """
     own = {
-        schedulers.RANK: "0",
-        schedulers.SIZE: str(place.size),
-        schedulers.SERVERS: str(place.servers),
-        schedulers.ADDRESS: f"{place.host}:{place.port}",
-        schedulers.SECRET: place.secret,
-        schedulers.LAUNCHED: "1" if place.launched else "",
+        **schedulers.variables_of(place._replace(rank=0)),
         "OMP_NUM_THREADS": "1",  # the servers only add
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])),
     }
@@ -90,13 +86,10 @@ def own_address(host: str) -> Tuple[str, str]:
         except OSError:
             if time.monotonic() > until:
                 raise
-            time.sleep(1)
+            time.sleep(1)  # the resolver has no call that waits for a name
     if not named.startswith("127.") or host in (named, "localhost"):
         return named, named
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # nothing is sent: it asks for the route to other machines
-        return probe.getsockname()[0], named
-    return named, named
+    return address_on_the_way_to("192.0.2.1") or named, named  # an address that nobody has: the route to other machines
 
 
 def end_with_launcher() -> None:
@@ -109,7 +102,7 @@ def end_with_launcher() -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(1)
+            time.sleep(1)  # a signal from Linux (PR_SET_PDEATHSIG) would not say why
         with contextlib.suppress(OSError):  # whoever read it is gone, too
             print(f"mxkit: process {parent}, which started this worker, is gone; it ends", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.text import aligned
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import new_figure, saved
 from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # number of operators in tables and pictures
@@ -155,9 +155,7 @@ class Profile:
         axes.set_ylabel("ms")
         axes.legend(frameon=False, loc="upper left", ncol=2, fontsize=8)
         _plot_operators(figure.add_subplot(1, 2, 2), self.operators[:SHOWN])
-        if path is not None:
-            figure.savefig(str(path))
-        return figure
+        return saved(figure, path)
 
     def __str__(self) -> str:
         parts = [self._headline(), *_phase_table(self), *_operator_table(self.operators), *_other_tables(self)]

@@ -13,12 +13,13 @@ from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import graph_json
 from mxkit.core.statistics import running_statistics
+from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, whole_part
 from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_tokens
-from mxkit.training.joint import Together, can_share, shared
+from mxkit.training.joint import Together, shared
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.passes import run_over, samples_in_order
 import mxnet as mx
@@ -98,7 +99,7 @@ def scores_of(
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
     group = None if together is None else together.group
-    turns = 1 if group is None or can_share(data) else group.size
+    turns = 1 if group is None or has_equal_batches(data) else group.size
     with shared(group, data), run_over(
         net,
         data,

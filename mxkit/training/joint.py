@@ -14,12 +14,12 @@ from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore, trainer_devices
-from mxkit.data.order import EpochOrder, Epochs
-from mxkit.distributed.group import Group, current
-from mxkit.errors import DataError, DistributedError
+from mxkit.data.order import Epochs, has_equal_batches
+from mxkit.distributed.group import Group, current, refuse_differences
+from mxkit.errors import DataError
 from mxkit.metrics import Metric
 from mxkit.training.options import Options
-from mxkit.training.same_settings import SAME_DATA, differences, facts_of_data, facts_of_optimizer
+from mxkit.training.same_settings import SAME_DATA, facts_of_data, facts_of_optimizer
 import mxnet as mx
 import numpy as np
 
@@ -98,7 +98,7 @@ class Together:
         facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
         for name, data in (("train", train), ("valid", valid)):
             facts.update(facts_of_data(name, data))
-        self._same("the arguments of fit", facts)
+        self.group.compare("the arguments of fit", facts)
         for metric in metrics:
             metric.part()
         for name, data in (("train", train), ("valid", valid)):
@@ -115,11 +115,6 @@ class Together:
         if isinstance(data, Epochs):
             data.seed, epoch = self.group.gather(f"the order of {where}", [data.seed, data.epoch])[0]
             data.epoch = epoch if count else data.epoch
-
-    def _same(self, what: str, facts: Mapping[str, Any]) -> None:
-        problem = differences(self.group.gather(what, facts))
-        if problem:
-            raise DistributedError(f"the workers differ in {what}: {problem}")
 
     def in_turn(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
         """This worker's batches of data that all of them read: one of so many as there are workers.
@@ -140,7 +135,7 @@ class Together:
         shapes = [[list(array.shape), array.dtype.name] for array in arrays]
         sums = [zlib.crc32(np.ascontiguousarray(array)) if array.dtype.kind in "biuf" else 0 for array in arrays]
         facts = {f"shapes and dtypes{SAME_DATA}": shapes, f"checksums of the arrays{SAME_DATA}": sums}
-        self._same(f"the first batches of {where}", facts)
+        self.group.compare(f"the first batches of {where}", facts)
         return chain(first, batches)
 
     def same_parameters(self, parameters: Sequence[Any], where: str) -> None:
@@ -162,7 +157,7 @@ class Together:
             "own; and callbacks must change parameters on all of them)"
         )
         shapes = [[list(value.shape), np.dtype(value.dtype).name] for value in values]
-        self._same(f"the parameters {where}", {f"shapes{hint}": shapes, f"checksum of the values{hint}": total})
+        self.group.compare(f"the parameters {where}", {f"shapes{hint}": shapes, f"checksum of the values{hint}": total})
 
     def commit(
         self, step: int, samples: int, count: Optional[float], same: Mapping[str, Any]
@@ -184,9 +179,7 @@ class Together:
         self._share.samples += samples
         self._share.updates += 1
         values = self._gathered(f"update {step}", [samples, count, same])
-        problem = differences([value[2] for value in values])
-        if problem:
-            raise DistributedError(f"the workers differ at update {step}: {problem}")
+        refuse_differences(f"at update {step}", [value[2] for value in values])
         counts = [value for value in values if value[1] is not None]
         if not counts:
             return None
@@ -318,15 +311,10 @@ def check_joint(trainer: Any) -> None:
         raise ValueError("the optimizer SGLD draws other noise on each worker, so that their nets would drift apart")
 
 
-def can_share(data: Any) -> bool:
-    """Whether a loader reads its own share of each batch; of other data each worker takes whole batches in turn."""
-    return isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
-
-
 @contextmanager
 def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
-    """Let loaders read this worker's share inside `with`."""
-    loaders = [one for one in data if group is not None and can_share(one)]
+    """Let loaders read this worker's share of each batch inside `with`; of other data workers take batches in turn."""
+    loaders = [one for one in data if group is not None and has_equal_batches(one)]
     before = [one.share for one in loaders]
     try:
         for one in loaders:
@@ -354,7 +342,7 @@ def _two_parts(values: Any) -> Any:
 
 
 def _text_of(array: "np.ndarray") -> List[str]:
-    """An array for JSON, to the last bit."""
+    """The dtype and the bytes of an array, in a form that JSON can hold."""
     return [array.dtype.name, base64.b64encode(zlib.compress(np.ascontiguousarray(array), 1)).decode()]
 
 

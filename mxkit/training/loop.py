@@ -14,7 +14,7 @@ from mxkit.core.lengths import Length, length
 from mxkit.core.seeding import seed_all, seed_of_generators
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.order import EpochOrder
+from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.distributed.group import broadcast_parameters
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
@@ -28,7 +28,7 @@ from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixe
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
-from mxkit.training.joint import Together, can_share, shared, together
+from mxkit.training.joint import Together, shared, together
 from mxkit.training.ledger import Ledger, numbers
 from mxkit.training.loss_checks import without_warnings
 from mxkit.training.options import Options
@@ -444,13 +444,12 @@ def _columns(state: FitState, validated: bool) -> List[str]:
 
 def _updates_per_epoch(train: Data, options: Options, workers: Optional[Together]) -> Optional[int]:
     source: Any = train
-    turns = 1 if workers is None or can_share(train) else workers.group.size
+    turns = 1 if workers is None or has_equal_batches(train) else workers.group.size
     if not isinstance(source, Sized):
         return None  # mx.io.DataIter and generators
     samples = 1
     if options.accumulate.unit == "samples":
-        equal = isinstance(train, EpochOrder) and type(train).__len__ is EpochOrder.__len__
-        if not equal or getattr(source, "batchify", None) is not None:
+        if not has_equal_batches(train) or getattr(source, "batchify", None) is not None:
             return None  # the number of samples in a batch is unknown
         samples = int(getattr(train, "batch_size", 1))
     batches = -(-len(source) // turns)

@@ -9,7 +9,7 @@ from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import is_gpu
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.fingerprint import fingerprint
-from mxkit.data.order import EpochOrder
+from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.exact import gpu_facts
 from mxkit.runtime.threads import in_force, may_choose, most
@@ -228,8 +228,7 @@ def _refuse_other_data(
     running, data = run["running"], state.data
     names = (*_OF_DATA, _WORKERS)
     differences = _differences(run["settings"], {name: settings[name] for name in names if name in settings})
-    regular = isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
-    if regular and getattr(data, "batchify", None) is None:
+    if has_equal_batches(data) and getattr(data, "batchify", None) is None:
         samples = min(running["batches"] * data.whole_batch, data.size)
         if samples != running["samples"] and not differences:
             differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]

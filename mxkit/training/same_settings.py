@@ -1,6 +1,6 @@
 """What the workers of a job compare before they train together."""
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict
 
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.fingerprint import fingerprint
@@ -38,13 +38,3 @@ def facts_of_data(name: str, data: Any) -> Dict[str, Any]:
     facts = {"class": type(data).__name__, **facts, "digest of the arrays": fingerprint(data)}
     plain = (type(None), bool, int, float, str)
     return {f"{one} of {name}{SAME_DATA}": value for one, value in facts.items() if isinstance(value, plain)}
-
-
-def differences(workers: Sequence[Mapping[str, Any]]) -> str:
-    """The first value that is not the same on all workers, for a message; empty if all are."""
-    for rank, theirs in enumerate(workers):
-        for name in {**workers[0], **theirs}:
-            first, other = (one.get(name, "nothing") for one in (workers[0], theirs))
-            if first != other:
-                return f"{name}: worker 0 has {first!s:.300}, worker {rank} has {other!s:.300}"
-    return ""

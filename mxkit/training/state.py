@@ -36,6 +36,7 @@ class FitState:
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
         together: What is done with the other workers; None if there are none.
+        wish: With other workers, the arguments of this one's first `stop`, until all stop; or None.
     """
 
     net: Any

@@ -11,6 +11,7 @@ from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
 from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
+from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
 from mxkit.gradients.custom import check_backward
@@ -29,7 +30,7 @@ from mxkit.training.checks import (
 )
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.gpu_exactness import warn_of_inexact
-from mxkit.training.joint import Together, can_share, copied_batch, shared, together
+from mxkit.training.joint import Together, copied_batch, shared, together
 from mxkit.training.ledger import Ledger, Update
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
@@ -287,7 +288,7 @@ class _Reader:
         self.batches = 0
         self.together, self.group = together, None if together is None else together.group
         # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
-        self._turns = 1 if self.group is None or can_share(data) else self.group.size
+        self._turns = 1 if self.group is None or has_equal_batches(data) else self.group.size
         self.grid = Grid(options.seed, epoch or 0, 0 if self.group is None else self.group.rank)
 
     def __iter__(self) -> Iterator[Any]:

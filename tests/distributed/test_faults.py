@@ -81,10 +81,7 @@ def sound(tmp_path_factory):
 
 def test_a_killed_worker_and_the_same_bits(sound, tmp_path):
     job = start(tmp_path / "run", PAUSE, tmp_path / "output")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    until = time.monotonic() + 90
-    while not list(checkpoints.glob("step-*")) and time.monotonic() < until:
-        time.sleep(0.02)
+    job.wait_for_checkpoint(tmp_path / "run")
     there = job.processes()
     assert list(there.values()).count("a child") >= 4  # of the DataLoaders
     os.kill(job.find("worker 1"), signal.SIGKILL)
@@ -98,10 +95,7 @@ def test_a_killed_worker_and_the_same_bits(sound, tmp_path):
 def test_stopped_for_a_while_then_terminated(sound, tmp_path):
     """A worker that stands still for 5 s is waited for; SIGTERM lets all write a checkpoint."""
     job = start(tmp_path / "run", PAUSE, tmp_path / "output")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    until = time.monotonic() + 90
-    while not list(checkpoints.glob("step-*")) and time.monotonic() < until:
-        time.sleep(0.02)
+    job.wait_for_checkpoint(tmp_path / "run")
     stopped = job.find("worker 1")
     os.kill(stopped, signal.SIGSTOP)
     time.sleep(5)

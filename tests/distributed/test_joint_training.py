@@ -21,7 +21,7 @@ def runs(tmp_path_factory, workers, job):
 
 # Beginnings of the cases' names; the others are long.
 SHORT = ["optimizer_momentum", "optimizer_adam", "tail_of_one", "accumulate", "clip", "statistics_of", "list_"]
-SHORT += ["shared_parameters", "convolutions"]
+SHORT += ["shared_parameters", "convolutions", "two_devices"]
 FOR_FOUR = [
     "optimizer_momentum", "optimizer_adam", "tail_of_one", "fewer_samples_than_workers", "accumulate", "clip",
     "batch_norm", "list_", "metrics_of", "two_accumulators",

@@ -103,6 +103,15 @@ class Job:
             time.sleep(0.02)
         raise LookupError(f"no {text!r} in {self.text()[-3000:]}")
 
+    def wait_for_checkpoint(self, folder, seconds=90):
+        """Wait until the training in a folder has its first checkpoint."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            if list((folder / "checkpoints").glob("step-*")):
+                return
+            time.sleep(0.02)
+        raise LookupError(f"no checkpoint: {self.text()[-3000:]}")
+
     def gone(self, numbers, seconds=60):
         """Wait until processes are gone; return the seconds that it took, or None."""
         begun = time.monotonic()
@@ -141,21 +150,33 @@ def whole(folder, pause=0.0):
     return time.monotonic() - begun
 
 
+class TooLateError(Exception):
+    """The training had ended before the kill. A machine is not equally fast all the time."""
+
+
 def kill(name, after, folder, sound, pause):
     """Kill a process after some seconds; return the seconds until all others had ended, and what is wrong."""
     output = folder.with_suffix(".txt")
     job = start(folder, pause, output)
     try:
         time.sleep(after)
-        victim = job.find(name)
+        try:
+            victim = job.find(name)
+        except LookupError:
+            if any(folder.glob("result-*.npz")) and job.ended() == 0:
+                raise TooLateError from None
+            raise
         there = job.processes()
         others = [number for number in there if number != job.process.pid]
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)  # one that has ended since is there until the launcher has seen it
+        late = any(folder.glob("result-*.npz"))
         if name == "the launcher":
             job.process.wait()
         seconds = job.gone(others)
         if seconds is None:
             return None, [f"left: {job.processes()}: {job.text()[-3000:]}"]
+        if late:
+            raise TooLateError
         wrong = [] if seconds < MOST_SECONDS else [f"the others ended after {seconds:.1f} s"]
         first = job.text()
         if "worker 0" in there.values() and not re.search(CAUSES[name].format(victim), first):
@@ -208,11 +229,19 @@ def main():
         longest = whole(sound, asked.pause)
         for name in [asked.only] if asked.only else CAUSES:
             random_ = random.Random(f"{asked.seed} {name}")
-            taken = []
-            for number in range(asked.kills):
-                folder, after = Path(work) / f"killed-{number}", random_.uniform(0, longest * 0.9)
-                seconds, wrong = kill(name, after, folder, sound, asked.pause)
-                taken += [] if seconds is None else [seconds]
+            taken, made, late = [], 0, 0
+            while made < asked.kills:
+                folder = Path(work) / f"killed-{made}-{late}"
+                after = random_.uniform(0, longest * 0.9)
+                try:
+                    seconds, wrong = kill(name, after, folder, sound, asked.pause)
+                except TooLateError:
+                    late += 1
+                    wrong = [f"{late} jobs ended before the kill"] if late > asked.kills else []
+                    made = asked.kills if wrong else made
+                else:
+                    made += 1
+                    taken += [] if seconds is None else [seconds]
                 failed = failed or bool(wrong)
                 for text in wrong:
                     say(f"  FAILED {name}, after {after:.2f} s: {text}")
@@ -220,8 +249,8 @@ def main():
                 folder.with_suffix(".txt").unlink()
             figures = [f"{function(taken):.2f}" for function in (min, statistics.median, max)] if taken else "-"
             say(
-                f"{name}: {len(taken)} kills in jobs of {longest:.1f} s; seconds until all others had ended: min, "
-                f"median, max {', '.join(figures)}"
+                f"{name}: {len(taken)} kills in jobs of {longest:.1f} s, and {late} too late; seconds until all others "
+                f"had ended: min, median, max {', '.join(figures)}"
             )
     return int(failed)
 
