@@ -6,6 +6,7 @@ import warnings
 
 from joint_runs import write
 import mxkit
+from mxkit.distributed.group import current
 from mxkit.training import callbacks as hooks
 import mxnet as mx
 from mxnet import gluon
@@ -13,6 +14,7 @@ from mxnet.gluon import nn
 import numpy as np
 
 WORKERS = 2  # set by main
+SHAPES = [(7,), (999,), (50, 20), (1001,), (3, 1111), (2, 2)]
 CASES = {}
 
 
@@ -73,6 +75,33 @@ def convolutions():
     random = np.random.RandomState(1)
     x, y = random.randn(24, 16, 8, 8).astype("float32"), np.arange(24) % 3
     return fitted(made(net), mxkit.data.ArrayLoader(x, y, batch(4)), trainer=("sgd", {"learning_rate": 0.01}))
+
+
+@case
+def pieces():
+    """Long arrays go to the servers in pieces; on one machine only where this asks for it."""
+    group, sums = current(), {}
+    ranks = range(WORKERS) if group is None else [group.rank]
+    if group is not None:
+        assert group.piece == sys.maxsize
+        group.piece = 1000
+    arrays = [[mx.nd.zeros(shape, ctx=mx.cpu(device)) for device in (0, 1)] for shape in SHAPES]
+    for update in range(3):
+        for replicas in arrays:
+            for device, array in enumerate(replicas):
+                values = mx.nd.arange(array.size).reshape(array.shape) + 10 * update + device
+                array[:] = mx.nd.add_n(*(values + 100 * rank for rank in ranks))
+        if group is None:
+            for replicas in arrays:
+                replicas[0][:] += replicas[1].as_in_context(mx.cpu(0))
+                replicas[1][:] = replicas[0].as_in_context(mx.cpu(1))
+        else:
+            group.add_up("pieces", arrays)
+        for number, replicas in enumerate(arrays):
+            sums.update({f"{update} {number} {array.ctx}": array.asnumpy() for array in replicas})
+    if group is not None:
+        group.piece = sys.maxsize
+    return {"parameters": sums, "rows": []}
 
 
 @case

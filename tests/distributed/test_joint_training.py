@@ -21,10 +21,10 @@ def runs(tmp_path_factory, workers, job):
 
 # Beginnings of the cases' names; the others are long.
 SHORT = ["optimizer_momentum", "optimizer_adam", "tail_of_one", "accumulate", "clip", "statistics_of", "list_"]
-SHORT += ["shared_parameters", "convolutions", "two_devices"]
+SHORT += ["shared_parameters", "convolutions", "two_devices", "pieces"]
 FOR_FOUR = [
     "optimizer_momentum", "optimizer_adam", "tail_of_one", "fewer_samples_than_workers", "accumulate", "clip",
-    "batch_norm", "list_", "metrics_of", "two_accumulators",
+    "batch_norm", "list_", "metrics_of", "two_accumulators", "pieces",
 ]  # fmt: skip
 
 
