@@ -27,6 +27,7 @@ from benchmarks import (
     pages,
     peers,
     serving,
+    several_workers,
     startup,
     threads,
 )
@@ -234,6 +235,11 @@ QUESTIONS_AT_TINY_SIZES = [
         features,
         {"QUICK": {"rounds": 1, "batch": 1, "size": 32, "calls": 1}},
         {("features.4: beside the whole net", "Features"): ("against", "forward")},
+    ),
+    (
+        several_workers,
+        {"CASES": [("lenet", (1, 28, 28), 8, 2)]},
+        {("lenet, 28 px, joint batch 8", several_workers.TOGETHER): ("against", several_workers.ALONE)},
     ),
 ]
 

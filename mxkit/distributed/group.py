@@ -103,7 +103,8 @@ class Group:
             for place, one in enumerate(pieces or [replicas]):
                 self._store.pushpull(key + place, one, out=one, priority=-number)
             for place, whole in enumerate(flat):
-                mx.nd.concat(*(one[place] for one in pieces), dim=0, out=whole)
+                joined = _joined([one[place] for one in pieces])
+                mx.nd.slice_axis(joined, axis=0, begin=0, end=joined.size, out=whole)
 
     def _sizes(self, slot: Slot) -> List[int]:
         """Elements of each piece in which an array goes to the servers."""
@@ -177,6 +178,18 @@ class Group:
         if self._beside and os.getpid() == self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._beside["the scheduler"].wait(None if sound else 5.0)  # it tells the others why
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    """Vectors one after the other; `mx.nd.concat` takes eight times as long, also for one of them."""
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = mx.nd.empty((sum(one.size for one in pieces),), ctx=pieces[0].ctx, dtype=pieces[0].dtype)
+    begin = 0
+    for one in pieces:
+        one.copyto(whole[begin : begin + one.size])
+        begin += one.size
+    return whole
 
 
 def refuse_differences(where: str, workers: Sequence[Mapping[str, Any]]) -> None:
