@@ -39,7 +39,7 @@ long: $(VENV)/.tested
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --writes
-	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 10 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 10 --seed 0 --pause 0.05
 
 fuzz: $(VENV)/.tested
 	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0
