@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu schedulers
+.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu schedulers horovod
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -55,6 +55,10 @@ zoo: $(VENV)/.tested
 # Training through the real Open MPI, MPICH and SLURM, where they are or can be installed; it says which were skipped.
 schedulers: $(VENV)/.tested
 	$(BIN)/python .ci/schedulers $(CURDIR)/$(BIN)/python
+
+# `fit` through the real Horovod, built in an environment of its own; it says if that cannot be.
+horovod:
+	@.ci/horovod
 
 # All eleven, each in a kernel of its own.
 notebooks: $(VENV)/.tested

@@ -74,6 +74,7 @@ _WAYS = (
         # the last one, of version 4, is random, and only the processes of its user can read it
         ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports"),
     ),
+    _Way("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", ("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     _PMI,
     # not SLURM_NTASKS, which the script of `sbatch` and the shell of `salloc` have, too, where one process runs
     _SLURM,

@@ -247,6 +247,7 @@ class Recipe(Section):
         limit_batches: Number of batches that an epoch reads of each part, or null for all.
         validate_every: Epochs between two validations.
         check_finite: True fails if a loss or a weight is NaN or infinite; `stop` ends the run.
+        kvstore: How several workers add their gradients up.
         callbacks: Callbacks, called in this order after the schedule's. Their files are in the run's folder.
         checkpoints: When checkpoints are written, and which are kept.
         metrics: Metrics of the training, validation and test part.
@@ -280,6 +281,7 @@ class Recipe(Section):
     limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
     check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
+    kvstore: Annotated[Literal["dist_sync", "horovod"], _OfFit] = "dist_sync"
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

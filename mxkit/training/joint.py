@@ -16,6 +16,7 @@ from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.order import Epochs, has_equal_batches
 from mxkit.distributed.group import Group, current, refuse_differences
+from mxkit.distributed.kvstores import KVStoreSpec, sums_of
 from mxkit.errors import DataError
 from mxkit.metrics import Metric
 from mxkit.training.options import Options
@@ -60,7 +61,7 @@ class Together:
     """
 
     def __init__(self, group: Group) -> None:
-        self.group = group
+        self.group, self._by = group, sums_of(group)
         self.statistics: Sequence[Any] = ()
         self.wishes: Callable[[], Wishes] = dict
         self.agreed: Wishes = {}
@@ -79,6 +80,7 @@ class Together:
         valid: Any,
         metrics: Sequence[Metric],
         others: Mapping[str, Any],
+        kvstore: KVStoreSpec = None,
     ) -> None:
         """Refuse workers that would train in different ways; all take the seeds of the first one.
 
@@ -89,16 +91,18 @@ class Together:
             valid: The validation data, or None.
             metrics: The metrics.
             others: What must be the same beside them, by name, of JSON's types.
+            kvstore: How gradients are added up, as for `fit`.
 
         Raises:
-            DistributedError: They differ in a setting; the text names both values.
+            DistributedError: They differ in a setting; the text names both values. Or Horovod is not here.
             DataError: A metric cannot be added up over workers.
         """
-        facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others}
+        facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others, "kvstore": kvstore}
         facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
         for name, data in (("train", train), ("valid", valid)):
             facts.update(facts_of_data(name, data))
         self.group.compare("the arguments of fit", facts)
+        self._by = sums_of(self.group, kvstore)
         for metric in metrics:
             metric.part()
         for name, data in (("train", train), ("valid", valid)):
@@ -218,7 +222,7 @@ class Together:
         if measured:
             mx.nd.waitall()
         begun = time.perf_counter()
-        self.group.add_up("gradient", [gradients_of(parameter) or [] for parameter in trained])
+        self._by.gradients("gradient", [gradients_of(parameter) or [] for parameter in trained])
         if measured:
             mx.nd.waitall()
             self._share.sums = time.perf_counter() - begun
@@ -228,7 +232,7 @@ class Together:
         states = [value for parameter in self.statistics for value in legacy(list(values_of(parameter) or ()))]
         flat = [value.as_in_context(cpu).astype("float64").reshape((-1,)) for value in states]
         whole = self._sums = mx.nd.concat(loss, *map(_two_parts, flat), dim=0, out=self._sums)
-        self.group.add_up("sums", [[whole]])
+        self._by.exact("sums", [[whole]])
         place = 1
         for value in states:
             parts = whole[place : place + 2 * value.size].astype("float64").reshape((2, -1))

@@ -17,6 +17,7 @@ from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.distributed.group import broadcast_parameters
+from mxkit.distributed.kvstores import KVStoreSpec, check_kvstore
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -67,6 +68,7 @@ def fit(
     resume: Union[bool, str] = False,
     check_finite: Union[bool, str] = True,
     progress: Union[bool, str] = True,
+    kvstore: KVStoreSpec = None,
 ) -> History:
     """Train `net` and return the history of its losses and metrics.
 
@@ -125,13 +127,15 @@ def fit(
             training there like Ctrl-C, with the reason in the history's `stopped`.
         progress: A bar on a terminal or in a notebook, one line per epoch elsewhere (see `Progress`), on standard
             error. "verbose" also prints devices, parameters, data and each checkpoint. False shows nothing.
+        kvstore: How several workers add their gradients up: None or "dist_sync" through MXNet's parameter servers,
+            "horovod" by Horovod's ring. One process needs none of them.
 
     Returns:
         The `History`, with one row per epoch. After Ctrl-C it holds the finished epochs, and `stopped` has the reason.
 
     Raises:
         ValueError: `epochs` or `accumulate` is no such length; `validate_every` or `limit_batches` is below 1;
-            `progress` or `check_finite` has another value.
+            `progress`, `check_finite` or `kvstore` has another value.
         TypeError: `callbacks` holds an object that is no `Callback`, like a class.
         UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
             that the history will not have.
@@ -161,6 +165,7 @@ def fit(
         check_finite=check_finite,
         seed=seed,
     )
+    check_kvstore(kvstore)
     callbacks = check_callbacks(callbacks)
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
@@ -183,7 +188,7 @@ def fit(
             "checkpoint": None if writer is None else list(writer.every),
             _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
         }
-        workers.begin(options, trainer, train, valid, options.metrics, same)
+        workers.begin(options, trainer, train, valid, options.metrics, same, kvstore)
     train = _seeded(net, train, options, trainer, writer, resumed, workers)
     with shared(None if workers is None else workers.group, train):
         state = FitState(

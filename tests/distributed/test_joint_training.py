@@ -1,5 +1,7 @@
 """Several workers train like one process over their joint batches."""
 
+import importlib.util
+
 import joint_cases
 from joint_runs import assert_equal, once, results, results_of
 import numpy as np
@@ -7,15 +9,16 @@ import pytest
 
 
 @pytest.fixture
-def runs(tmp_path_factory, workers, job):
+def runs(tmp_path_factory, workers, job, monkeypatch):
     """Results of all cases of a job: of each worker, and of one process for as many."""
     servers, names = JOBS[job]
+    monkeypatch.setenv("CASES_KVSTORE", "horovod" if job == "horovod" else "dist_sync")
 
     def make(folder):
         results("joint_cases.py", folder / "several", workers, workers, *names, servers=servers)
         results("joint_cases.py", folder / "one", 1, workers, *names)
 
-    folder = once(tmp_path_factory, f"joint-{job}", make)
+    folder = once(tmp_path_factory, f"joint-{job}-{workers}", make)
     return results_of(folder / "several", workers), results_of(folder / "one", 1)[0]
 
 
@@ -26,6 +29,11 @@ FOR_FOUR = [
     "optimizer_momentum", "optimizer_adam", "tail_of_one", "fewer_samples_than_workers", "accumulate", "clip",
     "batch_norm", "list_", "metrics_of", "two_accumulators", "pieces",
 ]  # fmt: skip
+FOR_HOROVOD = [*FOR_FOUR, "statistics_of", "shared_parameters", "convolutions", "two_devices"]
+HOROVOD = [
+    pytest.mark.long,
+    pytest.mark.skipif(not importlib.util.find_spec("horovod"), reason="Horovod is not built here: make horovod"),
+]
 
 
 def begin(names):
@@ -33,10 +41,12 @@ def begin(names):
 
 
 REST = [name for name in joint_cases.CASES if name not in begin(SHORT)]
-JOBS = {"short": (1, SHORT), "rest": (1, REST), "four": (2, FOR_FOUR)}
+JOBS = {"short": (1, SHORT), "rest": (1, REST), "four": (2, FOR_FOUR), "horovod": (1, FOR_HOROVOD)}
 CASES = [(2, "short", name) for name in begin(SHORT)]
 CASES += [pytest.param(2, "rest", name, marks=pytest.mark.long) for name in REST]
 CASES += [pytest.param(4, "four", name, marks=pytest.mark.long) for name in begin(FOR_FOUR)]
+CASES += [pytest.param(2, "horovod", name, marks=HOROVOD) for name in begin(FOR_HOROVOD)]
+CASES += [pytest.param(3, "horovod", name, marks=HOROVOD) for name in begin(FOR_HOROVOD) if name != "two_devices"]
 
 
 @pytest.mark.parametrize(("workers", "job", "name"), CASES)

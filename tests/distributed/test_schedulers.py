@@ -48,6 +48,14 @@ OPEN_MPI_4 = {
     "PMIX_NAMESPACE": "948895745",
     "PMIX_RANK": "1",
 }
+HOROVODRUN = {
+    "HOROVOD_RANK": "1",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "1",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT": "31417",
+}
 OPEN_MPI_5 = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "1",
@@ -88,6 +96,8 @@ PLACES = {
     "Intel MPI": (INTEL, ("MPI (PMI)", 1, 2, "127.0.0.1")),
     "mpirun in SLURM": (OPEN_MPI_IN_SLURM, ("Open MPI", 3, 4, "node1")),
     "mpiexec in SLURM": (MPICH_IN_SLURM, ("MPI (PMI)", 3, 4, "node1")),
+    "horovodrun": (HOROVODRUN, ("horovodrun", 1, 2, "127.0.0.1")),
+    "horovodrun in SLURM": ({**STEP, **HOROVODRUN}, ("horovodrun", 1, 2, "127.0.0.1")),
     "torchrun": (TORCHRUN, ("torchrun", 1, 2, "127.0.0.1")),
     "srun torchrun": (TORCHRUN_IN_SLURM, ("torchrun", 3, 4, "node1")),
     "RANK": (KUBEFLOW, ("the variables RANK and WORLD_SIZE", 1, 2, "job-master-0")),

@@ -47,6 +47,7 @@ RICH = {
     "updates": 20,
     "clip_norm": 1.0,
     "validate_every": 2,
+    "kvstore": "horovod",
     "callbacks": [
         {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
         {"name": "ema", "decay": 0.9},
