@@ -161,6 +161,11 @@ def trainer_like(trainer: "gluon.Trainer", optimizer: "mx.optimizer.Optimizer") 
     return gluon.Trainer(parameters, optimizer, compression_params=compression, **kvstore_settings(trainer))
 
 
+def compression_of(trainer: "gluon.Trainer") -> Any:
+    """The Trainer's argument `compression_params`; None without."""
+    return trainer._compression_params
+
+
 def has_kvstore(trainer: "gluon.Trainer") -> bool:
     """Whether the Trainer has made its kvstore, as its first step does."""
     return bool(trainer._kv_initialized)

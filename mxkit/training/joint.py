@@ -13,10 +13,10 @@ from mxkit.core.array_kind import copy_into, legacy
 from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
-from mxkit.core.trainers import kvstore_settings, shall_step_on_kvstore, trainer_devices
+from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.order import Epochs, has_equal_batches
 from mxkit.distributed.group import Group, current, refuse_differences
-from mxkit.distributed.kvstores import KVStoreSpec, sums_of
+from mxkit.distributed.kvstores import KVStoreSpec, way_of
 from mxkit.errors import DataError
 from mxkit.metrics import Metric
 from mxkit.training.options import Options
@@ -61,7 +61,7 @@ class Together:
     """
 
     def __init__(self, group: Group) -> None:
-        self.group, self._by = group, sums_of(group)
+        self.group, self._add_up = group, way_of(group, None)
         self.statistics: Sequence[Any] = ()
         self.wishes: Callable[[], Wishes] = dict
         self.agreed: Wishes = {}
@@ -102,7 +102,7 @@ class Together:
         for name, data in (("train", train), ("valid", valid)):
             facts.update(facts_of_data(name, data))
         self.group.compare("the arguments of fit", facts)
-        self._by = sums_of(self.group, kvstore)
+        self._add_up = way_of(self.group, kvstore)
         for metric in metrics:
             metric.part()
         for name, data in (("train", train), ("valid", valid)):
@@ -222,7 +222,7 @@ class Together:
         if measured:
             mx.nd.waitall()
         begun = time.perf_counter()
-        self._by.gradients("gradient", [gradients_of(parameter) or [] for parameter in trained])
+        self._add_up("gradient", [gradients_of(parameter) or [] for parameter in trained])
         if measured:
             mx.nd.waitall()
             self._share.sums = time.perf_counter() - begun
@@ -232,7 +232,7 @@ class Together:
         states = [value for parameter in self.statistics for value in legacy(list(values_of(parameter) or ()))]
         flat = [value.as_in_context(cpu).astype("float64").reshape((-1,)) for value in states]
         whole = self._sums = mx.nd.concat(loss, *map(_two_parts, flat), dim=0, out=self._sums)
-        self._by.exact("sums", [[whole]])
+        self._add_up("sums", [[whole]])
         place = 1
         for value in states:
             parts = whole[place : place + 2 * value.size].astype("float64").reshape((2, -1))
@@ -296,14 +296,20 @@ def check_joint(trainer: Any) -> None:
     """Refuse a Trainer that cannot train with other workers.
 
     Raises:
-        ValueError: It has MXNet's own distributed kvstore, or steps inside a kvstore, or draws random numbers.
+        ValueError: It has MXNet's own distributed kvstore, compresses gradients, steps inside a kvstore, or draws
+            random numbers.
     """
     kvstore = kvstore_settings(trainer)["kvstore"]
     kind = str(getattr(kvstore, "type", kvstore))
     if "dist" in kind:
         raise ValueError(
             f"the Trainer has kvstore={kind!r}, by which MXNet would add the gradients up once more: make it without, "
-            "because mxkit adds them up over the workers"
+            "because mxkit adds them up over the workers (dist_async: docs, several machines, updates one by one)"
+        )
+    if compression_of(trainer):
+        raise ValueError(
+            f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
+            "all of them have one kvstore, which MXNet compresses as a whole. Make it without"
         )
     if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(

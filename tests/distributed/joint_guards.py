@@ -165,6 +165,23 @@ def trainer_that_steps_on_its_kvstore():
 
 
 @case
+def trainer_that_compresses():
+    net = ready()
+    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", compression_params={"type": "2bit"}))
+
+
+@case
+def trainer_of_dist_async():
+    net = ready()
+    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", kvstore="dist_async"))
+
+
+@case
+def other_kvstore():
+    return fitted(kvstore=["dist_sync", None][rank()])
+
+
+@case
 def noise():
     return fitted(trainer="sgld")
 

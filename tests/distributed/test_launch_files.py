@@ -3,6 +3,7 @@
 from pathlib import Path
 import re
 import subprocess
+import sys
 
 import mxkit
 from mxkit.distributed.schedulers import place_of
@@ -17,6 +18,15 @@ PAGE = (DOCS / "several-machines.md").read_text(encoding="utf-8")
 def test_every_file_is_linked_from_the_page():
     linked = set(re.findall(r"\]\(launch/([\w.]+)\)", PAGE))
     assert linked == {path.name for path in (DOCS / "launch").iterdir()}
+
+
+@pytest.mark.long
+def test_mxnets_own_dist_async_runs_under_the_launcher():
+    command = [sys.executable, "-m", "mxkit", "launch", "-n", "2", "--", sys.executable, DOCS / "launch/dist_async.py"]
+    output = subprocess.check_output(command, text=True, timeout=120)
+    scores = re.findall(r"worker ([01]): accuracy ([\d.]+)", output)
+    assert sorted(rank for rank, _ in scores) == ["0", "1"]
+    assert all(float(score) > 0.85 for _, score in scores)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
