@@ -23,9 +23,9 @@ import numpy as np
 HERE = Path(__file__).parent
 MARK = "MXKIT_TEST_MARK"
 MOST_SECONDS = 30
-# What the output must say of each kind.
+# What the output must say of each kind. Before a worker has joined the others only the launcher knows that it was killed.
 CAUSES = {
-    "worker 0": r"worker 0 on \S+ \(process {}\) is lost",
+    "worker 0": r"worker 0 on \S+ \(process {}\) is lost|worker 0 was ended by SIGKILL",
     "worker 1": r"worker 1 on \S+ \(process {}\) is lost|worker 1 was ended by SIGKILL",
     "server 0": r"server 0 on \S+ \(process {}\) is lost|server 0 was ended by SIGKILL",
     "the scheduler": r"the scheduler's process .* was killed|the scheduler was ended by SIGKILL",
