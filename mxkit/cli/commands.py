@@ -16,6 +16,7 @@ from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
 import mxkit.cli.runs as cli_runs
+from mxkit.cli.starting_project import init
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
@@ -200,6 +201,7 @@ for _command in (
     benchmark,
     launch,
     install,
+    init,
 ):
     app.command()(_command)
 
