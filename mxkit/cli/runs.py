@@ -80,14 +80,26 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
 def layers(
     run: Path = RUN,
     depth: Optional[int] = typer.Option(None, min=0, help="Show rows to this depth; all by default."),
+    picture: Optional[Path] = typer.Option(
+        None, "--picture", metavar="FILE", help="Draw the net, too: net.svg, net.png or net.pdf."
+    ),
     json: bool = JSON,
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
     from mxkit.recipe.folder import RunFolder
     from mxkit.recipe.run import run_facts
 
+    if picture and picture.suffix not in (".svg", ".png", ".pdf"):
+        raise typer.BadParameter(f"--picture: expected a file like net.svg, received {picture}")
     recipe = RunFolder(run).recipe()
-    table = layer_table(recipe, run_facts(run, recipe), depth)
+    facts = run_facts(run, recipe)
+    table = layer_table(recipe, facts, depth)
+    if picture:
+        from mxkit.plots.net_drawing import graph
+        from mxkit.recipe.net_facts import empty_net
+
+        with recipe.switches():
+            graph(empty_net(recipe, facts.sample()), *table.inputs, depth=depth, path=picture)
     if json:
         print_json({**{name: one for name, one in vars(table).items() if name[0] != "_"}, "layers": list(table)})
     else:
