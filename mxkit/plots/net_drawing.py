@@ -182,7 +182,10 @@ def _drawn(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, 
         return height - ((rows[key] if key in boxes else key[3]) + 0.5) * (_ROW + 0.2)
 
     for chain in chains:
-        points = [(places[key], middle(key)) for key in chain]
+        # straight down beside the boxes of a row, aslant between rows only
+        points = [
+            (places[key], middle(key) + side) for key in chain for side in ((0,) if key in boxes else (0.3, -0.3))
+        ]
         points[0] = (points[0][0], points[0][1] - sizes[chain[0]][1] / 2)
         points[-1] = (points[-1][0], points[-1][1] + sizes[chain[-1]][1] / 2)
         axes.plot(*zip(*points[:-1]), color=GREY, linewidth=0.9, solid_capstyle="round")
