@@ -10,11 +10,13 @@ import sys
 from typing import Any, Iterator, List, Optional
 import warnings
 
+from mxkit.cli.completion import complete_value, recipes, run_folders
 from mxkit.cli.inference import benchmark, predict
 from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
-from mxkit.cli.profiler import profile
+from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
 import mxkit.cli.runs as cli_runs
+from mxkit.cli.starting_project import init
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
@@ -23,15 +25,11 @@ import typer
 app = typer.Typer(
     help="Train, evaluate and use Gluon nets from recipes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.add_typer(cache_app, name="cache")
-
-RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
-SETTINGS = typer.Option([], "--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 
 
 def _version(value: bool) -> None:
@@ -49,10 +47,12 @@ def _options(
 
 @app.command()
 def train(
-    recipe: Optional[str] = typer.Argument(None, help="A YAML file, or the name of a recipe that ships with mxkit."),
+    recipe: Optional[str] = typer.Argument(None, help=RECIPE_HELP, autocompletion=recipes),
     settings: List[str] = SETTINGS,
     output: Path = typer.Option(Path("runs"), help="The folder in which the run's folder is made."),
-    resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Resume this stopped run; no RECIPE."),
+    resume: Optional[Path] = typer.Option(
+        None, metavar="RUN", help="Resume this stopped run; no RECIPE.", autocompletion=run_folders
+    ),
     exact: bool = typer.Option(False, "--exact", help="The same bits each time on a GPU, slower: MXKIT_EXACT=1."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
@@ -86,7 +86,8 @@ def train(
         stops.append(prepared.folder)
         if verbose and rank() == 0:
             try:
-                typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
+                table = cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))
+                typer.echo(str(table), err=True)
             except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress)
@@ -153,7 +154,7 @@ def _stops() -> Iterator[List[Any]]:
 @app.command()
 def show(
     recipe: str = RECIPE,
-    other: Optional[str] = typer.Argument(None, help="With --diff: the other recipe."),
+    other: Optional[str] = typer.Argument(None, help="With --diff: the other recipe.", autocompletion=recipes),
     settings: List[str] = SETTINGS,
     diff: bool = typer.Option(False, "--diff", help="Print the differences of RECIPE and OTHER."),
     as_script: bool = typer.Option(False, "--as-script", help="Print RECIPE as a Python script."),
@@ -200,6 +201,7 @@ for _command in (
     benchmark,
     launch,
     install,
+    init,
 ):
     app.command()(_command)
 
@@ -209,6 +211,8 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
     Exit codes: 0 success, 1 an error while working, 2 a wrong command line or recipe, 130 Ctrl-C.
     """
+    if complete_value():
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning

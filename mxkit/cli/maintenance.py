@@ -3,6 +3,7 @@
 import sys
 from typing import Optional
 
+from mxkit.cli.json_output import JSON, print_json
 from mxkit.core.text import console, show_table
 import typer
 
@@ -10,13 +11,16 @@ cache_app = typer.Typer(invoke_without_command=True)
 
 
 @cache_app.callback()
-def cache(context: typer.Context) -> None:
+def cache(context: typer.Context, json: bool = JSON) -> None:
     """List the cached datasets and pretrained nets in MXNet's and gluoncv's folders, with their sizes."""
     if context.invoked_subcommand is not None:
         return
     from mxkit.data.files.cache import home, list_cache
 
     listed = list_cache()
+    if json:
+        print_json(listed)
+        return
     rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in listed]
     if listed:
         names = ["kind", "name", "size", "files", "state", "folder"]
@@ -29,6 +33,7 @@ def clean_files(
     name: Optional[str] = typer.Option(None, help="Delete this entry too."),
     older_than: Optional[float] = typer.Option(None, metavar="DAYS", help="Delete what was not written to for DAYS."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be deleted."),
+    json: bool = JSON,
 ) -> None:
     """Delete the files of stopped downloads, and those that the options name."""
     from mxkit.data.files.cache import clean_cache
@@ -37,6 +42,9 @@ def clean_files(
         deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if json:
+        print_json(deleted)
+        return
     for one in deleted:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.path}\t{_size(one.bytes)}")
     typer.echo(f"{len(deleted)} entries, {_size(sum(one.bytes for one in deleted))}")

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any, List, Optional
 
+from mxkit.cli.completion import run_columns, run_folders
+from mxkit.cli.json_output import JSON, print_json
 from mxkit.core.text import show_table
 from mxkit.errors import MxkitError
 import typer
 
-RUN = typer.Argument(..., help="The folder of a run.")
+RUN = typer.Argument(..., help="The folder of a run.", autocompletion=run_folders)
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
 
 
@@ -17,13 +19,16 @@ def _which(value: str) -> str:
     return value
 
 
-WHICH = typer.Option("last", help="The checkpoint to take: last or best.", callback=_which)
+WHICH = typer.Option(
+    "last", help="The checkpoint to take: last or best.", callback=_which, autocompletion=lambda: ["last", "best"]
+)
 
 
 def evaluate(
     run: Path = RUN,
     split: str = typer.Option("test", help="Part of the data: train, valid or test."),
     which: str = WHICH,
+    json: bool = JSON,
 ) -> None:
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.data_checks import load_data
@@ -34,10 +39,13 @@ def evaluate(
     try:
         data = load_data(recipe)
     except MxkitError as error:
-        _show_recorded(run, split, recipe.evaluate.which == which, error)
+        _show_recorded(run, split, recipe.evaluate.which == which, error, json)
         raise typer.Exit(1) from error
     scores = evaluate_split(recipe, net, data, split)
     show_samples(data, split)
+    if json:
+        print_json({split: scores})
+        return
     for line in describe_scores(split, scores):
         typer.echo(line)
 
@@ -51,7 +59,7 @@ def show_samples(data: Any, split: str) -> None:
         typer.echo(f"{split}: {count} sample{'s' * (count != 1)}", err=True)
 
 
-def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:
+def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception, json: bool) -> None:
     """Show the scores of scores.json, because the data is missing."""
     from mxkit.recipe.scores import describe_scores
     from mxkit.reports.run_files import read_run
@@ -62,6 +70,9 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
         typer.echo(f"{run / 'scores.json'} has no scores of {split} and this checkpoint either", err=True)
         return
     typer.echo(f"the scores in {run / 'scores.json'}, from the end of the training:", err=True)
+    if json:
+        print_json({split: scores})
+        return
     for line in describe_scores(split, scores):
         typer.echo(f"recorded {line}")
 
@@ -69,23 +80,40 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
 def layers(
     run: Path = RUN,
     depth: Optional[int] = typer.Option(None, min=0, help="Show rows to this depth; all by default."),
+    picture: Optional[Path] = typer.Option(
+        None, "--picture", metavar="FILE", help="Draw the net, too: net.svg, net.png or net.pdf."
+    ),
+    json: bool = JSON,
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
     from mxkit.recipe.folder import RunFolder
     from mxkit.recipe.run import run_facts
 
+    if picture and picture.suffix not in (".svg", ".png", ".pdf"):
+        raise typer.BadParameter(f"--picture: expected a file like net.svg, received {picture}")
     recipe = RunFolder(run).recipe()
-    typer.echo(layer_table(recipe, run_facts(run, recipe), depth))
+    facts = run_facts(run, recipe)
+    table = layer_table(recipe, facts, depth)
+    if picture:
+        from mxkit.plots.net_drawing import graph
+        from mxkit.recipe.net_facts import empty_net
+
+        with recipe.switches():
+            graph(empty_net(recipe, facts.sample()), *table.inputs, depth=depth, path=picture)
+    if json:
+        print_json({**{name: one for name, one in vars(table).items() if name[0] != "_"}, "layers": list(table)})
+    else:
+        typer.echo(str(table))
 
 
-def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> str:
+def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> Any:
     """The table of layers of a recipe's net."""
     from mxkit.nets.layer_table import layers as layers_of
     from mxkit.recipe.net_facts import empty_net
 
     shapes = [one.shape for one in facts.known_inputs()]
     with recipe.switches():  # a net without values has no kind
-        return str(layers_of(empty_net(recipe, facts.sample()), *shapes, depth=depth))
+        return layers_of(empty_net(recipe, facts.sample()), *shapes, depth=depth)
 
 
 def features(
@@ -96,6 +124,7 @@ def features(
     channels: int = typer.Option(64, min=1, help="Largest number of channels per picture; the strongest are drawn."),
     invert: bool = INVERT,
     which: str = WHICH,
+    json: bool = JSON,
 ) -> None:
     """Draw the outputs of layers of a RUN's net for IMAGE: one picture per layer, in DIR."""
     from mxkit.core.blocks import net_devices
@@ -110,6 +139,9 @@ def features(
     x = mx.nd.array(pixels, ctx=net_devices(net)[0])
     outputs = Features(net, layers)(x)
     plot_features(outputs, image=x, channels=channels, order="strength", path=out)
+    if json:
+        print_json({name: array.shape for name, array in outputs.items()})
+        return
     for name, array in outputs.items():
         typer.echo(f"{name}\t{tuple(array.shape)}")
     typer.echo(f"pictures in {out}")
@@ -117,7 +149,10 @@ def features(
 
 def export(
     source: str = typer.Argument(
-        ..., metavar="RUN", help="The folder of a run; or a file of save_net, files of a graph, a model.tar.gz."
+        ...,
+        metavar="RUN",
+        help="The folder of a run; or a file of save_net, files of a graph, a model.tar.gz.",
+        autocompletion=run_folders,
     ),
     path: Path = typer.Argument(..., help="models/net becomes models/net.onnx, or what the format has."),
     format: Optional[str] = typer.Option(
@@ -131,6 +166,7 @@ def export(
     verify: bool = typer.Option(True, help="Compare with MXNet operator by operator before writing."),
     table: bool = typer.Option(False, "--table", help="Show the difference of every layer."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace existing files."),
+    json: bool = JSON,
 ) -> None:
     """Write a RUN's net as MXNet's symbol, ONNX, PyTorch code or safetensors, compared with MXNet."""
     from mxkit.export.writing import export as export_net
@@ -142,6 +178,9 @@ def export(
     except (ValueError, TypeError, ImportError) as error:
         text = str(error).replace("overwrite=True", "--overwrite")
         raise typer.BadParameter(text.replace("input_shape=(1, 3, 224, 224)", "--shape 1,3,224,224")) from error
+    if json:
+        print_json(exported)
+        return
     if table and exported.proof is not None:
         typer.echo(str(exported.proof))
     typer.echo(str(exported))
@@ -155,25 +194,28 @@ def _shape(text: str) -> List[int]:
 
 
 def checkpoints(
-    words: List[str] = typer.Argument(..., metavar="[verify|prune] RUN [CHECKPOINT...]", help="The folder of a run."),
+    words: List[str] = typer.Argument(
+        ..., metavar="[verify|prune] RUN [CHECKPOINT...]", help="The folder of a run.", autocompletion=run_folders
+    ),
     keep_last: int = typer.Option(3, min=1, help="Number of newest checkpoints that prune keeps."),
+    json: bool = JSON,
 ) -> None:
     """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones.
 
     prune keeps the newest, the best one and those of keep_every. With names like step-00000120 it removes only these.
     """
-    from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
+    from mxkit.storage.listing import Pruned, checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
 
     action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])
     if action not in ("list", "verify", "prune") or (names and action != "prune"):
         raise typer.BadParameter(f"expected verify, prune or nothing before RUN; received {' '.join(words)!r}")
     directory = checkpoints_of(run)
-    if names:
-        typer.echo(f"removed {', '.join(remove_checkpoints(directory, names))}")
-        return
     if action == "prune":
-        pruned = prune_to(directory, keep_last)
+        pruned = Pruned(remove_checkpoints(directory, names), {}) if names else prune_to(directory, keep_last)
+        if json:
+            print_json(pruned)
+            return
         typer.echo(f"removed {len(pruned.removed)} checkpoints" + "".join(f" {name}" for name in pruned.removed))
         for name, why in pruned.kept.items():
             typer.echo(f"kept {name}\t{why}")
@@ -184,15 +226,20 @@ def checkpoints(
         scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
         rows.append([one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole"])
-    show_table(rows, left=(0, 2, 4))
-    if not listed:
+    if json:
+        print_json(listed)
+    else:
+        show_table(rows, left=(0, 2, 4))
+    if not listed and not json:
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in listed):
         raise typer.Exit(1)
 
 
 def report(
-    runs: List[Path] = typer.Argument(..., metavar="RUN...", help="The folder of a run; several are compared."),
+    runs: List[Path] = typer.Argument(
+        ..., metavar="RUN...", help="The folder of a run; several are compared.", autocompletion=run_folders
+    ),
     out: Optional[Path] = typer.Option(
         None, "--out", metavar="FILE", help="The page; RUN/report.html by default, for several runs ./report.html."
     ),
@@ -205,7 +252,12 @@ def report(
 
 def runs(
     directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="The folder with the folders of runs."),
-    sort: str = typer.Option("started", metavar="COLUMN", help="Any column or metric; -COLUMN puts the highest first."),
+    sort: str = typer.Option(
+        "started",
+        metavar="COLUMN",
+        help="Any column or metric; -COLUMN puts the highest first.",
+        autocompletion=run_columns,
+    ),
     json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
     """List the runs in DIR: state, scores, best validation, time and size."""

@@ -3,6 +3,7 @@
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
+from mxkit.core.registry_plugins import Plugged
 from mxkit.errors import LossShapeError, unknown_name
 from mxkit.losses import either_kind
 from mxkit.losses.classification import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss
@@ -70,6 +71,7 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "squared_hinge": either_kind.SquaredHingeLoss,
     "triplet": either_kind.TripletLoss,
 }
+LOSSES = Plugged("mxkit.losses", LOSSES)
 
 
 def get_loss(spec: LossSpec) -> Loss:

@@ -5,6 +5,7 @@ import reprlib
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
+from mxkit.core.registry_plugins import Plugged
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
 from mxkit.metrics.likelihood import CrossEntropy, Perplexity
@@ -32,6 +33,7 @@ METRICS: Dict[str, Callable[..., Metric]] = {
     "subset_accuracy": SubsetAccuracy,
     "top_k": TopK,
 }
+METRICS = Plugged("mxkit.metrics", METRICS)
 # Names of MXNet and other libraries for the same figures.
 _OTHER_NAMES = {
     "accuracy": "acc binary_accuracy categorical_accuracy sparse_categorical_accuracy",

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Union
 
+from mxkit.core.registry_plugins import Plugged
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
 from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, vgg19
@@ -19,6 +20,7 @@ MODELS: Dict[str, Callable[..., Any]] = {
         *(vgg11, vgg13, vgg16, vgg19, resnet18, resnet34, resnet50),
     )
 }
+MODELS = Plugged("mxkit.models", MODELS)
 
 
 def model_names(source: str = "") -> List[str]:

@@ -6,3 +6,4 @@ from .data_plots import show_images as show_images
 from .distributions import plot_activations as plot_activations
 from .gradients import plot_gradients as plot_gradients
 from .kernels import plot_filters as plot_filters
+from .net_drawing import graph as graph

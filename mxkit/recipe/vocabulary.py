@@ -1,17 +1,18 @@
 """The names that a recipe may use, their arguments, and names that users register."""
 
 import collections.abc as abc
-from functools import lru_cache, wraps
+from functools import lru_cache
 import inspect
 from pathlib import PurePath
 import types
 import typing
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
+from mxkit.core.registry_plugins import Plugged
 from mxkit.core.trainers import optimizer_names
 from mxkit.data import datasets
 from mxkit.data.augmentation.augment import STEPS
-from mxkit.data.augmentation.foreign import Foreign
+from mxkit.data.augmentation.foreign import as_step
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.files import image_files, image_records, imagenet_files, tables
@@ -48,6 +49,7 @@ DATASETS: Dict[str, Builder] = {
     "made_linear": datasets.made_linear,
     "mnist": datasets.mnist,
 }
+DATASETS = Plugged("mxkit.data", DATASETS)
 
 CALLBACKS: Dict[str, Builder] = {
     "csv": CSVLog,
@@ -58,6 +60,7 @@ CALLBACKS: Dict[str, Builder] = {
     "tensorboard": TensorBoardLog,
     "time_limit": TimeLimit,
 }
+CALLBACKS = Plugged("mxkit.callbacks", CALLBACKS)
 
 # Nets that consist of other nets: each of their arguments is a model.
 COMPOSED: Dict[str, Builder] = {"siamese": Siamese}
@@ -177,7 +180,7 @@ def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Fu
             raise ValueError(f"register: {kind} {own!r} is a name of mxkit; choose another")
         if other is not None and _full_name(other) != _full_name(function):
             raise ValueError(f"register: {kind} {own!r} is {_full_name(other)} already; choose another name")
-        table[own] = _as_step(function) if kind == "augment" else function
+        table[own] = as_step(function) if kind == "augment" else function
         return function
 
     return put
@@ -187,21 +190,12 @@ def _full_name(function: Builder) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
-def _as_step(function: Builder) -> Builder:
-    @wraps(function)
-    def step(**arguments: Any) -> Any:
-        result = function(**arguments)
-        if not callable(result):
-            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {result!r}")
-        return Foreign(result)
-
-    return step
-
-
 def is_known(kind: str, name: str) -> bool:
     """Whether a component of this kind has this name; for `gluoncv:` names gluoncv is imported."""
     if kind == "model" and name.startswith("gluoncv:"):
         return name[len("gluoncv:") :] in model_names("gluoncv")
+    if dict.__contains__(KINDS[kind].own or {}, name):
+        return True  # without a look at the plug-ins
     if kind in ("initializer", "optimizer") or (kind == "metric" and name not in METRICS):
         name = name.lower()
     return name in set(KINDS[kind].names())

@@ -5,9 +5,10 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 
 from mxkit.core.arguments import split_spec
 from mxkit.core.arrays import to_host
+from mxkit.core.registry_plugins import Plugged
 from mxkit.data.augmentation import colours
 from mxkit.data.augmentation import steps as moves
-from mxkit.data.augmentation.foreign import Foreign, parts_of
+from mxkit.data.augmentation.foreign import Foreign, as_step, parts_of
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import Normalize, Rng, Step, ToTensor
 from mxkit.data.batching import like
@@ -33,6 +34,7 @@ STEPS: Dict[str, Type[Step]] = {
     "resized_crop": moves.ResizedCrop,
     "to_tensor": ToTensor,
 }
+STEPS = Plugged("mxkit.augment", STEPS, as_step)
 
 
 class Augment:

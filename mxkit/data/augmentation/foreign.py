@@ -2,10 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 import copy
+from functools import wraps
 import os
 import random
 import threading
-from typing import Any, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, FrozenSet, List, Optional, Tuple
 
 from mxkit.core.array_kind import of_kind, switches_here
 from mxkit.core.arrays import to_host
@@ -108,6 +109,19 @@ class Foreign(Step):
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)
         return name or type(self.function).__name__
+
+
+def as_step(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a step's class of a function that returns a function of `(image, rng)`."""
+
+    @wraps(function)
+    def step(**arguments: Any) -> Any:
+        result = function(**arguments)
+        if not callable(result):
+            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {result!r}")
+        return Foreign(result)
+
+    return step
 
 
 def _unshuffled(function: Any) -> Any:

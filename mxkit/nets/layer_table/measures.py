@@ -10,8 +10,8 @@ from mxkit.core.replicas import is_initialized
 from mxkit.core.tracing import Call, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
-from mxkit.nets.layer_table.graph import Measures, Output, find_fault, graph_macs, measure_graph
 from mxkit.nets.layer_table.strides import Stride, first_stride
+from mxkit.nets.layer_table.traced_layers import Measures, Output, find_fault, graph_macs, measure_graph
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon

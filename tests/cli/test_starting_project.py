@@ -1,0 +1,41 @@
+"""`mxkit init`: what it writes trains, and passes its own test."""
+
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import mxkit
+import pytest
+from sharing import command
+
+
+def run(folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    options = {"cwd": str(folder), "env": environment, "timeout": 300}
+    done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_new_project_trains_and_passes_its_test(tmp_path):
+    project = tmp_path / "spirals"
+    code, out, err = command("init", project)
+    assert code == 0, err
+    names = {"README.md", "own_data.py", "own_model.py", "recipe.yaml", "test_project.py"}
+    assert {Path(line).name for line in out.splitlines()} == {path.name for path in project.iterdir()} == names
+    trained = run(project, "mxkit", "train", "recipe.yaml", "--quiet")
+    (line,) = [line for line in trained.splitlines() if line.startswith("test accuracy")]
+    assert float(line.split()[-1]) > 0.9
+    assert len(list((project / "runs").glob("spirals-*"))) == 1
+    assert "1 passed" in run(project, "pytest", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize("name", ["two words", "full"])
+def test_a_folder_with_files_and_a_bad_name_are_refused(name, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept.txt").write_text("mine", encoding="utf-8")
+    code, out, err = command("init", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert "expected a name" in err or "not an empty folder" in err
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["kept.txt"]
