@@ -1,6 +1,7 @@
 """Reads what the logs of runs wrote: TensorBoard's files of events, and the offline files of Weights & Biases."""
 
 import struct
+import time
 
 
 def events(folder):
@@ -27,7 +28,16 @@ def scalars(folder):
 
 
 def wandb_records(folder):
-    """Records of each offline run below a folder, by run, in the order of time."""
+    """Records of each offline run below a folder, in the order of time, once wandb's own process has written them."""
+    for _ in range(100):
+        runs = _records(folder)
+        if all(any(one.HasField("exit") for one in records) for records in runs):
+            return runs
+        time.sleep(0.1)
+    raise AssertionError(f"an offline run in {folder} has no end")
+
+
+def _records(folder):
     from wandb.proto.wandb_internal_pb2 import Record
 
     runs = []
