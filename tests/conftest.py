@@ -1,5 +1,6 @@
 """Shared pieces of the tests."""
 
+import os
 import platform
 import signal
 
@@ -10,6 +11,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from sharing import Kind, examples
+
+# No network, and no capture of what pytest captures.
+os.environ.update(WANDB_SILENT="true", WANDB_CONSOLE="off", MLFLOW_DISABLE_TELEMETRY="true")
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests of Ctrl-C would
 # wait for ever.

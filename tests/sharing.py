@@ -20,6 +20,11 @@ needs_fastapi = pytest.mark.skipif(
 )
 
 
+def needs(package):
+    """Skip a test without the package of an extra."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
 def examples(number):
     """How many examples of hypothesis: `number` in `.ci/run`, a quarter in `make test`."""
     return number if LONG else max(number // 4, 4)

@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
-from sharing import needs_fastapi, needs_onnx
+from sharing import needs, needs_fastapi, needs_onnx
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
@@ -39,9 +39,19 @@ def name_of(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
+NEEDS = {
+    'format="onnx"': needs_onnx,
+    "from fastapi": needs_fastapi,
+    "TensorBoardLog(": needs("tensorboardX"),
+    "WandbLog(": needs("wandb"),
+    "MLflowLog(": needs("mlflow"),
+    "from mlflow": pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),  # while it is imported
+}
+
+
 def needed(page):
     text = page.read_text(encoding="utf-8")
-    return [mark for word, mark in {'format="onnx"': needs_onnx, "from fastapi": needs_fastapi}.items() if word in text]
+    return [mark for word, mark in NEEDS.items() if word in text]
 
 
 @pytest.mark.usefixtures("elsewhere")

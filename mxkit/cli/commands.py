@@ -7,7 +7,7 @@ from pathlib import Path
 import shlex
 import signal
 import sys
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, List, Optional, Sequence
 import warnings
 
 from mxkit.cli.completion import complete_value, recipes, run_folders
@@ -90,7 +90,7 @@ def train(
                 typer.echo(str(table), err=True)
             except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
-        run = train_run(prepared, progress=progress)
+        run = train_run(prepared, progress=progress, report=_write_report)
         if rank():
             raise typer.Exit(130 if (run.history.stopped or "").startswith("KeyboardInterrupt") else 0)
         typer.echo(f"run {run.folder}")
@@ -107,6 +107,12 @@ def train(
         if not all(math.isfinite(one) for one in run.scores.values() if isinstance(one, float)):
             typer.echo(f"error: the scores are not finite. {run.history.stopped or ''}", err=True)
             raise typer.Exit(1)
+
+
+def _write_report(runs: Sequence[Path]) -> None:
+    from mxkit.reports import write_report
+
+    write_report(runs)
 
 
 @contextmanager

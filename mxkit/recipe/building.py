@@ -33,7 +33,7 @@ from mxnet import gluon
 
 SPLITS = ("train", "valid", "test")
 # The argument of each callback that is a path inside the run's folder.
-_PATHS = {"csv": "path", "tensorboard": "folder"}
+_PATHS = {"csv": "path", "tensorboard": "folder", "wandb": "folder"}
 
 
 class Name(str):

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 import json
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -13,7 +13,8 @@ from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.errors import DeviceError, MxkitError, RecipeError
-from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls
+from mxkit.recipe.attachments import closed_logs, logs_among
+from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls, value_of
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
@@ -24,6 +25,7 @@ from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
+from mxkit.training.callbacks.run_log import RunLog
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
 
@@ -212,8 +214,30 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     return results
 
 
-def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
-    """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
+def train_run(
+    prepared: PreparedRun,
+    *,
+    progress: Union[bool, str] = True,
+    report: Optional[Callable[[Sequence[Path]], Any]] = None,
+) -> Run:
+    """The second half of `run_recipe` and `resume_run`: train, and evaluate.
+
+    Args:
+        prepared: The run.
+        progress: As for `fit`.
+        report: Writes the report into the folders of runs; called only for callbacks that attach it.
+    """
+    with closed_logs() as logs:
+        run = _train_run(prepared, progress, logs)
+        if logs and not rank():
+            if report is not None:
+                report([run.folder])
+            for log in logs:
+                log.write_scores({f"{run.split}_{name}": score for name, score in run.scores.items()})
+    return run
+
+
+def _train_run(prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog]) -> Run:
     recipe, folder, results, is_new, is_changed = prepared
     results["folder"] = folder.path
     earlier = checkpoint_paths(folder.checkpoints)
@@ -221,7 +245,7 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
         with _threads_of(recipe):
-            history = _fit(recipe, prepared, progress)
+            history = _fit(recipe, prepared, progress, logs)
     except Exception:
         if rank() == 0:
             if is_new:
@@ -253,7 +277,7 @@ def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Pat
 
 
 @under_switches
-def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str]) -> History:
+def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog]) -> History:
     _, folder, results, _, is_changed = prepared
 
     def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
@@ -262,7 +286,9 @@ def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str]) -> H
         record_facts(folder.path, recipe, prepared.data)
 
     planned = fit_call(recipe, prepared.data)
-    callbacks = [*planned.named.get("callbacks", []), Call(Recorder, (folder, at_begin))]
+    made = value_of(planned.named.get("callbacks", []), results)
+    logs += logs_among(made, recipe, folder)
+    callbacks = [*made, Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
     history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
     return history

@@ -27,8 +27,10 @@ from mxkit.recipe.schema import exact
 from mxkit.training.callbacks.ema import EMA
 from mxkit.training.callbacks.freezing import Freeze
 from mxkit.training.callbacks.learning_rate import Plateau
-from mxkit.training.callbacks.logs import CSVLog, TensorBoardLog
+from mxkit.training.callbacks.logs import CSVLog
 from mxkit.training.callbacks.stopping import EarlyStopping, TimeLimit
+from mxkit.training.callbacks.tensorboard_log import TensorBoardLog
+from mxkit.training.callbacks.trackers import MLflowLog, WandbLog
 from mxkit.training.schedules import TAKES, schedule
 import mxnet as mx
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
@@ -56,9 +58,11 @@ CALLBACKS: Dict[str, Builder] = {
     "early_stopping": EarlyStopping,
     "ema": EMA,
     "freeze": Freeze,
+    "mlflow": MLflowLog,
     "plateau": Plateau,
     "tensorboard": TensorBoardLog,
     "time_limit": TimeLimit,
+    "wandb": WandbLog,
 }
 CALLBACKS = Plugged("mxkit.callbacks", CALLBACKS)
 
@@ -217,7 +221,8 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
         return None
     accepted, open_ended = arguments_of(target)
     for key, choices in _CHOICES.get(kind, {}).items():
-        if key in accepted and target.__module__.startswith(("mxkit.", "mxnet.")):
+        own = target.__module__.startswith(("mxkit.", "mxnet."))
+        if own and key in accepted and accepted[key].kind is str:  # `mode` of W&B has choices of its own
             accepted[key] = accepted[key]._replace(kind=choices)
     if kind == "optimizer":  # every optimizer passes other arguments to its base class
         everything = {**arguments_of(mx.optimizer.Optimizer)[0], **accepted}

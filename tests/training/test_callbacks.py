@@ -2,14 +2,12 @@
 
 import csv
 import json
-import sys
 from types import SimpleNamespace
-from unittest.mock import Mock, call
 
 from callback_runs import BATCHES, VALID, Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import CheckpointError, DataError, UnknownNameError
-from mxkit.training.callbacks import CSVLog, EarlyStopping, LambdaCallback, TensorBoardLog, TimeLimit
+from mxkit.training.callbacks import CSVLog, EarlyStopping, LambdaCallback, TimeLimit
 import mxnet as mx
 import numpy as np
 from oracle import make_net, replicas, weights
@@ -310,32 +308,3 @@ def test_csv_log_appends_to_nothing_but_csv(tmp_path, text):
     assert path.read_bytes() == text
     with pytest.raises(IsADirectoryError, match="CSVLog: expected the path of a file; .* is a directory"):
         run(make_net(), CSVLog(tmp_path))
-
-
-def test_tensorboard_log_writes_each_number_over_epochs_and_closes_after_an_error(tmp_path, monkeypatch):
-    kind = Mock()
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=kind))
-    history = run(make_net(), TensorBoardLog(tmp_path), valid=VALID, epochs=2)
-    expected = []
-    for row in history:
-        expected += [call.add_scalar(name, value, row["epoch"]) for name, value in row.items() if name != "epoch"]
-        expected.append(call.flush())
-    assert kind.call_args == call(logdir=str(tmp_path), purge_step=None)
-    assert kind.return_value.mock_calls == [*expected, call.close()]
-    TensorBoardLog(tmp_path).on_fit_begin(SimpleNamespace(epoch=5))
-    assert kind.call_args == call(logdir=str(tmp_path), purge_step=5)
-    kind.reset_mock()
-    with pytest.raises(Failing):
-        run(make_net(), TensorBoardLog(tmp_path), LambdaCallback(on_update=fail))
-    assert kind.return_value.mock_calls == [call.close()]
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ImportError, match="Install it with: pip install tensorboardX"):
-        run(make_net(), TensorBoardLog(tmp_path))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of protobuf's generated code
-def test_tensorboard_log_writes_a_real_file(tmp_path):
-    pytest.importorskip("tensorboardX")
-    run(make_net(), TensorBoardLog(tmp_path / "run"), epochs=2)
-    (file,) = (tmp_path / "run").iterdir()
-    assert b"train_loss" in file.read_bytes()

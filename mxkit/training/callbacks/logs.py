@@ -1,4 +1,4 @@
-"""Callbacks that write the rows of the history for other programs."""
+"""Writes the rows of the history to a CSV file."""
 
 import csv
 from pathlib import Path
@@ -66,45 +66,3 @@ class CSVLog(Callback):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self._resumed = state["earlier_rows"]
-
-
-class TensorBoardLog(Callback):
-    """Write each number of the history as a scalar for TensorBoard, over epochs.
-
-    It needs the package tensorboardX. A resumed run continues in the same folder, and hides what a killed run wrote
-    after its checkpoint.
-
-    Args:
-        folder: Folder of one run; `fit` makes it.
-
-    Raises:
-        ImportError: When `fit` begins: tensorboardX is not installed.
-
-    >>> log = TensorBoardLog("runs/lenet")
-    """
-
-    writes = True
-
-    def __init__(self, folder: Union[str, Path]) -> None:
-        self.folder = Path(folder)
-        self._writer: Any = None
-
-    def on_fit_begin(self, state: FitState) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise ImportError(
-                f"TensorBoardLog needs the package tensorboardX: {error}. Install it with: pip install tensorboardX"
-            ) from error
-        self._writer = SummaryWriter(logdir=str(self.folder), purge_step=state.epoch if state.epoch > 1 else None)
-
-    def on_epoch(self, state: FitState, row: Row) -> None:
-        for name, value in row.items():
-            if name != "epoch" and isinstance(value, (int, float)):
-                self._writer.add_scalar(name, value, row["epoch"])
-        self._writer.flush()
-
-    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
