@@ -8,6 +8,7 @@ from mxkit.core.array_kind import copy_to_cpu, of_kind
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import is_gpu
 from mxkit.core.gluon_data import loader_parts
+from mxkit.core.log import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
@@ -117,6 +118,7 @@ def restore(state: FitState, checkpoint: Checkpoint) -> None:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: {error!r}") from error
+    LOG.info("training resumed after update %d, from %s", checkpoint.step, checkpoint.path)
 
 
 def check_run(checkpoint: Checkpoint) -> Mapping[str, Any]:
