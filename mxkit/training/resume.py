@@ -311,7 +311,7 @@ _THREADS = "OMP_NUM_THREADS"  # the number of threads of an operator, whoever de
 _UPDATES = "updates an epoch"
 _WORKERS = "number of workers"
 _DIGEST = "digest of train"
-_OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)
+_OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST, "balance")
 _OTHER_SAMPLES = (
     "train holds other samples than the stopped run's. A run over other data, like another fold of a "
     "cross-validation, needs another directory of checkpoints"
@@ -326,7 +326,7 @@ def _about_data(data: Any) -> Dict[str, Any]:
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
         values = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
-    values.append(fingerprint(data))
+    values += [fingerprint(data), getattr(data, "balance", None) or "none"]
     return {name: value for name, value in zip(_OF_DATA, values) if isinstance(value, (bool, int, str))}
 
 
