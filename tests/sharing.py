@@ -19,6 +19,10 @@ needs_fastapi = pytest.mark.skipif(
     find_spec("fastapi") is None or find_spec("uvicorn") is None, reason="mxkit[serve] is not installed"
 )
 
+needs_datasets = pytest.mark.skipif(
+    find_spec("datasets") is None or find_spec("webdataset") is None, reason="datasets or webdataset is not installed"
+)
+
 
 def needs(package):
     """Skip a test without the package of an extra."""

@@ -7,6 +7,7 @@ from .augmentation.augment import Augment as Augment
 from .augmentation.mixing import cutmix as cutmix
 from .augmentation.mixing import mixup as mixup
 from .augmentation.mixing import smooth_labels as smooth_labels
+from .balancing import class_weights as class_weights
 from .buckets import BucketLoader as BucketLoader
 from .dataset_loader import DatasetLoader as DatasetLoader
 from .datasets import cifar10 as cifar10

@@ -7,6 +7,7 @@ import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
+from mxkit.data.balancing import occurrences
 from mxkit.data.batching import handed_over, new_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.processes import WorkerPool, default_start_method
@@ -50,6 +51,9 @@ class DatasetLoader(EpochOrder):
             can be pickled and a script with a `__main__` guard, and take seconds to start.
         timeout: Seconds to wait for a batch of processes before giving up. None waits for ever.
         prefetch: Batches that each worker reads ahead.
+        balance: The class of each sample, shape (N,), numbers or names: an epoch still has N samples, drawn so that all
+            classes, and all samples of a class, occur equally often, to within one. Samples of small classes are
+            repeated, and of large ones some wait for a later epoch. It needs `shuffle=True`.
 
     Attributes:
         dataset: The dataset.
@@ -94,8 +98,9 @@ class DatasetLoader(EpochOrder):
         start_method: Optional[str] = None,
         timeout: Optional[float] = 120.0,
         prefetch: int = 2,
+        balance: Any = None,
     ) -> None:
-        super().__init__(_length(dataset), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        super().__init__(_length(dataset), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, balance=balance)
         self.dataset, self.transform, self.batchify = dataset, transform, batchify
         self.workers = workers
         self._kind, self._count = _parse(workers)
@@ -116,6 +121,8 @@ class DatasetLoader(EpochOrder):
     def _batches(self) -> Iterator[Any]:
         epoch, numbers = self._begin()
         order, samples = self.order(epoch), self._samples()
+        if self.balance is not None:  # a repeated sample draws other random numbers
+            order = order + self._size * occurrences(order)
 
         def make(number: int, unwanted: Callable[[], bool]) -> Any:
             rows = self._rows(order, number)

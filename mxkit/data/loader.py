@@ -45,6 +45,9 @@ class ArrayLoader(EpochOrder):
             (seed, epoch, batch number).
         prefetch: Batches made ahead in a thread; 0 makes each batch when it is read. None means 2 if a batch has
             4 MiB or is transformed, and else 0, because handing over a small batch costs more than making it.
+        balance: The class of each sample, shape (N,), numbers or names: an epoch still has N samples, drawn so that all
+            classes, and all samples of a class, occur equally often, to within one. Samples of small classes are
+            repeated, and of large ones some wait for a later epoch. It needs `shuffle=True`.
 
     Attributes:
         x: The inputs, NumPy of shape (N, ...), or a tuple of them.
@@ -76,11 +79,12 @@ class ArrayLoader(EpochOrder):
         drop_last: bool = False,
         transform: Optional[Transform] = None,
         prefetch: Optional[int] = None,
+        balance: Any = None,
     ) -> None:
         self.x = each(partial(_host, name="x"), x)
         self.y = None if y is None else each(partial(_host, name="y"), y)
         size = _size(self.x, self.y)
-        super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, balance=balance)
         self.scale = scale
         self.transform = transform
         self.prefetch = (

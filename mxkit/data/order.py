@@ -4,6 +4,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.seeding import permutation
+from mxkit.data.balancing import balanced_order, class_codes, digest_of
 from mxkit.errors import DataError, EmptyDataError
 import numpy as np
 
@@ -44,8 +45,10 @@ class EpochOrder(Epochs):
         shuffle: Draw a new order for each epoch.
         seed: Integer that determines all randomness. None draws one.
         drop_last: Leave out a last batch that is smaller than `batch_size`.
+        balance: A class for each sample; each epoch draws all classes equally often. It needs `shuffle`.
 
     Attributes:
+        balance: Digest of the classes that are balanced, or None.
         epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
             sets it.
         seed: Determines the orders.
@@ -53,12 +56,25 @@ class EpochOrder(Epochs):
             each, for one of several workers. (0, 1) reads all.
     """
 
-    def __init__(self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: Optional[int],
+        drop_last: bool,
+        balance: Any = None,
+    ) -> None:
         name = type(self).__name__
         self.batch_size = whole_number(batch_size, f"{name}: batch_size")
         super().__init__(seed)
         self.shuffle, self.drop_last, self._size = shuffle, drop_last, size
         self.share = (0, 1)
+        if balance is not None and not shuffle:
+            raise ValueError(f"{name}: balance draws a new order for each epoch: pass shuffle=True with it")
+        self._codes = None if balance is None else class_codes(balance, size, name)
+        self.balance = None if self._codes is None else digest_of(self._codes)
         if not len(self):
             raise EmptyDataError(
                 f"{name}: drop_last leaves no batch: there are {size} samples, a batch has {self.batch_size}"
@@ -79,7 +95,9 @@ class EpochOrder(Epochs):
         return self._size
 
     def order(self, epoch: int) -> "np.ndarray":
-        """Sample numbers in the order of this epoch, int64 of shape (N,)."""
+        """Sample numbers in the order of this epoch, int64 of shape (N,); with `balance` some occur repeatedly."""
+        if self._codes is not None:
+            return balanced_order(self._codes, self._generator(epoch, 0, 3))
         if not self.shuffle:
             return np.arange(self._size)
         return permutation(self._size, (self.seed % 2**32, epoch))

@@ -5,6 +5,7 @@ import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
+from mxkit.data.balancing import rounds
 from mxkit.data.batching import handed_over, to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
@@ -162,8 +163,8 @@ class _Classes:
         """Draw `count` anchors, of classes with one sample only if `alone`; each sample, or class, equally often."""
         usable = np.flatnonzero(self.sizes >= (1 if alone else 2))
         if not balanced:
-            return _rounds(rng, self._sorted[np.isin(self.codes[self._sorted], usable)], count)
-        return self._members(rng, _rounds(rng, usable, count))
+            return rounds(rng, self._sorted[np.isin(self.codes[self._sorted], usable)], count)
+        return self._members(rng, rounds(rng, usable, count))
 
     def partners(self, rng: "np.random.Generator", anchors: "np.ndarray") -> "np.ndarray":
         """Draw another sample of the same class for each anchor."""
@@ -191,10 +192,3 @@ class _Classes:
 def _below(rng: "np.random.Generator", limits: "np.ndarray") -> "np.ndarray":
     """Integers from 0 to below each limit, from `random()`, whose bits are the same in all versions of NumPy."""
     return np.asarray((rng.random(len(limits)) * limits).astype(np.int64))
-
-
-def _rounds(rng: "np.random.Generator", values: "np.ndarray", count: int) -> "np.ndarray":
-    """The first `count` values of a series of random orders of all values."""
-    rounds = range(-(-count // len(values)))
-    orders = [values[rng.random(len(values)).argsort(kind="stable")] for _ in rounds]
-    return np.asarray(np.concatenate(orders)[:count])

@@ -87,17 +87,17 @@ class Samples:
     def batch(
         self, epoch: int, rows: Iterable[int], allocate: Allocate, unwanted: Callable[[], bool] = lambda: False
     ) -> Structure:
-        """Read the samples of these numbers, and write them as a batch into the arrays that `allocate` returns.
+        """Read the samples of these numbers, modulo the length, and write them as a batch into `allocate`'s arrays.
 
         Raises:
             DataError: A sample could not be read, or samples have different shapes; the text names them.
         """
-        rows = [int(row) for row in rows]
-        samples: List[Any] = []
-        for row in rows:
+        draws, size = [int(row) for row in rows], len(self.dataset)
+        rows, samples = [draw % size for draw in draws], []
+        for draw, row in zip(draws, rows):
             if unwanted():
                 raise DataError("the reading of this batch was cancelled")
-            samples.append(self._sample(epoch, row))
+            samples.append(self._sample(epoch, row, draw))
         name = type(self.dataset).__name__
         if self.batchify is None:
             try:
@@ -120,8 +120,8 @@ class Samples:
         with _LOCK, generators_kept():
             yield
 
-    def _sample(self, epoch: int, row: int) -> Any:
-        key = [self.seed, epoch, row]
+    def _sample(self, epoch: int, row: int, draw: int) -> Any:
+        key = [self.seed, epoch, draw]
         try:
             if self.draws - {FILE}:
                 _seed(pixels.seeds_of(key), self.draws)

@@ -124,6 +124,8 @@ def _missed(data: Any) -> str:
     loader = loader_parts(data)
     if loader and loader.last_batch != "keep" and len(loader.sampler) % (loader.batch_size or 1):
         return f"has last_batch={loader.last_batch!r}, which leaves out the last ones. Make it with 'keep'"
+    if getattr(data, "balance", None) is not None:
+        return "has balance, which repeats samples. Make it without"
     if getattr(data, "drop_last", False) is True:
         left = data.size - len(data) * data.batch_size if isinstance(data, EpochOrder) else None
         if left != 0:

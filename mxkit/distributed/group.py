@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.blocks import distinct, parameters_by_path
+from mxkit.core.log import LOG
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
@@ -276,11 +277,10 @@ def _leave() -> None:
         return
     error = getattr(sys, "last_value", None)
     if error is None and not group.used:
-        print(
-            f"mxkit: worker {group.rank} joined the others and made no update with them: trainer.step of Gluon trains "
-            "this worker's net alone. Use mxkit.fit, mxkit.updates or mxkit.Accumulator",
-            file=sys.stderr,
-            flush=True,
+        LOG.warning(
+            "mxkit: worker %d joined the others and made no update with them: trainer.step of Gluon trains this "
+            "worker's net alone. Use mxkit.fit, mxkit.updates or mxkit.Accumulator",
+            group.rank,
         )
     group.leave("" if error is None else _text_of(error))
 

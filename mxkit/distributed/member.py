@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from mxkit.core.log import LOG
 from mxkit.distributed.messages import BEAT, decoded, encoded, length_of, silence, watch_link
 from mxkit.distributed.process_ends import end_now
 from mxkit.errors import DistributedError
@@ -139,7 +140,7 @@ class Member:
         if "fault" in message:
             self._set_fault(str(message["fault"]))
         elif "note" in message:
-            print(f"mxkit: {self.name}: {message['note']}", file=sys.stderr, flush=True)
+            LOG.warning("mxkit: %s: %s", self.name, message["note"])
         elif "end" in message:
             self._over.set()
         elif "answers" in message:

@@ -12,6 +12,7 @@ import threading
 import traceback
 from typing import Any, Dict
 
+from mxkit.core.log import LOG
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.member import STATUS, Member
 from mxkit.distributed.messages import patience
@@ -63,7 +64,7 @@ def _serve_mxnet(role: str) -> None:
 
 def _refuse_commands(command: int, body: Any, _: Any) -> None:
     """MXNet's own function unpickles optimizers, from whoever reaches the port (T75)."""
-    print(f"mxkit: a command {command} for the server was refused", file=sys.stderr, flush=True)
+    LOG.warning("mxkit: a command %d for the server was refused", command)
 
 
 def scheduler(place: Place, listener: socket.socket, starter: int) -> None:

@@ -2,12 +2,13 @@
 
 from contextlib import suppress
 import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 import json
 import os
 from pathlib import Path
 import platform
-from typing import Any, Dict, List, Sequence
+import subprocess
+from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.core.device import is_gpu
 from mxkit.core.files import write_atomically
@@ -26,6 +27,10 @@ WORKERS = "workers.json"
 _PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
 _VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
 _PRIVATE = (SECRET, LAUNCHED)
+# Files that git does not track are not looked for: a folder of data may hold millions. No lock is taken, and no daemon
+# of file system events is started.
+_GIT = ("git", "-c", "core.fsmonitor=false", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno")
+_GIT_SECONDS = 3.0
 
 
 def record_environment(folder: Path, devices: Sequence[Any]) -> None:
@@ -77,7 +82,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         `arrays` is "np" under `npx.set_np()`, else "nd"; `memory` is in bytes; `threads` is the number of threads of
         one MXNet operator in this process, `workers` of processes that train together. `gpus` is empty unless
         `devices` has a GPU. `bits` holds the settings, when MXNet was loaded, that decide whether results are equal bit
-        for bit.
+        for bit. `distributions` are all that are installed; `git` as `git_state`.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
@@ -97,6 +102,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
             "Python": platform.python_version(),
             **packages,
         },
+        "git": git_state(Path.cwd()),
         "arrays": "np" if mx.util.is_np_array() else "nd",
         "platform": platform.platform(),
         "processor": processor_model(),
@@ -109,4 +115,35 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "workers": size(),
         "variables": {name: os.environ[name] for name in sorted(os.environ) if _is_told(name)},
         "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
+        "distributions": _installed_distributions(),
     }
+
+
+def git_state(folder: Path) -> Optional[Dict[str, Any]]:
+    """The git commit of a working folder, and whether a tracked file differs from it (`dirty`).
+
+    Returns:
+        None without git, a repository or a commit, and if git takes more than 3 seconds.
+    """
+    try:
+        done = subprocess.run(
+            _GIT, cwd=str(folder), stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    if done.returncode or not commits or commits == ["(initial)"]:
+        return None
+    return {"commit": commits[0], "dirty": any(not line.startswith("#") for line in lines)}
+
+
+def _installed_distributions() -> Dict[str, str]:
+    """Version of each installed distribution; of two of one name, of the first on the path, which is imported."""
+    found: Dict[str, str] = {}
+    for distribution in distributions():
+        with suppress(OSError, ValueError):  # a broken record of pip's
+            metadata = distribution.metadata  # read from the file at each access
+            if metadata["Name"] and metadata["Version"]:
+                found.setdefault(metadata["Name"], metadata["Version"])
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))

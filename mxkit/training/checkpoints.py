@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Type
 import warnings
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.log import LOG
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
 from mxkit.storage.directory import checkpoint_paths, interval, is_checkpoint, kept, manifests, prepare, prune
 from mxkit.storage.snapshot import Snapshot
@@ -192,6 +193,7 @@ class Checkpoints(Callback):
 
     def _write(self, snapshot: Snapshot) -> None:
         snapshot.write(self.directory)
+        LOG.info("checkpoint of step %d written to %s", snapshot.step, self.directory)
         # later ones are broken, else the run would have resumed from them
         present = [one for one in manifests(self.directory) if one.step <= snapshot.step]
         keep = kept(present, keep_last=self.keep_last, keep_best=self._best is not None, keep_every=self.keep_every)

@@ -8,6 +8,7 @@ from mxkit.core.array_kind import copy_to_cpu, of_kind
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import is_gpu
 from mxkit.core.gluon_data import loader_parts
+from mxkit.core.log import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
@@ -117,6 +118,7 @@ def restore(state: FitState, checkpoint: Checkpoint) -> None:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: {error!r}") from error
+    LOG.info("training resumed after update %d, from %s", checkpoint.step, checkpoint.path)
 
 
 def check_run(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -309,7 +311,7 @@ _THREADS = "OMP_NUM_THREADS"  # the number of threads of an operator, whoever de
 _UPDATES = "updates an epoch"
 _WORKERS = "number of workers"
 _DIGEST = "digest of train"
-_OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)
+_OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST, "balance")
 _OTHER_SAMPLES = (
     "train holds other samples than the stopped run's. A run over other data, like another fold of a "
     "cross-validation, needs another directory of checkpoints"
@@ -324,7 +326,7 @@ def _about_data(data: Any) -> Dict[str, Any]:
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
         values = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
-    values.append(fingerprint(data))
+    values += [fingerprint(data), getattr(data, "balance", None) or "none"]
     return {name: value for name, value in zip(_OF_DATA, values) if isinstance(value, (bool, int, str))}
 
 

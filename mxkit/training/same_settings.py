@@ -32,7 +32,7 @@ def facts_of_data(name: str, data: Any) -> Dict[str, Any]:
         facts["sampler"] = type(parts.sampler).__name__
     else:
         facts["number of samples"] = getattr(source, "size", getattr(source, "num_data", None))
-        facts.update((one, getattr(source, one, None)) for one in ("batch_size", "shuffle", "drop_last"))
+        facts.update((one, getattr(source, one, None)) for one in ("batch_size", "shuffle", "drop_last", "balance"))
     if hasattr(source, "__len__"):
         facts["number of batches"] = len(source)
     facts = {"class": type(data).__name__, **facts, "digest of the arrays": fingerprint(data)}

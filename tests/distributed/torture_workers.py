@@ -23,7 +23,7 @@ import numpy as np
 HERE = Path(__file__).parent
 MARK = "MXKIT_TEST_MARK"
 MOST_SECONDS = 30
-# What the output must say of each kind. Before a worker has joined the others only the launcher knows that it was killed.
+# What the output must say of each kind. Before a worker has joined the others only the launcher knows of its end.
 CAUSES = {
     "worker 0": r"worker 0 on \S+ \(process {}\) is lost|worker 0 was ended by SIGKILL",
     "worker 1": r"worker 1 on \S+ \(process {}\) is lost|worker 1 was ended by SIGKILL",

@@ -3,12 +3,15 @@
 import json
 import os
 import platform
+import subprocess
 
-from mxkit.recipe.environment import describe_environment, record_environment
+from mxkit.recipe.environment import describe_environment, git_state, record_environment
 from mxkit.recipe.run import resume_run
 from mxkit.reports.page import write_report
 from mxkit.runtime.threads import in_force
 import mxnet as mx
+import numpy as np
+import pytest
 
 
 def test_a_run_keeps_what_it_ran_on(adam):
@@ -56,3 +59,36 @@ def test_a_run_gone_on_with_elsewhere_shows_both(adam, copied, tmp_path, read_pa
     page = read_page(write_report([folder], tmp_path / "page.html"))
     assert "another machine" in page.text
     assert [one for one in page.headings if one.startswith(("At first, since", "Gone on with, since"))]
+
+
+def test_all_installed_distributions_are_kept_and_the_page_stays_short(adam, tmp_path, read_page):
+    (found,) = json.loads((adam / "environment.json").read_text())
+    assert found["distributions"]["numpy"] == np.__version__
+    assert found["distributions"]["pytest"] == pytest.__version__
+    assert "hypothesis" in found["distributions"]
+    assert "hypothesis" not in read_page(write_report([adam], tmp_path / "page.html")).text
+
+
+def test_the_commit_of_the_working_folder_and_whether_it_was_changed(tmp_path, monkeypatch):
+    def git(*words):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, cwd=str(tmp_path), check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert git_state(tmp_path) is None
+    git("init")
+    assert git_state(tmp_path) is None
+    (tmp_path / "train.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "first")
+    (tmp_path / "runs.log").write_text("not tracked")
+    assert describe_environment([mx.cpu()])["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "train.py").write_text("2")
+    assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": True}
+    # git that is missing, or hangs, stops no training
+    monkeypatch.setattr("mxkit.recipe.environment._GIT", ("sleep", "9"))
+    monkeypatch.setattr("mxkit.recipe.environment._GIT_SECONDS", 0.05)
+    assert git_state(tmp_path) is None
+    monkeypatch.setattr("mxkit.recipe.environment._GIT", ("no-such-git",))
+    assert git_state(tmp_path) is None

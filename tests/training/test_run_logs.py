@@ -150,7 +150,7 @@ def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
 
 def test_settings_of_a_run_without_a_recipe_reach_wandb(tmp_path):
     pytest.importorskip("wandb")
-    log = WandbLog("tests", name="mine", mode="offline", folder=tmp_path, updates=False)
+    log = WandbLog("tests", run_name="mine", mode="offline", folder=tmp_path, updates=False)
     run(hybrid(), log, epochs=1, seed=7)
     (records,) = wandb_records(tmp_path)
     begun = next(one.run for one in records if one.HasField("run"))

@@ -8,6 +8,7 @@ from time import sleep
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from mxkit.core.files import file_digest, flush_directory
+from mxkit.core.log import LOG
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
@@ -191,9 +192,11 @@ def read_file(
                 _publish_or_delete(part, mirror, publish)
             except _network_errors() + (WrongAnswer,) as error:
                 failures[mirror.url] = str(error)
+                LOG.info("%s failed: %s", mirror.url, error)
                 wait = _wait_after(error, resumed)
                 waits.update({} if wait is None else {mirror: wait})
                 continue
+            LOG.info("%s downloaded from %s", file.name, mirror.url)
             for each in file.mirrors:
                 with suppress(FileNotFoundError):
                     _part_of(file, folder, each).unlink()

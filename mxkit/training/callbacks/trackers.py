@@ -39,7 +39,7 @@ class WandbLog(_Tracker):
 
     Args:
         project: Project of the run.
-        name: Name of the run; None is the folder's name for a recipe, else W&B chooses.
+        run_name: Name of the run; None is the folder's name for a recipe, else W&B chooses.
         mode: "online"; "offline" writes only files, which `wandb sync` uploads later, and looks up no server;
             "disabled" does nothing. None is WANDB_MODE, or "online".
         folder: Where W&B makes its folder `wandb`. None is the run's folder for a recipe, else the current folder.
@@ -57,13 +57,13 @@ class WandbLog(_Tracker):
         self,
         project: str,
         *,
-        name: Optional[str] = None,
+        run_name: Optional[str] = None,
         mode: Optional[Literal["online", "offline", "disabled"]] = None,
         folder: Union[None, str, Path] = None,
         updates: bool = True,
     ) -> None:
         super().__init__(updates)
-        self.project, self.name, self.mode, self.folder = project, name, mode, folder
+        self.project, self.run_name, self.mode, self.folder = project, run_name, mode, folder
         self._run: Any = None
 
     def begin(self, state: FitState, settings: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class WandbLog(_Tracker):
             Path(folder).mkdir(parents=True, exist_ok=True)  # wandb would take another one
         self._run = wandb.init(
             project=self.project,
-            name=self.name or (of_recipe and of_recipe.name),
+            name=self.run_name or (of_recipe and of_recipe.name),
             mode=self.mode,
             dir=None if folder is None else str(folder),
             config=dict(settings),
@@ -110,7 +110,7 @@ class MLflowLog(_Tracker):
 
     Args:
         experiment: Name of the experiment, which is made if it does not exist.
-        name: Name of the run; None is the folder's name for a recipe, else MLflow chooses.
+        run_name: Name of the run; None is the folder's name for a recipe, else MLflow chooses.
         tracking_uri: The store, like "sqlite:///mlflow.db" or "http://localhost:5000"; None is MLFLOW_TRACKING_URI, or
             MLflow's default.
         updates: Also log the loss, the learning rate and (with `clip_norm`) the gradient's norm of each update, once
@@ -127,12 +127,12 @@ class MLflowLog(_Tracker):
         self,
         experiment: str,
         *,
-        name: Optional[str] = None,
+        run_name: Optional[str] = None,
         tracking_uri: Optional[str] = None,
         updates: bool = True,
     ) -> None:
         super().__init__(updates)
-        self.experiment, self.name, self.tracking_uri = experiment, name, tracking_uri
+        self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
         self._client: Any = None
         self._written: Dict[bool, int] = {}
 
@@ -145,7 +145,7 @@ class MLflowLog(_Tracker):
                 steps = [one.step for one in client.get_metric_history(self.id, key)]
                 self._written[of_updates] = max(steps, default=-1)
             return
-        name = self.name or (None if self.recipe_run is None else self.recipe_run.folder.name)
+        name = self.run_name or (None if self.recipe_run is None else self.recipe_run.folder.name)
         self.id = run = str(client.create_run(self._experiment_id(), run_name=name).info.run_id)
         parameters = [
             require("mlflow.entities", "mlflow").Param(name, str(value)[:_LETTERS]) for name, value in settings.items()

@@ -1,0 +1,133 @@
+"""Classes of unequal sizes: weights as scikit-learn's, and orders with each class equally often."""
+
+from batches import assert_same, read
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxkit
+from mxkit.data import ArrayLoader, DatasetLoader, class_weights
+from mxkit.errors import DataError, EmptyDataError
+import mxnet as mx
+import numpy as np
+import pytest
+from sharing import examples
+from sklearn.utils.class_weight import compute_class_weight
+
+LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(np.array)
+ORDERS_OF_SEED_7 = [[3, 6, 2, 5, 6, 1, 4], [6, 2, 5, 3, 5, 1, 6]]
+KINDS = {
+    "arrays": lambda labels, **options: ArrayLoader(np.arange(len(labels)), labels, balance=labels, **options),
+    "dataset": lambda labels, **options: DatasetLoader(
+        list(zip(np.arange(len(labels)), labels)), balance=[f"class {one}" for one in labels], draws=(), **options
+    ),
+}
+
+
+@settings(max_examples=examples(200))
+@given(labels=LABELS)
+def test_class_weights_are_those_of_scikit_learn(labels):
+    classes = np.unique(labels)
+    expected = compute_class_weight("balanced", classes=classes, y=labels)
+    np.testing.assert_allclose([class_weights(labels)[one] for one in classes], expected)
+    assert class_weights(mx.nd.array(labels)) == class_weights(labels)
+    np.testing.assert_allclose(np.mean([class_weights(labels)[one] for one in labels]), 1)
+
+
+@settings(max_examples=examples(200))
+@given(
+    kind=st.sampled_from(sorted(KINDS)), labels=LABELS, batch_size=st.integers(1, 9), seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 1000), shares=st.integers(1, 3), data=st.data(),
+)  # fmt: skip
+def test_each_class_and_each_of_its_samples_occurs_equally_often(kind, labels, batch_size, seed, epoch, shares, data):
+    def loader(share=0, of=1):
+        made = KINDS[kind](labels, batch_size=batch_size, shuffle=True, seed=seed)
+        made.epoch, made.share = epoch, (share, of)
+        return made
+
+    batches = read(loader())
+    numbers, classes = (np.concatenate(parts) for parts in zip(*batches))
+    np.testing.assert_array_equal(labels[numbers.astype(int)], classes)
+    assert len(numbers) == len(labels)
+    counts = [np.count_nonzero(classes == one) for one in np.unique(labels)]
+    assert max(counts) - min(counts) <= 1
+    for one in np.unique(labels):
+        of_samples = np.bincount(numbers.astype(int), minlength=len(labels))[labels == one]
+        assert of_samples.max() - of_samples.min() <= 1
+    again, skipped = loader(), data.draw(st.integers(0, len(batches)))
+    again.skip(skipped)
+    assert_same(read(again), batches[skipped:])
+    whole = loader(0, shares).order(epoch)
+    parts = [[y for _, y in read(loader(share, shares))] for share in range(shares)]
+    cuts = [np.array_split(whole[start : start + batch_size * shares], shares) for start in
+            range(0, len(whole), batch_size * shares)]  # fmt: skip
+    for share in range(shares):
+        expected = [labels[cut[share]] for cut in cuts if len(cut[share])]
+        assert list(map(list, parts[share])) == list(map(list, expected))
+
+
+def test_orders_differ_between_epochs_and_seeds_and_are_fixed_for_good():
+    def orders(seed):
+        loader = ArrayLoader(np.arange(7.0), None, 7, shuffle=True, seed=seed, balance=[0, 0, 0, 0, 0, 1, 1])
+        return [loader.order(epoch).tolist() for epoch in (0, 1)]
+
+    assert orders(7) == ORDERS_OF_SEED_7
+    assert len({str(order) for seed in (7, 8) for order in orders(seed)}) == 4
+
+
+def test_a_repeated_sample_draws_other_random_numbers_with_all_workers():
+    def batches(workers):
+        return read(DatasetLoader(
+            [(np.zeros(1), y) for y in (0, 0, 0, 0, 0, 1)], 6, shuffle=True, seed=1, workers=workers,
+            transform=lambda x, rng: x + rng.random(), balance=[0, 0, 0, 0, 0, 1],
+        ))  # fmt: skip
+
+    ((x, y),) = batches(0)
+    assert len(set(x[y == 1].ravel().tolist())) == 3
+    assert_same(batches("thread:2"), [(x, y)])
+    assert_same(batches("process:1"), [(x, y)])
+
+
+def test_a_run_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path):
+    x, y = np.random.RandomState(0).rand(40, 3), np.repeat([0, 1], [34, 6])
+
+    def weights(folder, resume=False, stop=None, **limits):
+        net = mx.gluon.nn.Dense(2, in_units=3)
+        net.initialize(mx.init.One())
+        data = ArrayLoader(x, y, 4, shuffle=True, seed=5, balance=limits.pop("balance", y))
+
+        def interrupt(state, update):
+            if update.step == stop:
+                raise KeyboardInterrupt
+
+        mxkit.fit(
+            net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}), epochs=3,
+            progress=False, checkpoint=folder, resume=resume,
+            callbacks=[mxkit.callbacks.LambdaCallback(on_update=interrupt)],
+        )  # fmt: skip
+        return net.weight.data().asnumpy()
+
+    expected = weights(tmp_path / "whole")
+    weights(tmp_path / "cut", stop=13)
+    np.testing.assert_array_equal(weights(tmp_path / "cut", resume=True), expected)
+    weights(tmp_path / "other", stop=13)
+    with pytest.warns(mxkit.errors.CheckpointWarning, match="balance was"):
+        weights(tmp_path / "other", resume=True, balance=None)
+
+
+def test_wrong_arguments():
+    x = np.arange(4.0)
+    with pytest.raises(ValueError, match="ArrayLoader: balance draws a new order for each epoch: pass shuffle=True"):
+        ArrayLoader(x, x, 2, balance=x)
+    with pytest.raises(DataError, match="ArrayLoader: balance: expected a class for each of 4 samples; received 3"):
+        ArrayLoader(x, x, 2, shuffle=True, balance=[0, 1, 1])
+    with pytest.raises(DataError, match="balance: sample 2 has the class NaN"):
+        ArrayLoader(x, x, 2, shuffle=True, balance=[0, 1, np.nan, 1])
+    with pytest.raises(DataError, match=r"labels: expected shape \(N,\), a class for each sample; received \(2, 2\)"):
+        class_weights(np.eye(2))
+    for labels in (["a", "b"], [0.5, 1], [-1, 0]):
+        with pytest.raises(DataError, match="expected class numbers from 0"):
+            class_weights(labels)
+    with pytest.raises(EmptyDataError, match="class_weights: labels: there is no sample"):
+        class_weights([])
+    net = mxkit.models.mlp(2)
+    with pytest.raises(DataError, match="has balance, which repeats samples"):
+        mxkit.evaluate(net, ArrayLoader(x[:, None], x > 1, 2, shuffle=True, balance=x > 1), loss="softmax_ce")
