@@ -270,7 +270,7 @@ def loaded_after(statement, names):
     return json.loads(done.stdout)
 
 
-HEAVY = ["gluoncv", "matplotlib", "typer", "pydantic", "onnxruntime", "safetensors", "torch", "tensorboardX"]
+HEAVY = ["gluoncv", "matplotlib", "typer", "pydantic", "onnxruntime", "safetensors", "torch", "tensorboardX", "optuna"]
 
 
 def test_import_mxkit_loads_nothing_heavy():

@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
     "tensorboardX": "tensorboardx",
 }
 # Asked for by extras, of which a user takes one or none.
-OPTIONAL = {"mxnet", "tensorboardx", "scikit-learn", "safetensors", "onnx", "onnxruntime", "torch"}
+OPTIONAL = {"mxnet", "tensorboardx", "optuna", "scikit-learn", "safetensors", "onnx", "onnxruntime", "torch"}
 # MXNet's own need, which pip leaves out with --no-deps.
 OF_MXNET = {"graphviz"}
 

@@ -15,6 +15,7 @@ from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
+from mxkit.cli.sweeps import sweep
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
@@ -187,6 +188,7 @@ def schema() -> None:
 
 
 for _command in (
+    sweep,
     cli_runs.evaluate,
     predict,
     cli_runs.layers,

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 import json
 from pathlib import Path
-from typing import Any, ContextManager, Dict, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -24,6 +24,7 @@ from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
 
@@ -107,15 +108,16 @@ def new_run(
     *,
     overrides: Sequence[str] = (),
     output: Union[str, Path] = "runs",
+    name: Optional[str] = None,
 ) -> PreparedRun:
-    """The first half of `run_recipe`: everything before the training."""
+    """The first half of `run_recipe`: everything before the training; `name` is as for `RunFolder.create`."""
     recipe = load_recipe(recipe, overrides)
     results = _prepared(recipe, overrides)
     group = current()
     if group is None:
-        folder = RunFolder.create(recipe, output)
+        folder = RunFolder.create(recipe, output, name)
     else:  # of all workers only the first one writes there
-        made = str(RunFolder.create(recipe, output).path.absolute()) if group.rank == 0 else None
+        made = str(RunFolder.create(recipe, output, name).path.absolute()) if group.rank == 0 else None
         folder = RunFolder(group.gather("the folder of the run", made)[0])
     return PreparedRun(recipe, folder, results, is_new=True, is_changed=False)
 
@@ -212,8 +214,8 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     return results
 
 
-def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
-    """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
+def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True, callbacks: Sequence[Callback] = ()) -> Run:
+    """The second half of `run_recipe` and `resume_run`: train, with `callbacks` after the recipe's, and evaluate."""
     recipe, folder, results, is_new, is_changed = prepared
     results["folder"] = folder.path
     earlier = checkpoint_paths(folder.checkpoints)
@@ -221,7 +223,7 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
         with _threads_of(recipe):
-            history = _fit(recipe, prepared, progress)
+            history = _fit(recipe, prepared, progress, callbacks)
     except Exception:
         if rank() == 0:
             if is_new:
@@ -253,7 +255,7 @@ def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Pat
 
 
 @under_switches
-def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str]) -> History:
+def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], more: Sequence[Callback] = ()) -> History:
     _, folder, results, _, is_changed = prepared
 
     def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
@@ -262,7 +264,7 @@ def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str]) -> H
         record_facts(folder.path, recipe, prepared.data)
 
     planned = fit_call(recipe, prepared.data)
-    callbacks = [*planned.named.get("callbacks", []), Call(Recorder, (folder, at_begin))]
+    callbacks = [*planned.named.get("callbacks", []), *more, Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
     history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
     return history

@@ -5,5 +5,6 @@ from .learning_rate import LearningRate as LearningRate
 from .learning_rate import Plateau as Plateau
 from .logs import CSVLog as CSVLog
 from .logs import TensorBoardLog as TensorBoardLog
+from .pruning import OptunaPruning as OptunaPruning
 from .stopping import EarlyStopping as EarlyStopping
 from .stopping import TimeLimit as TimeLimit
