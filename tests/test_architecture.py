@@ -271,7 +271,7 @@ def loaded_after(statement, names):
 
 
 HEAVY = ["gluoncv", "matplotlib", "typer", "pydantic", "onnxruntime", "safetensors", "torch"]
-HEAVY += ["tensorboardX", "wandb", "mlflow"]
+HEAVY += ["tensorboardX", "wandb", "mlflow", "optuna"]
 
 
 def test_import_mxkit_loads_nothing_heavy():

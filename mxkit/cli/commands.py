@@ -17,6 +17,7 @@ from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
 import mxkit.cli.runs as cli_runs
 from mxkit.cli.starting_project import init
+from mxkit.cli.sweeps import sweep
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
@@ -194,6 +195,7 @@ def schema() -> None:
 
 
 for _command in (
+    sweep,
     cli_runs.evaluate,
     predict,
     cli_runs.layers,

@@ -30,6 +30,8 @@ from pydantic import TypeAdapter
 from typing_extensions import Literal
 
 STATE = "state.json"
+# In the folder of a sweep, which has the folders of its trials.
+SWEEP = "sweep.db"
 State = Literal["running", "finished", "stopped", "failed"]
 
 
@@ -102,16 +104,23 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @classmethod
-    def create(cls, recipe: Recipe, output: Union[str, Path]) -> "RunFolder":
-        """Make `output/<recipe>-<time>/` with the resolved recipe in it; an existing folder is never reused."""
+    def create(cls, recipe: Recipe, output: Union[str, Path], name: Optional[str] = None) -> "RunFolder":
+        """Make a run's folder with the resolved recipe in it.
+
+        Args:
+            recipe: The recipe.
+            output: The folder in which it is made.
+            name: Its name; it may exist without a recipe. None makes `<recipe>-<time>`, which is never reused.
+        """
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        for path in _numbered(Path(output) / f"{recipe.name}-{stamp}"):
+        first = Path(output) / (name or f"{recipe.name}-{stamp}")
+        for path in _numbered(first) if name is None else [first]:
             with suppress(FileExistsError):
                 path.mkdir(parents=True)
                 break
         folder = cls(path)
-        folder.write_recipe(recipe)
         write_state(path, "running")
+        folder.write_recipe(recipe)
         folder.log(
             f"mxkit {__version__}, MXNet {mx.__version__}, NumPy {np.__version__}, "
             f"Python {platform.python_version()}, {platform.platform()}"

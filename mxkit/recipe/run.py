@@ -25,6 +25,7 @@ from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.run_log import RunLog
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
@@ -109,15 +110,16 @@ def new_run(
     *,
     overrides: Sequence[str] = (),
     output: Union[str, Path] = "runs",
+    name: Optional[str] = None,
 ) -> PreparedRun:
-    """The first half of `run_recipe`: everything before the training."""
+    """The first half of `run_recipe`: everything before the training; `name` is as for `RunFolder.create`."""
     recipe = load_recipe(recipe, overrides)
     results = _prepared(recipe, overrides)
     group = current()
     if group is None:
-        folder = RunFolder.create(recipe, output)
+        folder = RunFolder.create(recipe, output, name)
     else:  # of all workers only the first one writes there
-        made = str(RunFolder.create(recipe, output).path.absolute()) if group.rank == 0 else None
+        made = str(RunFolder.create(recipe, output, name).path.absolute()) if group.rank == 0 else None
         folder = RunFolder(group.gather("the folder of the run", made)[0])
     return PreparedRun(recipe, folder, results, is_new=True, is_changed=False)
 
@@ -219,6 +221,7 @@ def train_run(
     *,
     progress: Union[bool, str] = True,
     report: Optional[Callable[[Sequence[Path]], Any]] = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """The second half of `run_recipe` and `resume_run`: train, and evaluate.
 
@@ -226,9 +229,10 @@ def train_run(
         prepared: The run.
         progress: As for `fit`.
         report: Writes the report into the folders of runs; called only for callbacks that attach it.
+        callbacks: They come after the recipe's.
     """
     with closed_logs() as logs:
-        run = _train_run(prepared, progress, logs)
+        run = _train_run(prepared, progress, logs, callbacks)
         if logs and not rank():
             if report is not None:
                 report([run.folder])
@@ -237,7 +241,9 @@ def train_run(
     return run
 
 
-def _train_run(prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog]) -> Run:
+def _train_run(
+    prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog], callbacks: Sequence[Callback]
+) -> Run:
     recipe, folder, results, is_new, is_changed = prepared
     results["folder"] = folder.path
     earlier = checkpoint_paths(folder.checkpoints)
@@ -245,7 +251,7 @@ def _train_run(prepared: PreparedRun, progress: Union[bool, str], logs: List[Run
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
         with _threads_of(recipe):
-            history = _fit(recipe, prepared, progress, logs)
+            history = _fit(recipe, prepared, progress, logs, callbacks)
     except Exception:
         if rank() == 0:
             if is_new:
@@ -277,7 +283,9 @@ def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Pat
 
 
 @under_switches
-def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog]) -> History:
+def _fit(
+    recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog], more: Sequence[Callback]
+) -> History:
     _, folder, results, _, is_changed = prepared
 
     def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
@@ -288,7 +296,7 @@ def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], logs
     planned = fit_call(recipe, prepared.data)
     made = value_of(planned.named.get("callbacks", []), results)
     logs += logs_among(made, recipe, folder)
-    callbacks = [*made, Call(Recorder, (folder, at_begin))]
+    callbacks = [*made, *more, Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
     history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
     return history

@@ -1,7 +1,7 @@
 """The scores of a recipe's net: the calls that compute them, and their lines of text."""
 
 import math
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from mxkit.data.splits import Splits
 from mxkit.losses.distances import pair_accuracy, triplet_accuracy
@@ -75,6 +75,17 @@ def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[
 
 def _labels(pairs: Any) -> Any:
     return np.concatenate([same.asnumpy() for _, same in pairs])
+
+
+def best_row(rows: Sequence[Mapping[str, Any]], column: str, mode: str) -> Optional[Mapping[str, Any]]:
+    """The row of a history with the best finite number in a column; None if there is none.
+
+    >>> best_row([{"epoch": 1, "valid_loss": 0.5}, {"epoch": 2, "valid_loss": None}], "valid_loss", "min")["epoch"]
+    1
+    """
+    kinds = (int, float)
+    finite = [row for row in rows if isinstance(row.get(column), kinds) and math.isfinite(row[column])]
+    return (max if mode == "max" else min)(finite, key=lambda row: row[column], default=None)
 
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:

@@ -2,12 +2,12 @@
 
 from contextlib import suppress
 import json
-import math
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.errors import RecipeError, unknown_name
-from mxkit.recipe.scores import null_for_nan
+from mxkit.recipe.folder import SWEEP
+from mxkit.recipe.scores import best_row, null_for_nan
 from mxkit.reports.comparing import best_column
 from mxkit.reports.run_files import RunFiles, is_number, read_run
 from mxkit.training.history import fixed
@@ -19,7 +19,7 @@ class ListedRun(NamedTuple):
     """One run of a folder of runs.
 
     Attributes:
-        name: Name of the folder.
+        name: Name of the folder; of a sweep's trial with the sweep's, `sweep-digits/trial-0003`.
         started: When the folder was made, or an empty string.
         state: "finished", "stopped", "failed", "running?", "unknown" or "broken".
         reason: Reason of the state, or an empty string.
@@ -45,7 +45,7 @@ class ListedRun(NamedTuple):
 
 
 def list_runs(directory: Union[str, Path] = "runs", *, sort: str = "started") -> List[ListedRun]:
-    """List the runs in a folder, broken ones included.
+    """List the runs in a folder, broken ones and the trials of sweeps included.
 
     Args:
         directory: A folder with the folders of runs, or the folder of one run.
@@ -63,15 +63,23 @@ def list_runs(directory: Union[str, Path] = "runs", *, sort: str = "started") ->
     directory = Path(directory)
     if not directory.is_dir():
         raise RecipeError(f"{directory} is no folder; expected one that holds runs, as `mxkit train` makes them")
-    folders = [directory] if (directory / "recipe.yaml").is_file() else sorted(directory.iterdir())
-    runs = [_listed(read_run(path)) for path in folders if path.is_dir() and not path.name.startswith(".")]
-    return _sorted(runs, sort)
+    folders = [directory] if (directory / "recipe.yaml").is_file() else _folders(directory)
+    return _sorted([_listed(read_run(path), directory) for path in folders], sort)
 
 
-def _listed(run: RunFiles) -> ListedRun:
+def _folders(directory: Path) -> List[Path]:
+    """Folders of runs; in the place of a sweep's folder those of its trials."""
+    folders = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    nested = [_folders(path) if (path / SWEEP).is_file() else [path] for path in folders]
+    return [path for paths in nested for path in paths]
+
+
+def _listed(run: RunFiles, directory: Path) -> ListedRun:
     state, last = run.state, run.rows[-1] if run.rows else {}
     return ListedRun(
-        name=run.name,
+        name=run.name
+        if run.path.parent == directory or run.path == directory
+        else f"{run.path.parent.name}/{run.name}",
         started=run.started,
         state=state.word,
         reason=state.reason,
@@ -94,11 +102,8 @@ def _size(folder: Path) -> int:
 
 def _best(run: RunFiles) -> Optional[Dict[str, Any]]:
     column, mode = best_column(run) or ("valid_loss", "min")
-    rows = [row for row in run.rows if is_number(row.get(column)) and math.isfinite(row[column])]
-    if not rows:
-        return None
-    row = (max if mode == "max" else min)(rows, key=lambda one: one[column])
-    return {"column": column, "value": row[column], "epoch": row["epoch"]}
+    row = best_row(run.rows, column, mode)
+    return None if row is None else {"column": column, "value": row[column], "epoch": row["epoch"]}
 
 
 def _sorted(runs: Sequence[ListedRun], sort: str) -> List[ListedRun]:

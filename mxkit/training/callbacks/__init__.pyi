@@ -4,6 +4,7 @@ from .lambdas import LambdaCallback as LambdaCallback
 from .learning_rate import LearningRate as LearningRate
 from .learning_rate import Plateau as Plateau
 from .logs import CSVLog as CSVLog
+from .pruning import OptunaPruning as OptunaPruning
 from .stopping import EarlyStopping as EarlyStopping
 from .stopping import TimeLimit as TimeLimit
 from .tensorboard_log import TensorBoardLog as TensorBoardLog

@@ -1,0 +1,138 @@
+"""The ranges of a sweep: what `--set KEY=RANGE` of `mxkit sweep` means."""
+
+from itertools import accumulate
+import re
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.errors import RecipeError
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.schema import Recipe
+
+FORMS = (
+    "0.1..0.5 (a number between), log:1e-4..1e-1 (the same, evenly over orders of magnitude), 16..256 (a whole number; "
+    "log:16..256), sgd,adam (one of these). Quote a value that has a comma itself: 'devices=\"gpu:0,2\"'"
+)
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
+# `../photos` is a path
+_RANGE_LIKE = re.compile(r"log:|[-+]?[\d.]+[^/]*\.\.")
+
+
+class Range(NamedTuple):
+    """The values that a sweep tries for one key.
+
+    Attributes:
+        key: Dotted path in the recipe.
+        text: The range as it was written.
+        low: Lowest number; None for choices.
+        high: Highest number; None for choices.
+        log: Whether numbers are drawn evenly over orders of magnitude.
+        choices: Values as YAML; empty for numbers.
+    """
+
+    key: str
+    text: str
+    low: Any = None
+    high: Any = None
+    log: bool = False
+    choices: Tuple[str, ...] = ()
+
+    @property
+    def tried(self) -> Tuple[str, ...]:
+        """Both ends, or all choices, as YAML."""
+        return self.choices or (repr(self.low), repr(self.high))
+
+    def suggest(self, trial: Any) -> str:
+        """The value of an Optuna trial as YAML; it is chosen now unless the trial has one."""
+        if self.choices:
+            return str(trial.suggest_categorical(self.key, self.choices))
+        suggest = trial.suggest_int if isinstance(self.low, int) else trial.suggest_float
+        return repr(suggest(self.key, self.low, self.high, log=self.log))
+
+
+def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
+    """Split the settings of a sweep into those with one value and those with a range.
+
+    Raises:
+        RecipeError: A range has another form, a key is given twice, or there is no range.
+
+    >>> read_ranges(["epochs=2", "optimizer.name=sgd,adam", "optimizer.learning_rate=log:1e-4..1e-1"])[1][0].choices
+    ('sgd', 'adam')
+    """
+    fixed: List[str] = []
+    ranges: List[Range] = []
+    for setting in settings:
+        found = _read(setting)
+        if found is None:
+            fixed.append(setting)
+        elif any(found.key == one.key for one in ranges):
+            raise RecipeError(f"--set {setting!r}: {found.key} has a range already; give it once")
+        else:
+            ranges.append(found)
+    if not ranges:
+        raise RecipeError(f"nothing to try: no --set has a range; received {list(settings)}; expected KEY={FORMS}")
+    return fixed, ranges
+
+
+def _read(setting: str) -> Optional[Range]:
+    key, _, text = setting.partition("=")
+    key, text = key.strip(), text.strip()
+    match = _RANGE.fullmatch(text)
+    if match:
+        log, ends = bool(match[1]), (match[2], match[3])
+        whole = all(re.fullmatch(r"[-+]?\d+", one) for one in ends)
+        low, high = (int(one) if whole else float(one) for one in ends)
+        wrong = "the first number must be below the second" if not low < high else ""
+        wrong = wrong or ("log: needs numbers above 0" if log and low <= 0 else "")
+        if wrong:
+            raise RecipeError(f"--set {setting!r}: {key}: {wrong}; received {text!r}; expected {FORMS}")
+        return Range(key, text, low, high, log)
+    if _RANGE_LIKE.match(text):
+        raise RecipeError(f"--set {setting!r}: {key}: no range; received {text!r}; expected {FORMS}")
+    choices = _split(text)
+    if len(choices) < 2:
+        return None
+    if "" in choices or len(set(choices)) < len(choices):
+        raise RecipeError(f"--set {setting!r}: {key}: a choice is empty or given twice; expected {FORMS}")
+    return Range(key, text, choices=tuple(choices))
+
+
+def _split(text: str) -> List[str]:
+    """Split at commas outside of brackets and quotes.
+
+    >>> _split("[16, 8],[32]"), _split("'a,b'"), _split("don't, do")
+    (['[16, 8]', '[32]'], ["'a,b'"], ["don't", 'do'])
+    """
+    # a quote opens a text only where a value begins
+    parts = re.findall(r"""(?<![\w.])"[^"]*"|(?<![\w.])'[^']*'|.""", text, re.DOTALL)
+    depths = accumulate((one in "[{") - (one in "]}") if len(one) == 1 else 0 for one in parts)
+    split = "".join("\0" if one == "," and not depth else one for one, depth in zip(parts, depths))
+    return [one.strip() for one in split.split("\0")]
+
+
+def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> Recipe:
+    """Load the recipe with each end of each range.
+
+    Args:
+        recipe: As for `load_recipe`.
+        fixed: Settings with one value.
+        ranges: The ranges.
+
+    Returns:
+        The recipe with the first value of each range.
+
+    Raises:
+        RecipeError: A key is unknown, or an end is refused; the text has the recipe's own.
+    """
+    first = [f"{one.key}={one.tried[0]}" for one in ranges]
+    loaded = []
+    for number, one in enumerate(ranges):
+        for value in one.tried[1:] if number else one.tried:
+            chosen = [*first[:number], f"{one.key}={value}", *first[number + 1 :]]
+            try:
+                loaded.append(load_recipe(recipe, [*fixed, *chosen]))
+            except RecipeError as error:
+                raise RecipeError(
+                    f"{error}\n  tried for --set {f'{one.key}={one.text}'!r}; a range is {FORMS}"
+                ) from error
+    return loaded[0]

@@ -1,0 +1,274 @@
+"""Sweeps: runs of one recipe whose values Optuna chooses, by any number of processes."""
+
+from contextlib import ExitStack, contextmanager, suppress
+import fcntl
+import math
+import os
+from pathlib import Path
+import re
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from mxkit.core.extras import require
+from mxkit.errors import MxkitError, NonFiniteError, RecipeError
+from mxkit.recipe.building import has_samples
+from mxkit.recipe.changed_keys import differences
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.folder import SWEEP
+from mxkit.recipe.ranges import check_ranges, read_ranges
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import new_run, stopped_run, train_run
+from mxkit.recipe.schema import Name, Recipe
+from mxkit.recipe.scores import best_row
+from mxkit.training.callbacks.pruning import OptunaPruning
+from mxkit.training.state import FitState
+import numpy as np
+
+# Seconds that a process waits while another one writes.
+_WAIT = 120
+_STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running?"}
+
+
+class SweepTrial(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+        name: Name of its folder.
+        state: "finished", "pruned", "failed", or "running?" for a trial that is training or was killed.
+        value: Best value of the sweep's column; of a pruned trial the last one; None if there is none.
+        epoch: The epoch of the best value, or None.
+        chosen: The values of the keys: numbers, or choices as YAML.
+        reason: Why it was pruned or failed, or an empty string.
+    """
+
+    name: str
+    state: str
+    value: Optional[float]
+    epoch: Optional[int]
+    chosen: Dict[str, Any]
+    reason: str
+
+
+class Sweep:
+    """A sweep in its folder, open in `with`: `sweep.db` for Optuna, `sweep.lock`, a run's folder for each trial.
+
+    A process holds the lock of byte 0 while it chooses a trial, and that of byte N+1 while it trains trial N; the
+    system takes both from a process that dies. A trial that Optuna calls running and whose lock is free was killed:
+    the next process resumes it.
+
+    Args:
+        recipe: A YAML file, or the name of a shipped recipe.
+        settings: `KEY=VALUE`, and `KEY=RANGE` at least once.
+        output: The folder in which the sweep's folder is made.
+        name: Name of the sweep's folder; None makes `sweep-<recipe>`. An existing sweep is joined.
+        seed: Seed of the choices; the seed of each training is the recipe's.
+        prune: Whether trials end early that are worse than the median of those before.
+
+    Attributes:
+        folder: The folder.
+        column: The column of the history that is compared: the recipe's `keep_best`, else valid_loss.
+        mode: "min" or "max".
+
+    Raises:
+        RecipeError: The recipe or a range has a mistake, the data has no validation part, or the sweep of this name has
+            another recipe or other ranges.
+        ImportError: Optuna is not installed.
+    """
+
+    def __init__(
+        self,
+        recipe: str,
+        settings: Sequence[str],
+        *,
+        output: Union[str, Path] = "runs",
+        name: Optional[str] = None,
+        seed: int = 0,
+        prune: bool = False,
+    ) -> None:
+        self._optuna = require("optuna", "sweep")
+        self._recipe, self._seed = recipe, seed
+        self._fixed, self._ranges = read_ranges(settings)
+        base = check_ranges(recipe, self._fixed, self._ranges)
+        self.column, self.mode = base.checkpoints.keep_best or ("valid_loss", "min")
+        if self.column.startswith("valid_") and not has_samples(load_data(base).valid):
+            raise RecipeError(
+                f"recipe {base.name}: trials are compared by {self.column}, and the data has no validation part; "
+                "add one, or set checkpoints.keep_best=[train_loss,min]"
+            )
+        name = f"sweep-{base.name}" if name is None else name
+        if not re.match(Name, name):
+            raise RecipeError(f"name of the sweep: expected letters, digits and -_. only; received {name!r}")
+        self.folder = Path(output) / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opened:
+            self._locks = opened.enter_context((self.folder / "sweep.lock").open("a+b"))
+            with self._choosing():
+                self._study = self._open(prune, opened)
+                self._join(base)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> "Sweep":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._opened.close()
+
+    def _open(self, prune: bool, opened: ExitStack) -> Any:
+        optuna = self._optuna
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{(self.folder / SWEEP).absolute()}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
+        )
+        opened.callback(storage.engine.dispose)
+        opened.callback(storage.remove_session)
+        return optuna.create_study(
+            storage=storage,
+            study_name="sweep",
+            direction={"min": "minimize", "max": "maximize"}[self.mode],
+            pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+
+    def _join(self, base: Recipe) -> None:
+        """Refuse to add trials that cannot be compared with those of the sweep."""
+        ranges = {one.key: one.text for one in self._ranges}
+        known = self._study.user_attrs.get("sweep")
+        if known is None:
+            self._study.set_user_attr("sweep", {"recipe": base.model_dump(mode="json"), "ranges": ranges})
+            return
+        changed = [
+            f"{key}: {known['ranges'].get(key, 'no range')} -> {ranges.get(key, 'no range')}"
+            for key in dict.fromkeys([*known["ranges"], *ranges])
+            if known["ranges"].get(key) != ranges.get(key)
+        ] or differences(load_recipe(known["recipe"]), load_recipe(base.model_dump(mode="json")))
+        if changed:
+            raise RecipeError(
+                f"{self.folder} is a sweep of other settings: {'; '.join(changed)}. Repeat its own to go on with it, "
+                "or give the new one a name: --name NAME"
+            )
+
+    @contextmanager
+    def _choosing(self) -> Iterator[None]:
+        fcntl.lockf(self._locks, fcntl.LOCK_EX, 1, 0, os.SEEK_SET)
+        try:
+            yield
+        finally:
+            self._release(-1)
+
+    def _take(self, number: int) -> bool:
+        with suppress(BlockingIOError, PermissionError):  # POSIX allows both for a lock that is not free
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number + 1, os.SEEK_SET)
+            return True
+        return False
+
+    def _release(self, number: int) -> None:
+        fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, number + 1, os.SEEK_SET)
+
+    def run(self, trials: int, *, progress: Union[bool, str] = True, notify: Callable[[str], None] = print) -> None:
+        """Train until the sweep has this many trials, those of other processes, pruned and failed ones included.
+
+        Args:
+            trials: Number of trials.
+            progress: As for `fit`.
+            notify: Receives a line before each trial, and after one that failed.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the next `run` resumes the trial.
+        """
+        while True:
+            trial = self._next(trials)
+            if trial is None:
+                return
+            # values of an earlier process stay; it may have been killed between two of them
+            chosen = [f"{one.key}={one.suggest(trial)}" for one in self._ranges]
+            notify(f"trial {trial.number + 1} of {trials}: {', '.join(chosen)}")
+            try:
+                self._train(trial, chosen, progress, notify)
+            finally:
+                self._release(trial.number)
+
+    def _next(self, trials: int) -> Any:
+        """A trial of a killed process, or a new one; None if there is nothing to do."""
+        with self._choosing():
+            known = self._study.get_trials(deepcopy=False)
+            for one in known:
+                if one.state.name == "RUNNING" and self._take(one.number):
+                    # it may have ended since it was read
+                    if self._study.get_trials(deepcopy=False)[one.number].state.name == "RUNNING":
+                        self._sample_for(one.number)
+                        return self._optuna.trial.Trial(self._study, one._trial_id)
+                    self._release(one.number)
+            if len(known) >= trials:
+                return None
+            self._sample_for(len(known))
+            trial = self._study.ask()
+            self._take(trial.number)
+            return trial
+
+    def _sample_for(self, number: int) -> None:
+        # a seed of its own for each trial: processes with one seed would choose the same values
+        seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
+
+    def _train(self, trial: Any, chosen: List[str], progress: Union[bool, str], notify: Callable[[str], None]) -> None:
+        path, report = self.folder / f"trial-{trial.number:04}", _Report(trial, self.column)
+        try:
+            if (path / "recipe.yaml").is_file():
+                prepared = stopped_run(path)
+            else:
+                prepared = new_run(self._recipe, overrides=[*self._fixed, *chosen], output=self.folder, name=path.name)
+            history = train_run(prepared, progress=progress, callbacks=[report]).history
+        except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
+            diverged = isinstance(error, NonFiniteError)
+            self._end(trial, "PRUNED" if diverged else "FAIL", str(error))
+            notify(f"trial {trial.number + 1} {'diverged' if diverged else 'failed'}: {error}")
+            return
+        stopped = history.stopped or ""
+        if stopped.startswith("KeyboardInterrupt"):
+            raise KeyboardInterrupt
+        row = best_row(history, self.column, self.mode)
+        if row is None or report.pruned:
+            self._end(trial, "PRUNED", report.pruned or stopped or f"{self.column} was never a finite number")
+            return
+        trial.set_user_attr("epoch", row["epoch"])
+        self._study.tell(trial, row[self.column])
+
+    def _end(self, trial: Any, state: str, reason: str) -> None:
+        trial.set_user_attr("reason", reason)
+        self._study.tell(trial, state=self._optuna.trial.TrialState[state])
+
+    @property
+    def trials(self) -> List[SweepTrial]:
+        """The trials; finished ones come first, from the best to the worst."""
+        listed = [self._listed(one) for one in self._study.get_trials(deepcopy=False)]
+        sign = -1 if self.mode == "max" else 1
+        return sorted(
+            listed, key=lambda one: (one.state != "finished", math.inf if one.value is None else sign * one.value)
+        )
+
+    def _listed(self, one: Any) -> SweepTrial:
+        number = one.value if one.value is not None and math.isfinite(one.value) else None
+        return SweepTrial(
+            f"trial-{one.number:04}",
+            _STATES.get(one.state.name, one.state.name),
+            number,
+            one.user_attrs.get("epoch"),
+            {key.key: one.params.get(key.key) for key in self._ranges},
+            one.user_attrs.get("reason", ""),
+        )
+
+    def plot(self) -> Path:
+        """Draw the trials into `sweep.png` in the folder."""
+        from mxkit.plots.sweep_plot import plot_sweep
+
+        path = self.folder / "sweep.png"
+        points = [(one.name, one.state, one.value, one.chosen) for one in self.trials]
+        logarithmic = [one.key for one in self._ranges if one.log]
+        plot_sweep(points, column=self.column, mode=self.mode, logarithmic=logarithmic, path=path)
+        return path
+
+
+class _Report(OptunaPruning):
+    """Ends a trial like a run that a callback stopped, so that its folder says why."""
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        """Nothing is raised."""
