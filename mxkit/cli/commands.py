@@ -219,7 +219,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
     Exit codes: 0 success, 1 an error while working, 2 a wrong command line or recipe, 130 Ctrl-C.
     """
-    if complete_value():
+    if os.environ.get("_MXKIT_COMPLETE") == "complete_bash" and complete_value():
         return
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

@@ -54,8 +54,6 @@ def settings(context: typer.Context, incomplete: str) -> List[str]:
 
 def complete_value() -> bool:
     """Print names for a value behind `--set KEY=` in bash, which splits words at `=` so that typer cannot."""
-    if os.environ.get("_MXKIT_COMPLETE") != "complete_bash":
-        return False
     words = os.environ["COMP_WORDS"].split()[: int(os.environ["COMP_CWORD"]) + 1]
     *before, key, _, value = [*words, ""] if words[-1] == "=" else ["", "", *words]
     if before[-1:] != ["--set"] or words[-2 if value else -1] != "=":

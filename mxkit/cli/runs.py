@@ -216,7 +216,8 @@ def checkpoints(
         if json:
             print_json(pruned)
             return
-        typer.echo(f"removed {len(pruned.removed)} checkpoints" + "".join(f" {name}" for name in pruned.removed))
+        counted = "".join(f" {name}" for name in pruned.removed)
+        typer.echo(f"removed {', '.join(names)}" if names else f"removed {len(pruned.removed)} checkpoints{counted}")
         for name, why in pruned.kept.items():
             typer.echo(f"kept {name}\t{why}")
         return

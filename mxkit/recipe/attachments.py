@@ -1,16 +1,16 @@
 """What the logs of a recipe's run get: the recipe's values, the final scores, and the files of the run's folder."""
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping
+from typing import Any, Dict, Iterator, List, Mapping
 
 from mxkit.errors import CheckpointError
 from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.run_code import CODE
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import find_checkpoint
-from mxkit.training.callbacks.run_log import RecipeRun, RunLog
+from mxkit.training.callbacks.run_log import RecipeRun
 
 # With the checkpoint they are a folder that `load_run` reads.
 _FILES = (
@@ -20,27 +20,9 @@ _FILES = (
 _NO_SETTINGS = ("format", "description", "import_path")
 
 
-@contextmanager
-def closed_logs() -> Iterator[List[RunLog]]:
-    """Yield an empty list, and close the logs that are in it at the end, also after an error."""
-    logs: List[RunLog] = []
-    with ExitStack() as ends:
-        try:
-            yield logs
-        except BaseException as error:
-            for log in logs:
-                ends.callback(log.close, error)
-            raise
-        for log in logs:
-            ends.callback(log.close)
-
-
-def logs_among(callbacks: Iterable[Any], recipe: Recipe, folder: RunFolder) -> List[RunLog]:
-    """The logs among callbacks, which then know the recipe's run."""
-    logs = [one for one in callbacks if isinstance(one, RunLog)]
-    for log in logs:
-        log.recipe_run = RecipeRun(folder.path, settings_of_recipe(recipe), lambda: _files(recipe, folder))
-    return logs
+def recipe_run(recipe: Recipe, folder: RunFolder) -> RecipeRun:
+    """What logs get of a recipe's run."""
+    return RecipeRun(folder.path, settings_of_recipe(recipe), lambda: _files(recipe, folder))
 
 
 def settings_of_recipe(recipe: Recipe) -> Dict[str, Any]:

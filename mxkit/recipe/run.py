@@ -13,7 +13,7 @@ from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.errors import DeviceError, MxkitError, RecipeError
-from mxkit.recipe.attachments import closed_logs, logs_among
+from mxkit.recipe.attachments import recipe_run
 from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls, value_of
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
@@ -26,7 +26,7 @@ from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.run_log import RunLog
+from mxkit.training.callbacks.run_log import RunLog, closed_logs
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
 
@@ -295,7 +295,9 @@ def _fit(
 
     planned = fit_call(recipe, prepared.data)
     made = value_of(planned.named.get("callbacks", []), results)
-    logs += logs_among(made, recipe, folder)
+    logs += [one for one in made if isinstance(one, RunLog)]
+    for log in logs:
+        log.recipe_run = recipe_run(recipe, folder)
     callbacks = [*made, *more, Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
     history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]

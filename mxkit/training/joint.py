@@ -306,7 +306,7 @@ def check_joint(trainer: Any) -> None:
             f"the Trainer has kvstore={kind!r}, by which MXNet would add the gradients up once more: make it without, "
             "because mxkit adds them up over the workers (dist_async: docs, several machines, updates one by one)"
         )
-    if compression_of(trainer):
+    if compression_of(trainer):  # T231
         raise ValueError(
             f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
             "all of them have one kvstore, which MXNet compresses as a whole. Make it without"

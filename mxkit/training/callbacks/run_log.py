@@ -1,8 +1,9 @@
 """What the logs of a run for other programs share: when numbers are written, and what a recipe attaches."""
 
 from collections import deque
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row
@@ -147,3 +148,18 @@ def settings_of_fit(state: FitState) -> Dict[str, Any]:
         "batch_size": getattr(state.data, "batch_size", None),
         **state.options.settings(),
     }
+
+
+@contextmanager
+def closed_logs() -> Iterator[List[RunLog]]:
+    """Yield an empty list, and close the logs that are in it at the end, also after an error."""
+    logs: List[RunLog] = []
+    with ExitStack() as ends:
+        try:
+            yield logs
+        except BaseException as error:
+            for log in logs:
+                ends.callback(log.close, error)
+            raise
+        for log in logs:
+            ends.callback(log.close)
