@@ -157,7 +157,7 @@ def test_layers_environment_checkpoints_and_log(adam, page):
     assert [row[0] for row in page.tables["layers"][1:]] == [row.path or "(net)" for row in table]
     (environment,) = json.loads((adam / "environment.json").read_text())
     shown = dict(page.tables["environment"])
-    assert list(shown) == list(environment)
+    assert list(shown) == [key for key in environment if key != "distributions"]  # a table of hundreds
     assert shown["platform"] == environment["platform"]
     assert f"MXNet {environment['versions']['MXNet']}" in shown["versions"]
     assert shown["features"] == ", ".join(environment["features"])
