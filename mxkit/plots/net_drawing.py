@@ -172,8 +172,7 @@ def _drawn(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, 
     left = min(place - _width(boxes.get(key)) / 2 for key, place in places.items()) - 0.1
     right = max(place + _width(boxes.get(key)) / 2 for key, place in places.items()) + 0.1
     height = (max(rows.values()) + 1) * (_ROW + 0.2)
-    figure = new_figure()
-    figure.set_layout_engine("none")
+    figure = new_figure(layout=None)
     figure.set_size_inches(right - left, height)
     axes = figure.add_axes([0, 0, 1, 1], xlim=(left, right), ylim=(0, height))
     axes.axis("off")

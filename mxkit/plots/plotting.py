@@ -94,12 +94,12 @@ def saved(figure: Any, path: Optional[PathLike]) -> Any:
     return figure
 
 
-def new_figure(panels: int = 1) -> Any:
+def new_figure(panels: int = 1, *, layout: Optional[str] = "constrained") -> Any:
     """Create a matplotlib Figure for panels side by side; notebooks show it, and pyplot does not manage it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure: Any = Figure(figsize=(5.2 * panels, 3.8), dpi=120, layout="constrained")
+    figure: Any = Figure(figsize=(5.2 * panels, 3.8), dpi=120, layout=layout)
     FigureCanvasAgg(figure)
     # IPython calls this; without it a notebook would show text for a Figure that pyplot does not manage
     figure._repr_png_ = lambda: _png(figure)
