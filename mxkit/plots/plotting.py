@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def saved(figure: Any, path: Optional[PathLike]) -> Any:
     return figure
 
 
-def new_figure(panels: int = 1, *, layout: Optional[str] = "constrained") -> Any:
+def new_figure(panels: int = 1, *, layout: Optional[Literal["constrained"]] = "constrained") -> Any:
     """Create a matplotlib Figure for panels side by side; notebooks show it, and pyplot does not manage it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
