@@ -118,7 +118,8 @@ class _Job:
             self._wait(list(self._beside), LINGER + 1)
             if any(one.poll() is None for one in self._beside.values()):
                 _say(
-                    "all workers have ended well, and none has joined the others: each has worked alone. A script "
+                    "all workers have ended well, and none has joined the others: unless it used a kvstore of "
+                    "MXNet's own, each has worked alone. A script "
                     "joins by mxkit.distributed.initialize()"
                 )
             return 0
