@@ -1,0 +1,28 @@
+"""Each Chinese page has the code blocks and the headings of its English one, and no page of the cookbook lacks one."""
+
+import re
+
+from pages import ROOT
+import pytest
+
+DOCS, CHINESE = ROOT / "docs", ROOT / "docs" / "zh"
+# Its Chinese page is docs/zh/from-d2l.md, which is longer.
+WITHOUT = {"from-d2l.md"}
+COOKBOOK = sorted({page.name for page in (DOCS / "cookbook").glob("*.md")} - WITHOUT)
+PAIRS = [(ROOT / "README.md", ROOT / "README.zh.md")]
+PAIRS += [(DOCS / name, CHINESE / name) for name in ("getting-started.md", "faq.md")]
+PAIRS += [(DOCS / "cookbook" / name, CHINESE / "cookbook" / name) for name in COOKBOOK]
+BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("english", "chinese"), [pytest.param(*pair, id=pair[1].name) for pair in PAIRS])
+def test_a_chinese_page_has_the_code_and_the_headings_of_the_english_one(english, chinese):
+    texts = [page.read_text(encoding="utf-8") for page in (english, chinese)]
+    first, second = (BLOCK.findall(text) for text in texts)
+    assert first == second
+    first, second = (re.findall(r"^(#+) ", BLOCK.sub("", text), re.MULTILINE) for text in texts)
+    assert first == second
+
+
+def test_each_chinese_page_of_the_cookbook_has_an_english_one():
+    assert sorted(page.name for page in (CHINESE / "cookbook").glob("*.md")) == COOKBOOK
