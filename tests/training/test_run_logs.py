@@ -148,6 +148,31 @@ def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
     assert len(history) == 2
 
 
+def test_an_object_for_two_trainings_makes_two_runs_of_mlflow(store):
+    log = MLflowLog("twice", tracking_uri=store)
+    ids = []
+    for _ in range(2):
+        run(hybrid(), log, epochs=1)
+        ids.append(log.id)
+    assert len(set(ids)) == 2
+
+
+def test_a_run_of_the_users_is_not_logged_to(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    own = wandb.init(project="own", mode="offline", dir=str(tmp_path))
+    with pytest.raises(ValueError, match=f"the run {own.id} of W&B is open in this process"):
+        run(hybrid(), WandbLog("tests", mode="offline", folder=tmp_path), epochs=1)
+    own.log({"still": 1})
+    own.finish()
+
+
+def test_a_folder_with_the_log_of_another_run_is_told(tmp_path):
+    run(hybrid(), TensorBoardLog(tmp_path), epochs=1)
+    with pytest.warns(UserWarning, match="has the log of an earlier run"):
+        run(hybrid(), TensorBoardLog(tmp_path), epochs=1)
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
+
+
 def test_settings_of_a_run_without_a_recipe_reach_wandb(tmp_path):
     pytest.importorskip("wandb")
     log = WandbLog("tests", run_name="mine", mode="offline", folder=tmp_path, updates=False)

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+import warnings
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
@@ -58,8 +60,14 @@ class TensorBoardLog(RunLog):
     def begin(self, state: FitState, settings: Mapping[str, Any]) -> None:
         summary = require("tensorboardX.summary", "tensorboard")
         writer = require("tensorboardX", "tensorboard").SummaryWriter
-        # a name of its own: tensorboardX would write over the file of a run that was stopped in this second
-        suffix = f".{state.updates:08}"
+        if not state.updates and any(self.folder.glob("events.out.tfevents.*")):
+            warnings.warn(
+                f"TensorBoardLog: {self.folder} has the log of an earlier run, and TensorBoard will draw both as one: "
+                "take another folder, or remove it",
+                stacklevel=2,
+            )
+        # a name of its own: tensorboardX would write over the file of a run that began in this second
+        suffix = f".{state.updates:08}.{time.time_ns() % 10**9:09}"
         epoch = state.epoch if state.epoch > 1 else None
         self._writer = writer(logdir=str(self.folder), purge_step=epoch, filename_suffix=suffix)
         if self.updates:

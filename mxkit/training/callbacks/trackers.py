@@ -23,12 +23,17 @@ class _Tracker(RunLog):
     """
 
     id: Optional[str] = None
+    _resumed: Optional[str] = None
+
+    def on_fit_begin(self, state: FitState) -> None:
+        self.id, self._resumed = self._resumed, None  # the next `fit` with this object is another run
+        super().on_fit_begin(state)
 
     def state_dict(self) -> Dict[str, Any]:
         return {"id": self.id}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        self.id = state["id"]
+        self._resumed = state["id"]
 
 
 class WandbLog(_Tracker):
@@ -48,6 +53,7 @@ class WandbLog(_Tracker):
 
     Raises:
         ImportError: When `fit` begins: wandb is not installed.
+        ValueError: When `fit` begins: another run of W&B is open in this process.
         wandb.Error: When `fit` begins: the server does not accept the run.
 
     >>> log = WandbLog("digits", mode="offline", folder="runs")
@@ -71,6 +77,11 @@ class WandbLog(_Tracker):
             # else wandb asks its server where to send reports of its own use; read when wandb is imported
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = require("wandb", "wandb")
+        if wandb.run is not None:
+            raise ValueError(
+                f"WandbLog: the run {wandb.run.id} of W&B is open in this process, and wandb.init would log to it. "
+                "Call wandb.finish() before fit"
+            )
         of_recipe = None if self.recipe_run is None else self.recipe_run.folder
         folder = self.folder or of_recipe
         if folder is not None:
