@@ -49,6 +49,8 @@ class Job:
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                # under nohup it would be ignored, by the launcher too
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             )
 
     def processes(self):
