@@ -33,7 +33,7 @@ def wandb_records(folder):
         runs = _records(folder)
         if all(any(one.HasField("exit") for one in records) for records in runs):
             return runs
-        time.sleep(0.1)
+        time.sleep(0.1)  # wandb's own process writes the file
     raise AssertionError(f"an offline run in {folder} has no end")
 
 

@@ -231,8 +231,8 @@ def checkpoints(
         print_json(listed)
     else:
         show_table(rows, left=(0, 2, 4))
-    if not listed and not json:
-        typer.echo(f"no checkpoint in {directory}")
+        if not listed:
+            typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in listed):
         raise typer.Exit(1)
 
@@ -259,7 +259,7 @@ def runs(
         help="Any column or metric; -COLUMN puts the highest first.",
         autocompletion=run_columns,
     ),
-    json: bool = typer.Option(False, "--json", help="For programs."),
+    json: bool = JSON,
 ) -> None:
     """List the runs in DIR: state, scores, best validation, time and size."""
     from mxkit.reports.run_list import list_runs, table_of_runs, to_json

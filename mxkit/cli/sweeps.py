@@ -1,21 +1,24 @@
 """The command `mxkit sweep`."""
 
-from json import dumps as to_json
 from pathlib import Path
 import shlex
 from typing import Any, List, Optional
 
+from mxkit.cli.completion import settings as keys
+from mxkit.cli.json_output import JSON, print_json
+from mxkit.cli.profiler import RECIPE
 from mxkit.core.text import show_table
 import typer
 
 
 def sweep(
-    recipe: str = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit."),
+    recipe: str = RECIPE,
     settings: List[str] = typer.Option(
         ...,
         "--set",
         metavar="A.B=RANGE",
         help="log:1e-4..1e-1, 0.1..0.5, 16..256, or sgd,adam; or one value, as for mxkit train. May be repeated.",
+        autocompletion=keys,
     ),
     trials: int = typer.Option(20, min=1, help="Number of trials of the sweep, of all processes together."),
     prune: bool = typer.Option(
@@ -25,7 +28,7 @@ def sweep(
     output: Path = typer.Option(Path("runs"), help="The folder in which the sweep's folder is made."),
     seed: int = typer.Option(0, min=0, help="Seed of the choices; the trainings have the recipe's."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress of the trainings."),
-    json: bool = typer.Option(False, "--json", help="Print the table for programs."),
+    json: bool = JSON,
 ) -> None:
     """Train RECIPE with values from ranges, chosen by Optuna; print a table of the trials and draw a picture.
 
@@ -46,7 +49,7 @@ def sweep(
             raise typer.Exit(130) from None
         listed = made.trials
         if json:
-            typer.echo(to_json([one._asdict() for one in listed], indent=1))
+            print_json(listed)
         else:
             _show(made, listed)
         if any(one.value is not None for one in listed):

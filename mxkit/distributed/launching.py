@@ -118,9 +118,8 @@ class _Job:
             self._wait(list(self._beside), LINGER + 1)
             if any(one.poll() is None for one in self._beside.values()):
                 _say(
-                    "all workers have ended well, and none has joined the others: unless it used a kvstore of "
-                    "MXNet's own, each has worked alone. A script "
-                    "joins by mxkit.distributed.initialize()"
+                    "all workers have ended well, and none has joined the others: unless it used a kvstore of MXNet's "
+                    "own, each has worked alone. A script joins by mxkit.distributed.initialize()"
                 )
             return 0
         status = {**self._beside, **self._workers}[failed].returncode
@@ -250,9 +249,11 @@ class _Job:
         """End all processes that are left, and what they have started."""
         self._pass_on(signal.SIGKILL, list(self._workers))
         self._wait(list(self._workers), 3.0)
-        for process in [*self._workers.values(), *self._beside.values()]:
-            if process.poll() is None:
-                process.kill()
+        left = [one for one in [*self._workers.values(), *self._beside.values()] if one.poll() is None]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them runs when another dies, and reports its death
+            for process in left:
+                process.send_signal(number)
+        for process in left:
             process.wait()
         for control in self._controls.values():
             with suppress(OSError):

@@ -77,14 +77,18 @@ def _labels(pairs: Any) -> Any:
     return np.concatenate([same.asnumpy() for _, same in pairs])
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of a history is a number, and not a confusion matrix or None."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def best_row(rows: Sequence[Mapping[str, Any]], column: str, mode: str) -> Optional[Mapping[str, Any]]:
     """The row of a history with the best finite number in a column; None if there is none.
 
     >>> best_row([{"epoch": 1, "valid_loss": 0.5}, {"epoch": 2, "valid_loss": None}], "valid_loss", "min")["epoch"]
     1
     """
-    kinds = (int, float)
-    finite = [row for row in rows if isinstance(row.get(column), kinds) and math.isfinite(row[column])]
+    finite = [row for row in rows if is_number(row.get(column)) and math.isfinite(row[column])]
     return (max if mode == "max" else min)(finite, key=lambda row: row[column], default=None)
 
 

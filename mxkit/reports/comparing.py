@@ -5,7 +5,8 @@ import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxkit.recipe.changed_keys import flattened
-from mxkit.reports.run_files import RunFiles, is_number
+from mxkit.recipe.scores import is_number
+from mxkit.reports.run_files import RunFiles
 import yaml
 
 # Metrics of mxkit and MXNet. For others it is unknown whether high or low is better, so no value is marked.

@@ -7,7 +7,8 @@ from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from markupsafe import Markup
 from mxkit.plots.plotting import columns_by_quantity, new_figure, scale_epochs
-from mxkit.reports.run_files import RunFiles, is_number
+from mxkit.recipe.scores import is_number
+from mxkit.reports.run_files import RunFiles
 
 # They differ enough on white and on black.
 COLOURS = ("#4287d6", "#e07b39", "#3fa66a", "#b565c9", "#c9a227", "#d64f6a", "#2aa5a5", "#8c7b6b")

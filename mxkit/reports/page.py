@@ -9,11 +9,12 @@ from markupsafe import Markup
 from mxkit.core.files import write_atomically
 from mxkit.errors import RecipeError
 from mxkit.recipe.schema import Recipe
+from mxkit.recipe.scores import is_number
 from mxkit.reports.comparing import compared_scores, recipe_differences
 from mxkit.reports.curves import COLOURS, panels
 from mxkit.reports.inspection import inspect_run
 from mxkit.reports.predictions import Predictions
-from mxkit.reports.run_files import RunFiles, is_number, read_run
+from mxkit.reports.run_files import RunFiles, read_run
 from mxkit.reports.run_list import duration
 from mxkit.storage.listing import list_checkpoints
 from mxkit.training.history import fixed

@@ -8,7 +8,7 @@ from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
 from mxkit.recipe.environment import WORKERS
 from mxkit.recipe.folder import STATE, RunState, parse_state
-from mxkit.recipe.scores import nan_for_null
+from mxkit.recipe.scores import is_number, nan_for_null
 from mxkit.training.history import Row
 import yaml
 
@@ -165,8 +165,3 @@ def _is_scores(content: Any) -> bool:
         isinstance(scores, dict) and all(is_number(value) or isinstance(value, list) for value in scores.values())
         for scores in content.values()
     )
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a history is a number, and not a confusion matrix or None."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

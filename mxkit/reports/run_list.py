@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.recipe.folder import SWEEP
-from mxkit.recipe.scores import best_row, null_for_nan
+from mxkit.recipe.scores import best_row, is_number, null_for_nan
 from mxkit.reports.comparing import best_column
-from mxkit.reports.run_files import RunFiles, is_number, read_run
+from mxkit.reports.run_files import RunFiles, read_run
 from mxkit.training.history import fixed
 
 _OWN = ("name", "started", "state", "epochs", "seconds", "size")
@@ -77,9 +77,7 @@ def _folders(directory: Path) -> List[Path]:
 def _listed(run: RunFiles, directory: Path) -> ListedRun:
     state, last = run.state, run.rows[-1] if run.rows else {}
     return ListedRun(
-        name=run.name
-        if run.path.parent == directory or run.path == directory
-        else f"{run.path.parent.name}/{run.name}",
+        name=run.name if run.path == directory else run.path.relative_to(directory).as_posix(),
         started=run.started,
         state=state.word,
         reason=state.reason,

@@ -62,7 +62,7 @@ def once(factory, name, make):
 
 
 def assert_equal(one, other):
-    """Check that two trainings have the same parameters, to the last bit, and the same rows."""
+    """Two trainings must have equal rows, and parameters of the same bits."""
     assert one["parameters"].keys() == other["parameters"].keys()
     for path, values in one["parameters"].items():
         assert np.array_equal(values, other["parameters"][path]), path

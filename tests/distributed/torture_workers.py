@@ -111,7 +111,7 @@ class Job:
         while time.monotonic() < until and self.process.poll() is None:
             if list((folder / "checkpoints").glob("step-*")):
                 return
-            time.sleep(0.02)
+            time.sleep(0.02)  # another process writes it
         raise LookupError(f"no checkpoint: {self.text()[-3000:]}")
 
     def gone(self, numbers, seconds=60):

@@ -39,7 +39,7 @@ def killed(tmp_path_factory, forks):
         try:
             deadline = time.monotonic() + 120
             while not list(output.glob("*/trial-0000/checkpoints/step-*")) and time.monotonic() < deadline:
-                time.sleep(0.005)
+                time.sleep(0.005)  # the sweep is another process
             os.kill(process, signal.SIGSTOP)  # it lives, so its trial is its own
             tables.append(trials_of(*LONG, "--output", output, "--trials", 2))
         finally:
