@@ -8,7 +8,9 @@ import sys
 import threading
 from urllib.parse import unquote, urlsplit
 
-_ADDRESS = re.compile(r"/api/models/(?P<one>[^/]+/[^/]+)(?:/revision/(?P<of>.+))?|/(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
+_ADDRESS = re.compile(
+    r"/api/models/(?P<one>[^/]+/[^/]+)(?:/revision/(?P<of>.+))?|/(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+)"
+)
 
 
 class HubServer(http.server.ThreadingHTTPServer):
@@ -75,9 +77,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         etag = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Linked-Size": str(len(content))}
         return self._send(200, {"X-Repo-Commit": sha, **etag}, content)
 
-    def _send(self, status, headers={}, content=b""):
+    def _send(self, status, headers=(), content=b""):
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        for name, value in {**dict(headers), "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":

@@ -220,7 +220,9 @@ class Sweep:
             if (path / "recipe.yaml").is_file():
                 prepared = stopped_run(path)
             else:
-                prepared = new_run(self._recipe, overrides=[*self._fixed, *self._pinned, *chosen], output=self.folder, name=path.name)
+                prepared = new_run(
+                    self._recipe, overrides=[*self._fixed, *self._pinned, *chosen], output=self.folder, name=path.name
+                )
             history = train_run(prepared, progress=progress, callbacks=[report]).history
         except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
             diverged = isinstance(error, NonFiniteError)

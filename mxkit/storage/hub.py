@@ -75,18 +75,22 @@ def find_hub_file(address: str) -> HubFile:
     """
     repository, revision, file = _parts(address)
     hub = require("huggingface_hub", "hub")
-    errors, constants = import_module("huggingface_hub.errors"), import_module("huggingface_constants")
+    errors, constants = import_module("huggingface_hub.errors"), import_module("huggingface_hub.constants")
     offline = is_offline() or bool(constants.HF_HUB_OFFLINE)
     # httpx's errors are no OSError, those of requests are; the base of both is the parent of the hub's error
     unreachable = (OSError, errors.HfHubHTTPError.__bases__[0])
     try:
         if file is None or not (offline or _COMMIT.fullmatch(revision or "")):
-            files = _cached(hub, constants.HF_HUB_CACHE, repository, revision) if offline else _listed(hub, repository, revision)
+            files = (
+                _cached(hub, constants.HF_HUB_CACHE, repository, revision)
+                if offline
+                else _listed(hub, repository, revision)
+            )
             file = _choose(address, file, files)
         found = Path(hub.hf_hub_download(repository, file, revision=revision, local_files_only=offline))
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{address}: the repository is gated: ask for access on its page, and set HF_TOKEN to a token of the account"
+            f"{address}: the repository is gated: ask for access on its page, and set HF_TOKEN to a token of yours"
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
