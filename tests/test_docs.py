@@ -6,10 +6,10 @@ import mmap
 from pathlib import Path
 import re
 
+from hub_server import running_hub
 import mxkit
 import mxnet as mx
 import numpy as np
-from hub_server import running_hub
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
 from sharing import needs, needs_datasets, needs_fastapi, needs_onnx

@@ -1,5 +1,7 @@
 """Weights from the Hugging Face hub, by the real huggingface_hub, from a server on this machine."""
 
+import json
+
 from hub_server import fresh_hub, running_hub
 import mxkit
 from mxkit.errors import CheckpointError, DownloadError, RecipeError
@@ -162,3 +164,19 @@ def test_a_net_of_nets_takes_weights_of_the_hub(hub, contents, tmp_path):
     hub.commit("lab/digits", {"model.safetensors": contents[0]})
     with pytest.raises(RecipeError, match=r"model.weights: CheckpointError: .*model.safetensors"):
         new_run({**SMALL, "model": siamese}, output=tmp_path)
+
+
+def test_trials_of_a_sweep_begin_with_one_commit(hub, contents, tmp_path):
+    pytest.importorskip("optuna")
+    from mxkit.recipe.sweeping import Sweep
+
+    sha = hub.commit("lab/digits", {"model.safetensors": contents[0]})
+    recipe, settings = tmp_path / "small.yaml", ["optimizer.learning_rate=log:1e-4..1e-2"]
+    recipe.write_text(json.dumps(SMALL))
+    with Sweep(str(recipe), settings, output=tmp_path) as sweep:
+        hub.commit("lab/digits", {"model.safetensors": contents[1]})
+        sweep.run(1, progress=False, notify=lambda line: None)
+    trained = load_recipe(sweep.folder / "trial-0000" / "recipe.yaml")
+    assert trained.model.weights == f"hf://lab/digits@{sha}/model.safetensors"
+    with pytest.raises(RecipeError, match=f"model.weights: .*{sha}"):
+        Sweep(str(recipe), settings, output=tmp_path)
