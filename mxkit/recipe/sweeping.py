@@ -34,11 +34,12 @@ class SweepTrial(NamedTuple):
 
     Attributes:
         name: Name of its folder.
-        state: "finished", "pruned", "failed", or "running?" for a trial that is training or was killed.
-        value: Best value of the sweep's column; of a pruned trial the last one; None if there is none.
+        state: "finished"; "pruned"; "failed"; "diverged" if the loss or a weight was not finite, or the column never
+            was; or "running?" for a trial that is training or was killed.
+        value: Best value of the sweep's column; of a trial that ended early the last one; None if there is none.
         epoch: The epoch of the best value, or None.
         chosen: The values of the keys: numbers, or choices as YAML.
-        reason: Why it was pruned or failed, or an empty string.
+        reason: Why it did not finish, or an empty string.
     """
 
     name: str
@@ -225,23 +226,26 @@ class Sweep:
                 )
             history = train_run(prepared, progress=progress, callbacks=[report]).history
         except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
-            diverged = isinstance(error, NonFiniteError)
-            self._end(trial, "PRUNED" if diverged else "FAIL", str(error))
-            notify(f"trial {trial.number + 1} {'diverged' if diverged else 'failed'}: {error}")
+            state = "diverged" if isinstance(error, NonFiniteError) else "failed"
+            self._end(trial, state, str(error))
+            notify(f"trial {trial.number + 1} {state}: {error}")
             return
         stopped = history.stopped or ""
         if stopped.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt
         row = best_row(history, self.column, self.mode)
         if row is None or report.pruned:
-            self._end(trial, "PRUNED", report.pruned or stopped or f"{self.column} was never a finite number")
+            state = "pruned" if report.pruned else "diverged"
+            self._end(trial, state, report.pruned or stopped or f"{self.column} was never a finite number")
             return
         trial.set_user_attr("epoch", row["epoch"])
         self._study.tell(trial, row[self.column])
 
     def _end(self, trial: Any, state: str, reason: str) -> None:
         trial.set_user_attr("reason", reason)
-        self._study.tell(trial, state=self._optuna.trial.TrialState[state])
+        trial.set_user_attr("state", state)
+        # to Optuna, which has no other states, a pruned trial is worse than a finished one; a failed one says nothing
+        self._study.tell(trial, state=self._optuna.trial.TrialState["FAIL" if state == "failed" else "PRUNED"])
 
     @property
     def trials(self) -> List[SweepTrial]:
@@ -256,7 +260,7 @@ class Sweep:
         number = one.value if one.value is not None and math.isfinite(one.value) else None
         return SweepTrial(
             f"trial-{one.number:04}",
-            _STATES.get(one.state.name, one.state.name),
+            one.user_attrs.get("state", _STATES.get(one.state.name, one.state.name)),
             number,
             one.user_attrs.get("epoch"),
             {key.key: one.params.get(key.key) for key in self._ranges},
