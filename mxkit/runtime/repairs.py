@@ -12,15 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import (
-    gluon_layers,
-    numpy_functions,
-    numpy_operators,
-    numpy_symbols,
-    operators,
-    worker_pools,
-    workers,
-)
+from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.versions import release
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from types import ModuleType
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence
 import warnings
 
 from mxkit.errors import DataError
