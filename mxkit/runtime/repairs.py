@@ -291,6 +291,8 @@ def loader_workers(module: ModuleType) -> None:
     T234, every Python: a killed worker made the loader wait for 120 s, or for ever. Upstream: lines 472 and 665.
     """
 
+    from mxkit.runtime import worker_pools  # its imports would slow down `import mxkit`
+
     workers.replace_initializer(module, workers.initialize_mxnet_worker)
     worker_pools.replace_pools(module)
     loader: Any = module
@@ -307,6 +309,8 @@ def gluoncv_loader_workers(module: ModuleType) -> None:
     T233, NumPy 1.24: arrays of several shapes, boxes of images above all, are no array of objects any more but a
     ValueError (a warning since 1.19). Upstream: lines 20 and 37, which read the arrays one by one.
     """
+
+    from mxkit.runtime import worker_pools  # its imports would slow down `import mxkit`
 
     workers.replace_initializer(module, workers.initialize_gluoncv_worker)
     worker_pools.replace_pools(module)

@@ -29,9 +29,7 @@ _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 class WorkerPool(multiprocessing.pool.Pool):
     """A pool that ends within seconds whatever its workers do, and tells that a worker died while it is waited for."""
 
-    def __init__(
-        self, processes: Optional[int] = None, initializer: Any = None, initargs: Tuple[Any, ...] = ()
-    ) -> None:
+    def __init__(self, processes: Optional[int] = None, initializer: Any = None, initargs: Sequence[Any] = ()) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
             super().__init__(processes, initializer, initargs, context=multiprocessing.get_context())
