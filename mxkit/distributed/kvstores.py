@@ -41,7 +41,7 @@ def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional
     if compression is None:
         return None
     given = dict(compression) if isinstance(compression, Mapping) else {}
-    threshold = given.get("threshold")
+    threshold: Any = given.get("threshold")
     number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
     if set(given) != {"type", "threshold"} or given["type"] != "2bit" or not number or not 0 < threshold < np.inf:
         raise ValueError(f"compression: expected {_TWO_BITS}; received {compression!r:.100}")

@@ -158,9 +158,9 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
     if recipe.accumulate_samples is not None and recipe.accumulate != 1:
         text = "replaces accumulate; leave one of them out"
         yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", text)
-    if recipe.compression is not None and recipe.kvstore == "horovod":
-        text = "MXNet's servers have it, kvstore: horovod does not; leave one of the two out"
-        yield ("compression", "kvstore"), Problem("compression", text)
+    for key, value in (("kvstore", "horovod"), ("amp", "float16")):
+        if recipe.compression is not None and getattr(recipe, key) == value:
+            yield ("compression", key), Problem("compression", f"does not go with {key}: {value}; leave one of them out")
     if model.weights is not None and model.arguments.get("pretrained"):
         yield ("model",), Problem("model.weights", "replaces pretrained: true; leave one of them out")
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:

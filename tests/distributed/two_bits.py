@@ -95,7 +95,7 @@ def main(folder):
     wide = made(mlp())
     wide.cast("float64")
     x, y = data()
-    train = mxkit.data.ArrayLoader(x.astype("float64"), y, 8)
+    train = [(mx.nd.array(x, dtype="float64"), mx.nd.array(y))] * WORKERS
     found["float64"] = error(net=wide, train=train, valid=None)
     found["without"] = error(compression=None)
     found["resumed"] = resumed(folder)
