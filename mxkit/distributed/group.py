@@ -16,6 +16,7 @@ from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
 from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
+from mxkit.distributed.own_gpus import take_own_gpus
 from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join
 from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_servers
@@ -261,6 +262,7 @@ def initialize() -> bool:
             a port is in use; the members have other versions or other numbers of workers; `shutdown` was called before.
 
     Side effects:
+        Workers of one machine divide its GPUs among them: `mxkit.devices("auto")` returns this one's, from now on.
         Starts threads. If another member is lost, calls raise DistributedError, and the process is ended with status
         75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. It gets SIGTERM if `mpirun` or
         the like, which started it, is gone. Processes that the main thread forks later end with this one. Destructors
@@ -280,6 +282,7 @@ def initialize() -> bool:
     facts = {"MXNet": mx.__version__}
     member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
     join(member)
+    take_own_gpus(member, place.rank)
     forks_die_with_it()
     os.environ["DMLC_ROLE"] = "worker"
     try:
