@@ -91,7 +91,7 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
 
 
 def usable_gpus() -> Dict[int, str]:
-    """Numbers of the GPUs that MXNet sees and has kernels for, with texts that no other GPU has."""
+    """Numbers of the GPUs that MXNet sees and has kernels for, and a text for each that no other GPU has."""
     count, _ = count_gpus()
     names = {gpu.index: gpu.uuid for gpu in read_driver().gpus} if count else {}
     unusable = _unusable(count)

@@ -15,8 +15,8 @@ from mxkit.core.log import LOG
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
-from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
 from mxkit.distributed.own_gpus import take_own_gpus
+from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
 from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join
 from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_servers
@@ -87,7 +87,7 @@ class Group:
         self.gather("compression", self.compressions)
         if not self.compressions:
             mx.nd.waitall()
-            # not the user's threshold, which the servers get with six decimals only (T232)
+            # not the user's threshold, which the servers get with six decimals only (T236)
             self._store.set_gradient_compression({"type": "2bit", "threshold": 1.0})
             self.gather("compression begins")
         self.compressions += 1

@@ -1,5 +1,7 @@
 """A program: what each worker of a machine takes for "auto", where a driver shows five GPUs of which one is too new."""
 
+import io
+import logging
 import sys
 
 from joint_runs import write
@@ -18,8 +20,11 @@ def main(folder):
     device.read_driver = lambda: Driver((11, 7), gpus)
     device.kernel_architectures = lambda path: CU112
     before = device.usable_gpus()
+    told = io.StringIO()
+    logging.getLogger("mxkit").addHandler(logging.StreamHandler(told))
     mxkit.distributed.initialize()
     found = {"before": before, "auto": device._parse("auto", ""), "gpu": device._parse("gpu", "")}
+    found["told"] = told.getvalue()
     found["named"] = device._parse("gpu:0", "")
     write(folder, mxkit.distributed.rank(), {name: str(value) for name, value in found.items()})
 

@@ -11,6 +11,7 @@ def test_each_worker_takes_its_own_gpus(tmp_path):
     assert [one["auto"] for one in workers] == ["[gpu(0), gpu(2)]", "[gpu(3), gpu(4)]"]
     assert [one["gpu"] for one in workers] == [one["auto"] for one in workers]
     assert [one["named"] for one in workers] == ["[gpu(0)]"] * 2
+    assert "worker 1 takes gpu(3), gpu(4): 2 workers see the same 4 GPUs. devices=" in workers[1]["told"]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ def test_each_worker_takes_its_own_gpus(tmp_path):
         ([["a"], ["a"], ["a"]], [[0], [0], [0]]),
         ([["a", "b"]] * 3, [[0], [1], [0]]),
         ([["a", "b", "c"]] * 2, [[0], [1]]),
-        ([["a", "b"], ["b", "a"]], [[0], [1]]),
+        ([["a", "b"], ["b", "a"]], [[0], [0]]),
         ([["a", "b"], ["b", "c"]], [[0, 1], [0, 1]]),
         ([["a", "b"], [], ["a", "b"]], [[0], [], [1]]),
     ],
