@@ -334,7 +334,7 @@ def check_joint(trainer: Any) -> None:
     if compression_of(trainer):  # T231
         raise ValueError(
             f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
-            "all of them have one kvstore, which MXNet compresses as a whole. Make it without"
+            "all of them have one kvstore, which MXNet compresses as a whole. Make it without; fit has compression="
         )
     if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(

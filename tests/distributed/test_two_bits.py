@@ -79,6 +79,18 @@ def test_workers_have_the_same_bits_and_a_second_training_too(workers):
     assert_equal(workers[0]["again"], workers[0]["compressed"])
 
 
+def test_t236_a_small_threshold_is_not_rounded_to_zero(workers):
+    net = made(mlp())
+    net(mx.nd.zeros((1, 6)))
+    moved = []
+    for path, parameter in net._collect_params_with_prefix().items():
+        moved += [(workers[0]["small"]["parameters"][path] - parameter.data().asnumpy()).ravel()]
+    sent = np.concatenate(moved) * WORKERS / 0.01  # the learning rate makes an update of the threshold one of 0.01
+    np.testing.assert_allclose(sent, sent.round(), atol=1e-3)
+    assert (abs(sent) > 0.5).mean() > 0.2  # where the workers have one sign
+    assert abs(sent).max() < WORKERS + 0.5
+
+
 def test_scores_are_those_of_the_trained_net(workers):
     result = workers[1]["compressed"]
     net = made(mlp())

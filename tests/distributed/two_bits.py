@@ -12,6 +12,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 
 WORKERS, THRESHOLD, EPOCHS, TURN = 2, 0.004, 4, 7
+SMALL = 4e-7
 
 
 def two_bits(threshold=THRESHOLD):
@@ -90,6 +91,8 @@ def main(folder):
     found["pieces on two devices"] = trained(made(mlp(), [mx.cpu(0), mx.cpu(1)]))
     group.piece = sys.maxsize
     found["twins"] = trained(twins(), callbacks=[Turn()])
+    few = {"epochs": 1, "limit_batches": 1, "valid": None, "compression": two_bits(SMALL)}
+    found["small"] = trained(trainer=("sgd", {"learning_rate": 0.01 / SMALL}), **few)
     found["statistics"] = statistics()
     found["not finite"] = error(loss=lambda output, label: mx.nd.sqrt(0 * output).sum(axis=1))
     wide = made(mlp())
