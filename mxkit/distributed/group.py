@@ -19,7 +19,7 @@ from mxkit.distributed.own_gpus import take_own_gpus
 from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
 from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join
-from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_servers
+from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_own_server, start_servers
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -193,7 +193,7 @@ class Group:
     def leave(self, reason: str = "") -> None:
         """Say that this worker ends; what it has on the way to the servers arrives before.
 
-        The worker that has started the servers waits until all have left.
+        A worker that has started servers waits until all have left.
         """
         sound = not reason and self._member.fault is None
         try:
@@ -205,7 +205,8 @@ class Group:
             self._member.leave(reason)
         if self._beside and os.getpid() == self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._beside["the scheduler"].wait(None if sound else 5.0)  # it tells the others why
+                for process in self._beside.values():
+                    process.wait(None if sound else 5.0)  # the scheduler, which is first, tells the others why
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
@@ -251,8 +252,9 @@ def current() -> Optional[Group]:
 def initialize() -> bool:
     """Join the other workers of the job, as the variables of `mxkit launch`, `srun`, `mpirun`, torchrun ... say.
 
-    Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has. After it `fit` trains together with the
-    other workers. Without such variables it does nothing. The second call does nothing.
+    Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has; with `MXKIT_SERVERS=each` each worker starts
+    a server. After it `fit` trains together with the other workers. Without such variables it does nothing. The second
+    call does nothing.
 
     Returns:
         Whether there are other workers.
@@ -277,6 +279,7 @@ def initialize() -> bool:
     if place is None:
         return False
     beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
+    beside.update(start_own_server(place) if place.spread else {})
     if place.told_by in LAUNCHERS:
         end_with_launcher()
     facts = {"MXNet": mx.__version__}
@@ -400,7 +403,8 @@ def broadcast_parameters(net: Any) -> None:
 def shutdown() -> None:
     """Leave the other workers; they go on until they need this one. Nothing happens without `initialize`.
 
-    Worker 0 waits until all have left, if it has started the servers: without `mxkit launch`.
+    A worker that has started servers waits until all have left: worker 0 without `mxkit launch`, and all with
+    `MXKIT_SERVERS=each`.
     """
     global _group, _has_left
     if _group is not None:
