@@ -46,7 +46,7 @@ def launch(
     """Run a command in several workers, beside MXNet's scheduler and servers on this machine.
 
     Args:
-        command: The program and its arguments, like `["mxkit", "train", "digits-mlp"]`.
+        command: The program and its arguments, like `["mxkit", "train", "mlp"]`.
         hosts: The host of each worker; all others than this machine are reached by ssh.
         servers: Number of MXNet's parameter servers, or "each" for one beside each worker.
         restarts: How often all processes are started again after a failure.
