@@ -11,7 +11,9 @@ def launch(
         ..., metavar="-- COMMAND", help="The program of each worker, and its arguments."
     ),
     workers: Optional[int] = typer.Option(None, "-n", "--workers", min=1, help="Number of workers; of all slots."),
-    servers: int = typer.Option(1, "-s", "--servers", min=1, help="Number of MXNet's parameter servers."),
+    servers: str = typer.Option(
+        "1", "-s", "--servers", metavar="NUMBER", help="Number of MXNet's servers; each starts one beside each worker."
+    ),
     restarts: int = typer.Option(0, min=0, help="How often all start again after a failure."),
     hosts: Optional[Path] = typer.Option(
         None, metavar="FILE", exists=True, dir_okay=False, help="Hosts to reach over ssh; on each line HOST [SLOTS]."
@@ -23,9 +25,10 @@ def launch(
     """Run COMMAND in several workers, which train together: mxkit launch -n 2 -- mxkit train RECIPE.
 
     All workers run on this machine, or on the hosts of --hosts, where mxkit and the folder have the same paths. MXNet's
-    scheduler and servers run on this machine. The output of workers 1, 2 ... has their rank before each line. When one
-    process fails, all others end, and its exit code is this command's. No process outlives this one. Workers on one
-    machine share its cores, unless OMP_NUM_THREADS is set. MXKIT_RESTARTS tells COMMAND how often all have restarted.
+    scheduler and servers run on this machine, with -s each the servers beside the workers. The output of workers 1, 2
+    ... has their rank before each line. When one process fails, all others end, and its exit code is this command's. No
+    process outlives this one. Workers on one machine share its cores, unless OMP_NUM_THREADS is set. MXKIT_RESTARTS
+    tells COMMAND how often all have restarted.
     """
     from mxkit.distributed.hosts import hosts_of
     from mxkit.distributed.launching import here

@@ -5,7 +5,8 @@ from functools import lru_cache
 import math
 from pathlib import Path
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import socket
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.array_kind import legacy, of_kind
@@ -25,6 +26,8 @@ DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
 _SMALLER: Dict["np.dtype", "np.dtype"] = {np.dtype(kind): np.dtype("float32") for kind in ("float64", "bool")}
 _SMALLER.update({np.dtype(kind): np.dtype("int32") for kind in ("int64", "uint64", "uint32", "uint16", "int16")})
 
+_own_gpus: FrozenSet[int] = frozenset()  # none is all
+
 _SPEC = re.compile(r"(?P<kind>cpu|gpu)(?::(?P<numbers>\d+(?:,\d+)*))?")
 _FORMS = "'auto', 'cpu', 'cpu:4' (four virtual devices), 'gpu', 'gpu:0,2', or a list of mx.Context"
 
@@ -35,7 +38,8 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
     Args:
         spec: `"auto"` is every GPU that MXNet sees and has kernels for, or the CPU if there is none. `"cpu:4"` is
             four virtual devices of the CPU, which behave like four GPUs except for speed. `"gpu"` is every GPU,
-            `"gpu:0,2"` the GPUs with these numbers. Contexts are returned as they are.
+            `"gpu:0,2"` the GPUs with these numbers. Contexts are returned as they are. After
+            `mxkit.distributed.initialize()` `"auto"` and `"gpu"` leave GPUs to the other workers of the machine.
 
     Returns:
         At least one `mx.Context`, without duplicates.
@@ -74,16 +78,34 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
 def _parse(text: str, spec: str) -> List["mx.Context"]:
     if text == "auto":
         count, failure = count_gpus()
-        return _automatic(count, _unusable(count), failure)
+        return _own(_automatic(count, _unusable(count), failure))
     match = _SPEC.fullmatch(text)
     if match is None:
         raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
     if match["kind"] == "gpu":
-        return [mx.gpu(number) for number in numbers or range(max(1, count_gpus()[0]))]
+        return [mx.gpu(number) for number in numbers] or _own([mx.gpu(i) for i in range(max(1, count_gpus()[0]))])
     if len(numbers) > 1 or numbers == [0]:
         raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+
+
+def usable_gpus() -> Dict[int, str]:
+    """Numbers of the GPUs that MXNet sees and has kernels for, and a text for each that no other GPU has."""
+    count, _ = count_gpus()
+    names = {gpu.index: gpu.uuid for gpu in read_driver().gpus} if count else {}
+    unusable = _unusable(count)
+    return {i: names.get(i) or f"{socket.gethostname()} {i}" for i in range(count) if i not in unusable}
+
+
+def set_own_gpus(numbers: Sequence[int]) -> None:
+    """Let `devices` leave out all other GPUs, unless `spec` names them."""
+    global _own_gpus
+    _own_gpus = frozenset(numbers)
+
+
+def _own(found: List["mx.Context"]) -> List["mx.Context"]:
+    return [device for device in found if not (_own_gpus and is_gpu(device)) or device.device_id in _own_gpus]
 
 
 def count_gpus() -> Tuple[int, str]:

@@ -1,6 +1,7 @@
 """The workers of a job as one of them sees them: its rank, and what it does together with all others."""
 
 import atexit
+import base64
 import contextlib
 import ctypes
 import os
@@ -14,10 +15,11 @@ from mxkit.core.log import LOG
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
+from mxkit.distributed.own_gpus import take_own_gpus
 from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
 from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join
-from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_servers
+from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_own_server, start_servers
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -56,6 +58,7 @@ class Group:
         place: Of this worker.
         piece: Most elements that go to a server at once; the same on all workers.
         used: Whether this worker has asked for anything together with the others.
+        compressions: Number of calls of `compress`.
     """
 
     def __init__(self, place: Place, member: Member, store: Any, beside: Processes) -> None:
@@ -64,6 +67,7 @@ class Group:
         self._keys: Dict[Slot, int] = {}
         self._pieces: Dict[Tuple[Slot, Tuple[Any, ...]], List[List[Any]]] = {}
         self._free = 0  # the next key
+        self.compressions = 0
         self.used = False
         self.piece = sys.maxsize if member.remote_host.startswith("127.") else PIECE
 
@@ -72,7 +76,24 @@ class Group:
         self.used = True
         return self._member.gather(key, value)
 
-    def add_up(self, name: str, groups: Sequence[Sequence[Any]]) -> None:
+    def compress(self) -> int:
+        """Let MXNet send -1, 0 or 1 for a number from now on, and the rest later; it cannot end this.
+
+        What is not compressed goes through the coordinator, like float64.
+
+        Returns:
+            Number of calls, for the name of arrays that have nothing to be sent later yet.
+        """
+        self.gather("compression", self.compressions)
+        if not self.compressions:
+            mx.nd.waitall()
+            # not the user's threshold, which the servers get with six decimals only (T236)
+            self._store.set_gradient_compression({"type": "2bit", "threshold": 1.0})
+            self.gather("compression begins")
+        self.compressions += 1
+        return self.compressions
+
+    def add_up(self, name: str, groups: Sequence[Sequence[Any]], *, compressed: bool = False) -> None:
         """Replace arrays by their sums over all replicas and workers, through MXNet's servers.
 
         Call it on all workers at the same place, with arrays of equal shapes and dtypes. It does not wait for them. The
@@ -82,12 +103,14 @@ class Group:
         Args:
             name: Tells apart arrays of equal shapes that are on the way at once.
             groups: Replicas of each array, on the devices of this worker.
+            compressed: Send float32 in 2 bits a number, after `compress`.
         """
+        exact = bool(self.compressions) and not compressed
         arrays = {}
         for number, replicas in enumerate(groups):
             replicas = legacy(list(replicas))
             # MXNet's servers abort for integers (T226), and may round float64 to float32 (T225)
-            if np.dtype(replicas[0].dtype) not in (np.float32, np.float16):
+            if exact or np.dtype(replicas[0].dtype) not in (np.float32, np.float16):
                 self._add_up_exactly(f"{name} {number}", replicas)
                 continue
             arrays[Slot(name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)] = replicas
@@ -100,9 +123,12 @@ class Group:
                 for whole, piece in zip(flat, one):
                     mx.nd.slice_axis(whole, axis=0, begin=begin, end=begin + piece.size, out=piece)
                 begin += one[0].size
-            # a push and a pull would take one way to the server and back more, and pulls would wait behind all pushes
             for place, one in enumerate(pieces or [replicas]):
-                self._store.pushpull(key + place, one, out=one, priority=-number)
+                if compressed:  # pushpull refuses it
+                    self._store.push(key + place, one, priority=-number)
+                    self._store.pull(key + place, one, priority=-number)
+                else:  # push and pull would take one way to the server and back more, and pulls wait behind all pushes
+                    self._store.pushpull(key + place, one, out=one, priority=-number)
             for place, whole in enumerate(flat):
                 joined = _joined([one[place] for one in pieces])
                 mx.nd.slice_axis(joined, axis=0, begin=0, end=joined.size, out=whole)
@@ -141,9 +167,10 @@ class Group:
     def _add_up_exactly(self, key: str, replicas: Sequence[Any]) -> None:
         """Add up through the coordinator, in the order of the ranks."""
         dtype = np.dtype(replicas[0].dtype)
-        parts = self.gather(key, [one.asnumpy().tolist() for one in replicas])
+        parts = self.gather(key, [base64.b64encode(one.asnumpy().tobytes()).decode() for one in replicas])
+        arrays = [np.frombuffer(base64.b64decode(one), dtype) for part in parts for one in part]
         exact = np.float64 if dtype.kind == "f" else object  # Python's integers have no limit
-        total = np.array([one for part in parts for one in part], exact).sum(axis=0)
+        total = np.array(arrays, exact).sum(axis=0).reshape(replicas[0].shape)
         whole = dtype.kind != "f" and total.size
         if whole and not np.iinfo(dtype).min <= total.min() <= total.max() <= np.iinfo(dtype).max:
             raise OverflowError(f"{key}: a sum over {self.size} workers does not fit into {dtype}: pass a wider dtype")
@@ -166,7 +193,7 @@ class Group:
     def leave(self, reason: str = "") -> None:
         """Say that this worker ends; what it has on the way to the servers arrives before.
 
-        The worker that has started the servers waits until all have left.
+        A worker that has started servers waits until all have left.
         """
         sound = not reason and self._member.fault is None
         try:
@@ -178,7 +205,8 @@ class Group:
             self._member.leave(reason)
         if self._beside and os.getpid() == self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._beside["the scheduler"].wait(None if sound else 5.0)  # it tells the others why
+                for process in self._beside.values():
+                    process.wait(None if sound else 5.0)  # the scheduler, which is first, tells the others why
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
@@ -224,8 +252,9 @@ def current() -> Optional[Group]:
 def initialize() -> bool:
     """Join the other workers of the job, as the variables of `mxkit launch`, `srun`, `mpirun`, torchrun ... say.
 
-    Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has. After it `fit` trains together with the
-    other workers. Without such variables it does nothing. The second call does nothing.
+    Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has; with `MXKIT_SERVERS=each` each worker starts
+    a server. After it `fit` trains together with the other workers. Without such variables it does nothing. The second
+    call does nothing.
 
     Returns:
         Whether there are other workers.
@@ -235,6 +264,7 @@ def initialize() -> bool:
             a port is in use; the members have other versions or other numbers of workers; `shutdown` was called before.
 
     Side effects:
+        Workers of one machine divide its GPUs among them: `mxkit.devices("auto")` returns this one's, from now on.
         Starts threads. If another member is lost, calls raise DistributedError, and the process is ended with status
         75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. It gets SIGTERM if `mpirun` or
         the like, which started it, is gone. Processes that the main thread forks later end with this one. Destructors
@@ -249,11 +279,13 @@ def initialize() -> bool:
     if place is None:
         return False
     beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
+    beside.update(start_own_server(place) if place.spread else {})
     if place.told_by in LAUNCHERS:
         end_with_launcher()
     facts = {"MXNet": mx.__version__}
     member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
     join(member)
+    take_own_gpus(member, place.rank)
     forks_die_with_it()
     os.environ["DMLC_ROLE"] = "worker"
     try:
@@ -371,7 +403,8 @@ def broadcast_parameters(net: Any) -> None:
 def shutdown() -> None:
     """Leave the other workers; they go on until they need this one. Nothing happens without `initialize`.
 
-    Worker 0 waits until all have left, if it has started the servers: without `mxkit launch`.
+    A worker that has started servers waits until all have left: worker 0 without `mxkit launch`, and all with
+    `MXKIT_SERVERS=each`.
     """
     global _group, _has_left
     if _group is not None:

@@ -1,15 +1,20 @@
 """The ways in which workers add their gradients up, by the words of MXNet."""
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
+from mxkit.core.array_kind import legacy
 from mxkit.distributed.group import Group
+from mxkit.errors import DistributedError
+import numpy as np
 
 _ASYNC = (
     "kvstore='dist_async': the servers would make an update for each worker alone, with a gradient of older weights; "
     "all workers of fit make the same updates together. Use kvstore=None, or a loop of your own over MXNet's servers "
     "(docs: several machines, updates one by one)"
 )
+_TWO_BITS = "None or {'type': '2bit', 'threshold': t} with a number t above 0"
 KVStoreSpec = Optional[str]  # None is "dist_sync"
+CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
 _ring: Any = None
 
@@ -25,6 +30,68 @@ def check_kvstore(kvstore: KVStoreSpec) -> None:
     if kvstore == "dist_async":
         raise ValueError(_ASYNC)
     raise ValueError(f"kvstore: expected None, 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+
+
+def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional[float]:
+    """The threshold of a compression, or None.
+
+    Raises:
+        ValueError: It is no compression of MXNet, or Horovod does not have it.
+    """
+    if compression is None:
+        return None
+    given = dict(compression) if isinstance(compression, Mapping) else {}
+    threshold: Any = given.get("threshold")
+    number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    if set(given) != {"type", "threshold"} or given["type"] != "2bit" or not number or not 0 < threshold < np.inf:
+        raise ValueError(f"compression: expected {_TWO_BITS}; received {compression!r:.100}")
+    if kvstore == "horovod":
+        raise ValueError("compression: MXNet's servers have it, kvstore='horovod' does not: leave one of the two out")
+    return float(threshold)
+
+
+class TwoBits:
+    """Adds gradients up, of which each worker sends 2 bits a number.
+
+    A worker sends -1, 0 or 1 times the threshold, and adds the rest to what it sends in the next update.
+
+    Args:
+        group: All workers.
+        threshold: In units of the gradient of a worker's mean loss, whatever its batch and the number of workers.
+    """
+
+    def __init__(self, group: Group, threshold: float) -> None:
+        self._group, self._threshold, self._name = group, threshold, ""
+
+    def add_up(self, groups: Sequence[Sequence[Any]], count: float, *, same: bool) -> None:
+        """Do what `Group.add_up` does.
+
+        Args:
+            groups: Gradients of the sum of this worker's losses.
+            count: What their sum over the workers will be divided by.
+            same: Whether they belong to the same parameters as before; the rest of others is dropped.
+
+        Raises:
+            DistributedError: A gradient is not of float32, which is all that MXNet compresses.
+        """
+        arrays: List[Any] = [one for replicas in groups for one in legacy(list(replicas))]
+        for one in arrays:
+            if np.dtype(one.dtype) != np.float32:
+                text = f"compression: a gradient of shape {one.shape} is of {np.dtype(one.dtype)}"
+                raise DistributedError(f"{text}; MXNet compresses float32 only. Leave compression out")
+        if not same or not self._name:
+            self._name = f"compressed {self._group.compress()}"
+        # means, not sums: the rest of a whole batch would weigh too much in the shorter last one
+        unit = count * self._threshold / self._group.size
+        _multiply(arrays, 1 / unit)
+        self._group.add_up(self._name, groups, compressed=True)
+        _multiply(arrays, unit)
+
+
+def _multiply(arrays: Sequence[Any], factor: float) -> None:
+    for one in arrays:
+        flat = one.reshape((-1,))  # a view, also of an array without axes
+        flat *= factor
 
 
 def way_of(group: Group, kvstore: KVStoreSpec) -> AddUp:

@@ -36,14 +36,19 @@ _PASSED_BEGINNINGS = ("MXKIT_", "MXNET_", "OMP_", "CUDA_", "NVIDIA_")
 
 
 def launch(
-    command: Sequence[str], hosts: Sequence[str], servers: int = 1, *, restarts: int = 0, address: Optional[str] = None
+    command: Sequence[str],
+    hosts: Sequence[str],
+    servers: str = "1",
+    *,
+    restarts: int = 0,
+    address: Optional[str] = None,
 ) -> int:
     """Run a command in several workers, beside MXNet's scheduler and servers on this machine.
 
     Args:
-        command: The program and its arguments, like `["mxkit", "train", "digits-mlp"]`.
+        command: The program and its arguments, like `["mxkit", "train", "mlp"]`.
         hosts: The host of each worker; all others than this machine are reached by ssh.
-        servers: Number of MXNet's parameter servers.
+        servers: Number of MXNet's parameter servers, or "each" for one beside each worker.
         restarts: How often all processes are started again after a failure.
         address: A host name or IP address of this machine that all hosts reach, and perhaps a port.
 
@@ -92,7 +97,7 @@ class _Job:
         stopped_by: The signal by which the user ended it, or 0.
     """
 
-    def __init__(self, servers: int, listened: Sequence[int], folder: str) -> None:
+    def __init__(self, servers: str, listened: Sequence[int], folder: str) -> None:
         self.stopped_by, self._folder = 0, folder
         self._servers, self._listened = servers, [*listened, signal.SIGCHLD]
         self._beside: Dict[str, subprocess.Popen[Any]] = {}
@@ -104,7 +109,8 @@ class _Job:
 
     def run(self, command: Sequence[str], hosts: Sequence[str], host: str, port: int, attempt: int) -> int:
         """Start all, and wait until all workers have ended, or one process has failed."""
-        place = Place(0, len(hosts), host, port, self._servers, launched=True, secret=secrets.token_hex(16))
+        servers, spread = schedulers.servers_of(self._servers, len(hosts), "launch: --servers")
+        place = Place(0, len(hosts), host, port, servers, "mxkit", True, secrets.token_hex(16), spread)
         if len(hosts) > 1:
             listener = listen(host, port)
             place = place._replace(port=listener.getsockname()[1])

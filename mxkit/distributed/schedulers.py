@@ -13,7 +13,9 @@ from mxkit.errors import DistributedError
 PORT = 29400
 # Names of ours, which win over every scheduler's.
 ADDRESS, RANK, SIZE, SERVERS = "MXKIT_ADDRESS", "MXKIT_RANK", "MXKIT_SIZE", "MXKIT_SERVERS"
-# Set by `mxkit launch`: it has started the scheduler and the servers of MXNet already.
+# Of SERVERS: a server beside each worker.
+EACH = "each"
+# Set by `mxkit launch`: it has started the scheduler of MXNet already, and the servers unless they are beside each.
 LAUNCHED, SECRET, RESTARTS = "MXKIT_LAUNCHED", "MXKIT_SECRET", "MXKIT_RESTARTS"
 
 
@@ -29,6 +31,7 @@ class Place(NamedTuple):
         told_by: Who set the variables.
         launched: Whether `mxkit launch` started the scheduler and the servers; otherwise rank 0 does.
         secret: A text that all members of the job know, and no other job.
+        spread: Whether each worker starts the server of its rank beside itself.
     """
 
     rank: int
@@ -39,6 +42,12 @@ class Place(NamedTuple):
     told_by: str = "nobody"
     launched: bool = False
     secret: str = ""
+    spread: bool = False
+
+    @property
+    def stated_servers(self) -> str:
+        """The servers, as the user states them."""
+        return EACH if self.spread else str(self.servers)
 
 
 class _Way(NamedTuple):
@@ -112,13 +121,29 @@ def place_of(variables: Mapping[str, str]) -> Optional[Place]:
         raise DistributedError(f"{way.rank}={rank}: expected a rank from 0 to {size - 1}, because {way.size}={size}")
     if size == 1:
         return None
-    servers = _number(variables, SERVERS) if variables.get(SERVERS) else 1
-    if servers < 1:
-        raise DistributedError(f"{SERVERS}={servers}: expected at least 1")
+    servers, spread = servers_of(variables.get(SERVERS) or "1", size, SERVERS)
     job = _job_of(variables, way)
     host, port = _address(variables, way, size, job)
     secret = variables.get(SECRET) or (hashlib.sha256(job.encode()).hexdigest() if job else "")
-    return Place(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret)
+    return Place(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret, spread)
+
+
+def servers_of(text: str, workers: int, name: str) -> Tuple[int, bool]:
+    """The number of servers, and whether they are beside each worker.
+
+    Args:
+        text: A number, or "each".
+        workers: Number of workers.
+        name: Of what has this value, for the error.
+
+    Raises:
+        DistributedError: It is something else.
+    """
+    if text == EACH:
+        return workers, True
+    if not text.isdecimal() or int(text) < 1:
+        raise DistributedError(f"{name}={text!r:.100}: expected a number of at least 1, or {EACH}")
+    return int(text), False
 
 
 def variables_of(place: Place) -> Dict[str, str]:
@@ -126,7 +151,7 @@ def variables_of(place: Place) -> Dict[str, str]:
     return {
         RANK: str(place.rank),
         SIZE: str(place.size),
-        SERVERS: str(place.servers),
+        SERVERS: place.stated_servers,
         ADDRESS: f"{place.host}:{place.port}",
         SECRET: place.secret,
         LAUNCHED: "1" if place.launched else "",

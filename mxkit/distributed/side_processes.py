@@ -24,7 +24,12 @@ from mxkit.version import __version__
 
 def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]:
     """What a member says first."""
-    facts = {"mxkit": __version__, "the number of workers": place.size, "the number of servers": place.servers, **facts}
+    facts = {
+        "mxkit": __version__,
+        "the number of workers": place.size,
+        "the number of servers": place.stated_servers,
+        **facts,
+    }
     host = socket.gethostname()
     return {"role": role, "rank": rank, "host": host, "pid": os.getpid(), "secret": place.secret, "facts": facts}
 
@@ -90,8 +95,9 @@ def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
 
 def server(place: Place, rank: int) -> None:
     """Serve until the job is over."""
-    # the port was open before this process started: nobody listens if the scheduler is lost
-    member = Member((place.host, place.port), hello_of("server", rank, place), min(10.0, patience()))
+    # beside the scheduler the port was open before this process started: nobody listens if the scheduler is lost
+    seconds = patience() if place.spread else min(10.0, patience())
+    member = Member((place.host, place.port), hello_of("server", rank, place), seconds)
     join(member)
     threading.Thread(target=serve_mxnet, args=("server",), daemon=True).start()
     os._exit(STATUS if member.wait_for_the_end() else 0)

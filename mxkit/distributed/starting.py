@@ -20,7 +20,7 @@ Processes = Dict[str, "subprocess.Popen[bytes]"]
 
 
 def start_servers(place: Place, listener: socket.socket) -> Processes:
-    """Start the scheduler and the servers of a job on this machine, by name.
+    """Start the scheduler of a job on this machine, and its servers unless each worker starts one, by name.
 
     They end with the job, and with the process that calls this.
 
@@ -28,24 +28,32 @@ def start_servers(place: Place, listener: socket.socket) -> Processes:
         place: Of any worker.
         listener: Where the members meet, by `listen`. The scheduler takes it over.
     """
+    numbers = {} if place.spread else {f"server {number}": ("server", number) for number in range(place.servers)}
+    with listener:
+        return _start(place, {"the scheduler": ("scheduler", listener.fileno()), **numbers})
+
+
+def start_own_server(place: Place) -> Processes:
+    """Start the server of a worker's rank on this machine, by name; it ends with the job."""
+    return _start(place, {f"server {place.rank}": ("server", place.rank)})
+
+
+def _start(place: Place, numbers: Dict[str, Tuple[str, int]]) -> Processes:
     own = {
         **schedulers.variables_of(place._replace(rank=0)),
         "OMP_NUM_THREADS": "1",  # the servers only add
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])),
     }
-    numbers = {"the scheduler": ("scheduler", listener.fileno())}
-    numbers.update({f"server {number}": ("server", number) for number in range(place.servers)})
     node, starter = [sys.executable, "-m", "mxkit.distributed.side_processes"], str(os.getpid())
-    started = {}
-    with listener:
-        for name, (role, number) in numbers.items():
-            started[name] = subprocess.Popen(
-                [*node, role, str(number), starter],
-                env={**os.environ, **own},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[number] if role == "scheduler" else [],
-            )
-    return started
+    return {
+        name: subprocess.Popen(
+            [*node, role, str(number), starter],
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[number] if role == "scheduler" else [],
+        )
+        for name, (role, number) in numbers.items()
+    }
 
 
 def listen(host: str, port: int = 0) -> socket.socket:

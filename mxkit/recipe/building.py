@@ -353,6 +353,8 @@ def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
     """Keywords of `fit` that are keys of the recipe: the length, the seed, and all that differ from their default."""
     changed = [name for name in FIT_KEYS if getattr(recipe, name) != Recipe.model_fields[name].default]
     arguments = {"epochs": recipe.epochs, "seed": recipe.seed, **{name: getattr(recipe, name) for name in changed}}
+    if recipe.compression is not None:
+        arguments["compression"] = recipe.compression.model_dump()
     for key, own, unit in (("updates", "epochs", "updates"), ("accumulate_samples", "accumulate", "samples")):
         if key in arguments:
             arguments[own] = f"{arguments.pop(key)} {unit}"

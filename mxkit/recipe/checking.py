@@ -159,6 +159,10 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
     if recipe.accumulate_samples is not None and recipe.accumulate != 1:
         text = "replaces accumulate; leave one of them out"
         yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", text)
+    for key, value in (("kvstore", "horovod"), ("amp", "float16")):
+        if recipe.compression is not None and getattr(recipe, key) == value:
+            text = f"does not go with {key}: {value}; leave one of them out"
+            yield ("compression", key), Problem("compression", text)
     if model.weights is not None and model.arguments.get("pretrained"):
         yield ("model",), Problem("model.weights", "replaces pretrained: true; leave one of them out")
     if is_hub_address(model.weights):

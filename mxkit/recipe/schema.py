@@ -215,6 +215,18 @@ class EvaluateSection(Section):
     metrics: Optional[List[Component]] = None
 
 
+class CompressionSection(Section):
+    """What several workers send of their gradients; as for `mxkit.fit`.
+
+    Attributes:
+        type: "2bit".
+        threshold: What one message changes an element of a worker's mean gradient by.
+    """
+
+    type: Literal["2bit"]
+    threshold: Number = Field(gt=0)
+
+
 class Recipe(Section):
     """A whole run: data, model, training, evaluation.
 
@@ -249,6 +261,7 @@ class Recipe(Section):
         validate_every: Epochs between two validations.
         check_finite: True fails if a loss or a weight is NaN or infinite; `stop` ends the run.
         kvstore: How several workers add their gradients up.
+        compression: What several workers send of their gradients, or null for all.
         callbacks: Callbacks, called in this order after the schedule's. Their files are in the run's folder.
         checkpoints: When checkpoints are written, and which are kept.
         metrics: Metrics of the training, validation and test part.
@@ -283,6 +296,7 @@ class Recipe(Section):
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
     check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
     kvstore: Annotated[Literal["dist_sync", "horovod"], _OfFit] = "dist_sync"
+    compression: Annotated[Optional[CompressionSection], _OfFit] = None
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

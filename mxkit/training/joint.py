@@ -16,9 +16,10 @@ from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.order import Epochs, has_equal_batches
 from mxkit.distributed.group import Group, current, refuse_differences
-from mxkit.distributed.kvstores import KVStoreSpec, way_of
-from mxkit.errors import DataError
+from mxkit.distributed.kvstores import KVStoreSpec, TwoBits, way_of
+from mxkit.errors import DataError, DistributedError
 from mxkit.metrics import Metric
+from mxkit.training.norms import sum_of_squares
 from mxkit.training.options import Options
 from mxkit.training.same_settings import SAME_DATA, facts_of_data, facts_of_optimizer
 import mxnet as mx
@@ -62,6 +63,8 @@ class Together:
 
     def __init__(self, group: Group) -> None:
         self.group, self._add_up = group, way_of(group, None)
+        self._two_bits: Optional[TwoBits] = None
+        self._count = 0.0  # of the update
         self.statistics: Sequence[Any] = ()
         self.wishes: Callable[[], Wishes] = dict
         self.agreed: Wishes = {}
@@ -81,6 +84,7 @@ class Together:
         metrics: Sequence[Metric],
         others: Mapping[str, Any],
         kvstore: KVStoreSpec = None,
+        threshold: Optional[float] = None,
     ) -> None:
         """Refuse workers that would train in different ways; all take the seeds of the first one.
 
@@ -92,17 +96,27 @@ class Together:
             metrics: The metrics.
             others: What must be the same beside them, by name, of JSON's types.
             kvstore: How gradients are added up, as for `fit`.
+            threshold: Of `TwoBits`, or None.
 
         Raises:
-            DistributedError: They differ in a setting; the text names both values. Or Horovod is not here.
+            DistributedError: They differ in a setting; the text names both values. Or Horovod is not here, or a
+                training of this process compressed its gradients, and this one shall not.
             DataError: A metric cannot be added up over workers.
         """
         facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others, "kvstore": kvstore}
+        facts["threshold of compression"] = threshold
         facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
         for name, data in (("train", train), ("valid", valid)):
             facts.update(facts_of_data(name, data))
         self.group.compare("the arguments of fit", facts)
         self._add_up = way_of(self.group, kvstore)
+        if threshold is not None:
+            self._two_bits = TwoBits(self.group, threshold)
+        elif self.group.compressions and kvstore != "horovod":
+            raise DistributedError(
+                "fit: an earlier training of this process had compression, which MXNet cannot switch off: pass "
+                "compression again, or train in another process"
+            )
         for metric in metrics:
             metric.part()
         for name, data in (("train", train), ("valid", valid)):
@@ -187,7 +201,8 @@ class Together:
         counts = [value for value in values if value[1] is not None]
         if not counts:
             return None
-        return sum(value[0] for value in counts), sum(value[1] for value in counts)
+        self._count = sum(value[1] for value in counts)
+        return sum(value[0] for value in counts), self._count
 
     def agree(self, where: str) -> None:
         """Let all workers know what one of them asks for."""
@@ -217,16 +232,21 @@ class Together:
         Returns:
             The sum of all workers' losses, float32 of shape (1,).
         """
-        self._wait_for_others([array for parameter in trained for array in kept_gradients(parameter)])
+        same = self._wait_for_others([array for parameter in trained for array in kept_gradients(parameter)])
         measured = self._share.updates == 2  # the first one makes the keys
         if measured:
             mx.nd.waitall()
         begun = time.perf_counter()
-        self._add_up("gradient", [gradients_of(parameter) or [] for parameter in trained])
+        gradients, cpu = [gradients_of(parameter) or [] for parameter in trained], mx.cpu()
+        if self._two_bits is None:
+            self._add_up("gradient", gradients)
+        else:
+            # MXNet would send 0 for NaN and 1 for infinity, for ever: the loss tells the others
+            losses = [*losses, 0 * sum_of_squares([one for replicas in gradients for one in replicas])]
+            self._two_bits.add_up(gradients, self._count, same=same)
         if measured:
             mx.nd.waitall()
             self._share.sums = time.perf_counter() - begun
-        cpu = mx.cpu()
         sums = [legacy(one).as_in_context(cpu).astype("float64").sum().reshape((1,)) for one in losses]
         loss = (mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,))).astype("float32")
         states = [value for parameter in self.statistics for value in legacy(list(values_of(parameter) or ()))]
@@ -241,14 +261,19 @@ class Together:
             place += 2 * value.size
         return whole[0:1].copy()
 
-    def _wait_for_others(self, gradients: List[Any]) -> None:
-        """Wait if other arrays were sent last, of another Accumulator or before layers froze (see `Group.add_up`)."""
+    def _wait_for_others(self, gradients: List[Any]) -> bool:
+        """Wait if other arrays were sent last, of another Accumulator or before layers froze (see `Group.add_up`).
+
+        Returns:
+            Whether this object sent the same arrays before.
+        """
         global _latest
         before = self._sent
         same = len(before) == len(gradients) and all(one is other for one, other in zip(before, gradients))
         if not same or _latest is None or _latest() is not self:
             mx.nd.waitall()
             _latest, self._sent = weakref.ref(self), gradients
+        return same
 
     def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
         """What `Metric.state` of each metric returns on each worker, by rank; nothing is added up or rounded."""
@@ -309,7 +334,7 @@ def check_joint(trainer: Any) -> None:
     if compression_of(trainer):  # T231
         raise ValueError(
             f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
-            "all of them have one kvstore, which MXNet compresses as a whole. Make it without"
+            "all of them have one kvstore, which MXNet compresses as a whole. Make it without; fit has compression="
         )
     if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(

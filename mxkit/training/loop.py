@@ -11,13 +11,14 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices
 from mxkit.core.forward_errors import out_of_memory
 from mxkit.core.lengths import Length, length
+from mxkit.core.log import LOG
 from mxkit.core.seeding import seed_all, seed_of_generators
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.distributed.group import broadcast_parameters
-from mxkit.distributed.kvstores import KVStoreSpec, check_kvstore
+from mxkit.distributed.kvstores import CompressionSpec, KVStoreSpec, check_kvstore, threshold_of
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -69,6 +70,7 @@ def fit(
     check_finite: Union[bool, str] = True,
     progress: Union[bool, str] = True,
     kvstore: KVStoreSpec = None,
+    compression: CompressionSpec = None,
 ) -> History:
     """Train `net` and return the history of its losses and metrics.
 
@@ -129,13 +131,16 @@ def fit(
             error. "verbose" also prints devices, parameters, data and each checkpoint. False shows nothing.
         kvstore: How several workers add their gradients up: None or "dist_sync" through MXNet's parameter servers,
             "horovod" by Horovod's ring. One process needs none of them.
+        compression: `{"type": "2bit", "threshold": 0.001}` lets each of several workers send -1, 0 or 1 times the
+            threshold for an element of its mean gradient, and add the rest to its next one. The result is another one,
+            and a resumed run has lost the rests. One process compresses nothing, and says so.
 
     Returns:
         The `History`, with one row per epoch. After Ctrl-C it holds the finished epochs, and `stopped` has the reason.
 
     Raises:
         ValueError: `epochs` or `accumulate` is no such length; `validate_every` or `limit_batches` is below 1;
-            `progress`, `check_finite` or `kvstore` has another value.
+            `progress`, `check_finite`, `kvstore` or `compression` has another value.
         TypeError: `callbacks` holds an object that is no `Callback`, like a class.
         UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
             that the history will not have.
@@ -166,11 +171,16 @@ def fit(
         seed=seed,
     )
     check_kvstore(kvstore)
+    threshold = threshold_of(compression, kvstore)
+    if threshold is not None and amp == "float16":
+        raise ValueError("compression: MXNet would never lose an overflow of amp='float16': leave one of the two out")
     callbacks = check_callbacks(callbacks)
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
     valid = _checked_data(train, valid, max_epochs)
     workers = together()
+    if workers is None and threshold is not None:
+        LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
     every = whole_number(validate_every, "validate_every")
     validation = _Validation(net, valid, options, metrics, every, progress, workers)
     if options.precision is not None:
@@ -188,7 +198,7 @@ def fit(
             "checkpoint": None if writer is None else list(writer.every),
             _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
         }
-        workers.begin(options, trainer, train, valid, options.metrics, same, kvstore)
+        workers.begin(options, trainer, train, valid, options.metrics, same, kvstore, threshold)
     train = _seeded(net, train, options, trainer, writer, resumed, workers)
     with shared(None if workers is None else workers.group, train):
         state = FitState(
@@ -208,6 +218,9 @@ def fit(
         if resumed is not None:
             _refuse_shorter(resumed, state)
             restore(state, resumed)
+            if workers is not None and threshold is not None:
+                text = "compression: what the workers had not sent of their gradients yet is lost, which MXNet keeps"
+                warnings.warn(f"{text}: the resumed run does not end bit for bit", CheckpointWarning, stacklevel=2)
         hooks: List[Callback] = [*callbacks, *shown]
         if writer is not None:
             hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]

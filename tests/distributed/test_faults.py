@@ -133,11 +133,12 @@ sys.exit(5)
 """
 
 
-def workers(last="", pause=0.0):
+def workers(last="", pause=0.0, **variables):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {**os.environ, "OMP_NUM_THREADS": "1", "MXKIT_SIZE": "2", "MXKIT_ADDRESS": f"127.0.0.1:{port}"}
+    shared.update(variables)
     return [
         subprocess.Popen(
             [sys.executable, "-c", ALONE.format(last=last, pause=pause)],
@@ -148,6 +149,10 @@ def workers(last="", pause=0.0):
         )
         for rank in range(2)
     ]
+
+
+def children(process):
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
 def test_worker_0_waits_at_its_end_for_those_that_it_serves():
@@ -168,7 +173,7 @@ def test_who_has_ended_is_named_to_who_waits():
 def test_worker_0_is_killed_with_the_servers_beside_it():
     first, second = workers("time.sleep(60)", pause=60)
     assert first.stdout.readline() == second.stdout.readline() == "met\n"
-    beside = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    beside = children(first)
     assert len(beside) == 2
     first.kill()
     text = second.communicate(timeout=60)[1]
@@ -176,3 +181,17 @@ def test_worker_0_is_killed_with_the_servers_beside_it():
     assert re.search(rf"worker 0 on \S+ \(process {first.pid}\) is lost: its connection is closed", text)
     first.communicate(timeout=60)  # until the servers, which hold its pipes, have ended
     assert not any(Path(f"/proc/{number}").exists() for number in beside)
+
+
+def test_each_worker_has_a_server_that_is_missed_by_all():
+    first, second = workers("time.sleep(60)", pause=60, MXKIT_SERVERS="each")
+    assert first.stdout.readline() == second.stdout.readline() == "met\n"
+    beside = [children(one) for one in (first, second)]
+    words = [[Path(f"/proc/{number}/cmdline").read_text().split("\0")[3:5] for number in one] for one in beside]
+    assert [[one[0] for one in own] for own in words] == [["scheduler", "server"], ["server"]]
+    assert (words[0][1][1], words[1][0][1]) == ("0", "1")
+    os.kill(int(beside[1][0]), signal.SIGKILL)
+    for process in (first, second):
+        text = process.communicate(timeout=60)[1]  # until the processes beside it, which hold its pipes, have ended
+        assert process.returncode == 75
+        assert re.search(rf"server 1 on \S+ \(process {beside[1][0]}\) is lost", text)

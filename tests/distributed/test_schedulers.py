@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from mxkit.distributed.schedulers import PORT, first_host, place_of
+from mxkit.distributed.schedulers import PORT, first_host, place_of, variables_of
 from mxkit.distributed.starting import listen, own_address
 from mxkit.errors import DistributedError
 import pytest
@@ -172,6 +172,12 @@ def test_ports_that_are_given():
     assert place_of(TORCHRUN_IN_SLURM).port != 29500, "torchrun itself listens there"
 
 
+def test_servers_that_are_stated():
+    places = [place_of({**STEP, "MXKIT_SERVERS": stated}) for stated in ("3", "each")]
+    assert [(place.servers, place.spread) for place in places] == [(3, False), (4, True)]
+    assert [variables_of(place)["MXKIT_SERVERS"] for place in places] == ["3", "each"]
+
+
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
@@ -184,7 +190,7 @@ def test_ports_that_are_given():
         ({**STEP, "SLURM_PROCID": "x"}, "SLURM_PROCID='x': expected a whole number"),
         ({**KUBEFLOW, "MASTER_PORT": "x"}, "MASTER_PORT='x': expected a whole number"),
         ({**STEP, "MXKIT_ADDRESS": "n1:99999"}, "MXKIT_ADDRESS='n1:99999': expected HOST:PORT"),
-        ({**STEP, "MXKIT_SERVERS": "0"}, "MXKIT_SERVERS=0: expected at least 1"),
+        ({**STEP, "MXKIT_SERVERS": "0"}, "MXKIT_SERVERS='0': expected a number of at least 1, or each"),
         ({"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2"}, "DMLC_ROLE=worker is set: MXNet's own launcher or Kubeflow"),
     ],
 )

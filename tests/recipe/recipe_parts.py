@@ -47,7 +47,7 @@ RICH = {
     "updates": 20,
     "clip_norm": 1.0,
     "validate_every": 2,
-    "kvstore": "horovod",
+    "compression": {"type": "2bit", "threshold": 0.01},
     "callbacks": [
         {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
         {"name": "ema", "decay": 0.9},

@@ -19,6 +19,7 @@ PAIRS = {
     "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": [16], "classes": 4}},
     "loss": "contrastive",
     "optimizer": "adam",
+    "kvstore": "horovod",
     "updates": 4,
 }
 

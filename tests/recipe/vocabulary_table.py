@@ -16,6 +16,7 @@ SECTIONS = [
     ("model.finetune.", schema.FinetuneSection),
     ("optimizer.", schema.OptimizerComponent),
     ("optimizer.multipliers.GLOB.", schema.MultiplierSection),
+    ("compression.", schema.CompressionSection),
     ("checkpoints.", schema.CheckpointSection),
     ("evaluate.", schema.EvaluateSection),
 ]
