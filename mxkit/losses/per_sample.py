@@ -100,16 +100,23 @@ class ClassWeights:
         values: As `ClassWeight`.
 
     Raises:
-        ValueError: A weight is below 0 or not a number, a key is not a class number, or `values` is empty.
+        ValueError: A weight is below 0 or not a number, a key is not a class number or repeated, or `values` is empty.
     """
 
     def __init__(self, name: str, values: ClassWeight) -> None:
         form = f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
         try:
-            pairs = values.items() if isinstance(values, AnyMapping) else enumerate(values)
+            pairs = list(values.items() if isinstance(values, AnyMapping) else enumerate(values))
             by_class = {int(key): float(value) for key, value in pairs}
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(form) from None
+        # int() and float() take 3.5 for class 3, and True for 1
+        wrong = [one for pair in pairs for one in pair if isinstance(one, (bool, np.bool_))]
+        wrong += [key for key, _ in pairs if not isinstance(key, str) and int(key) != key]
+        if wrong:
+            raise ValueError(f"{form}; {wrong[0]!r} is neither a class number nor a weight")
+        if len(by_class) < len(pairs):
+            raise ValueError(f"{form}; two keys mean one class")
         if not by_class or min(by_class) < 0 or isinstance(values, str):
             raise ValueError(form)
         self._by_class = {key: number(f"{name}: class {key}", value, 0) for key, value in by_class.items()}

@@ -5,6 +5,7 @@ import re
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import RecipeError
+from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe
 
@@ -122,7 +123,8 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
         The recipe with the first value of each range.
 
     Raises:
-        RecipeError: A key is unknown, or an end is refused; the text has the recipe's own.
+        RecipeError: A key is unknown, or an end is refused; the text has the recipe's own. Or names that are tried for
+            a section would replace its other keys.
     """
     first = [f"{one.key}={one.tried[0]}" for one in ranges]
     loaded = []
@@ -135,4 +137,23 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
                 raise RecipeError(
                     f"{error}\n  tried for --set {f'{one.key}={one.text}'!r}; a range is {FORMS}"
                 ) from error
+            others = [*fixed, *chosen[:number], *chosen[number + 1 :]]
+            if one.choices and re.match("(?!null$)[A-Za-z]", value):
+                _refuse_lost_keys(one, value, recipe, others, loaded[-1])
     return loaded[0]
+
+
+def _refuse_lost_keys(tried: Range, value: str, recipe: str, others: Sequence[str], after: Recipe) -> None:
+    """`optimizer=adam` is short for `{name: adam}`: the recipe's learning rate would be lost without a word."""
+    try:
+        before = load_recipe(recipe, others)
+    except RecipeError:  # it needs this section, and so has none
+        return
+    start = f"{tried.key}."
+    lost = [one for one in differences(before, after) if one.startswith(start) and not one.startswith(f"{start}name:")]
+    if lost:
+        sections = ",".join(f"{{name: {one}}}" for one in tried.choices)
+        raise RecipeError(
+            f"--set {f'{tried.key}={tried.text}'!r}: {value} replaces the whole section: {'; '.join(lost)}. To keep "
+            f"these, write {start}name={tried.text}; to do without them, {tried.key}={sections!r}"
+        )

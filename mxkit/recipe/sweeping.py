@@ -16,9 +16,10 @@ from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.ranges import check_ranges, read_ranges
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import new_run, stopped_run, train_run
+from mxkit.recipe.run import new_run, pin_weights, stopped_run, train_run
 from mxkit.recipe.schema import Name, Recipe
 from mxkit.recipe.scores import best_row
+from mxkit.storage.hub import is_hub_address
 from mxkit.training.callbacks.pruning import OptunaPruning
 from mxkit.training.state import FitState
 import numpy as np
@@ -33,11 +34,12 @@ class SweepTrial(NamedTuple):
 
     Attributes:
         name: Name of its folder.
-        state: "finished", "pruned", "failed", or "running?" for a trial that is training or was killed.
-        value: Best value of the sweep's column; of a pruned trial the last one; None if there is none.
+        state: "finished"; "pruned"; "failed"; "diverged" if the loss or a weight was not finite, or the column never
+            was; or "running?" for a trial that is training or was killed.
+        value: Best value of the sweep's column; of a trial that ended early the last one; None if there is none.
         epoch: The epoch of the best value, or None.
         chosen: The values of the keys: numbers, or choices as YAML.
-        reason: Why it was pruned or failed, or an empty string.
+        reason: Why it did not finish, or an empty string.
     """
 
     name: str
@@ -88,6 +90,10 @@ class Sweep:
         self._recipe, self._seed = recipe, seed
         self._fixed, self._ranges = read_ranges(settings)
         base = check_ranges(recipe, self._fixed, self._ranges)
+        self._pinned: List[str] = []
+        if is_hub_address(base.model.weights) and not any(one.key.startswith("model.weights") for one in self._ranges):
+            base = pin_weights(base)  # all trials begin with the same weights
+            self._pinned = [f"model.weights={base.model.weights}"]
         self.column, self.mode = base.checkpoints.keep_best or ("valid_loss", "min")
         if self.column.startswith("valid_") and not has_samples(load_data(base).valid):
             raise RecipeError(
@@ -215,26 +221,31 @@ class Sweep:
             if (path / "recipe.yaml").is_file():
                 prepared = stopped_run(path)
             else:
-                prepared = new_run(self._recipe, overrides=[*self._fixed, *chosen], output=self.folder, name=path.name)
+                prepared = new_run(
+                    self._recipe, overrides=[*self._fixed, *self._pinned, *chosen], output=self.folder, name=path.name
+                )
             history = train_run(prepared, progress=progress, callbacks=[report]).history
         except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
-            diverged = isinstance(error, NonFiniteError)
-            self._end(trial, "PRUNED" if diverged else "FAIL", str(error))
-            notify(f"trial {trial.number + 1} {'diverged' if diverged else 'failed'}: {error}")
+            state = "diverged" if isinstance(error, NonFiniteError) else "failed"
+            self._end(trial, state, str(error))
+            notify(f"trial {trial.number + 1} {state}: {error}")
             return
         stopped = history.stopped or ""
         if stopped.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt
         row = best_row(history, self.column, self.mode)
         if row is None or report.pruned:
-            self._end(trial, "PRUNED", report.pruned or stopped or f"{self.column} was never a finite number")
+            state = "pruned" if report.pruned else "diverged"
+            self._end(trial, state, report.pruned or stopped or f"{self.column} was never a finite number")
             return
         trial.set_user_attr("epoch", row["epoch"])
         self._study.tell(trial, row[self.column])
 
     def _end(self, trial: Any, state: str, reason: str) -> None:
         trial.set_user_attr("reason", reason)
-        self._study.tell(trial, state=self._optuna.trial.TrialState[state])
+        trial.set_user_attr("state", state)
+        # to Optuna, which has no other states, a pruned trial is worse than a finished one; a failed one says nothing
+        self._study.tell(trial, state=self._optuna.trial.TrialState["FAIL" if state == "failed" else "PRUNED"])
 
     @property
     def trials(self) -> List[SweepTrial]:
@@ -249,7 +260,7 @@ class Sweep:
         number = one.value if one.value is not None and math.isfinite(one.value) else None
         return SweepTrial(
             f"trial-{one.number:04}",
-            _STATES.get(one.state.name, one.state.name),
+            one.user_attrs.get("state", _STATES.get(one.state.name, one.state.name)),
             number,
             one.user_attrs.get("epoch"),
             {key.key: one.params.get(key.key) for key in self._ranges},

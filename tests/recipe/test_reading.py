@@ -3,6 +3,7 @@
 from pathlib import Path
 import re
 
+from mxkit.errors import RecipeError
 from mxkit.losses.by_name import get_loss
 from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
@@ -40,6 +41,12 @@ def test_floats_without_a_point_are_numbers_t26(tmp_path):
 def test_weights_of_classes_are_a_list_or_by_number(given):
     spec = load_recipe(SMALL, [f"loss.class_weight={given}"]).loss.spec
     assert get_loss(spec)._class_weight.among(2) == [1, 5]
+
+
+@pytest.mark.parametrize("given", ["{'3.5': 2}", "{'True': 1}", "{'1': true}", "{'1': 2, '01': 3}"])
+def test_weights_of_no_class_are_refused(given):
+    with pytest.raises(RecipeError, match=r"loss\.class_weight: .*expected a"):
+        load_recipe(SMALL, [f"loss.class_weight={given}"])
 
 
 def test_overrides_reach_short_and_missing_sections():

@@ -120,13 +120,25 @@ def test_bad_trials_are_lines_and_pruned_ones_end_early(tmp_path):
         (f"trial-000{number}", "finished", "0.03") for number in range(5)
     ]
     assert " ".join(lines[6]).startswith("trial-0005 pruned in epoch 1: valid_loss ")
-    assert " ".join(lines[7]).startswith("trial-0006 pruned: epoch 1, update 2: the loss is inf")
+    assert " ".join(lines[7]).startswith("trial-0006 diverged: epoch 1, update 2: the loss is inf")
     assert lines[8:] == [["picture", str(folder / "sweep.png")], ["best", str(folder / "trial-0000")]]
     assert "trial 7 diverged: epoch 1, update 2" in err
     state = json.loads((folder / "trial-0005" / "state.json").read_text())
     assert (state["state"], state["epoch"]) == ("stopped", 1)
     states = {one.name.partition("/")[2]: one.state for one in list_runs(tmp_path)}
     assert (states["trial-0005"], states["failed-trial-0006"]) == ("stopped", "failed")
+
+
+@pytest.mark.filterwarnings("ignore:the losses of data hold NaN")
+def test_a_trial_that_stops_at_nan_has_diverged(tmp_path):
+    settings = ["optimizer.learning_rate=0.03,1e30", "epochs=2", "check_finite=stop"]
+    with Sweep("linear_regression", settings, output=tmp_path) as sweep:
+        sweep._study.enqueue_trial({"optimizer.learning_rate": "1e30"})
+        sweep._study.ask()
+        sweep.run(1, progress=False, notify=lambda line: None)
+        (trial,) = sweep.trials
+    assert (trial.state, trial.value) == ("diverged", None)
+    assert "the loss is inf" in trial.reason
 
 
 def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
@@ -157,6 +169,11 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
         ("epoch=1..5", "epoch: unknown key; received 1"),
         ("epochs=0.5..2.5", "epochs: input should be a valid integer; received 0.5"),
         ("optimizer.name=sgd,admn", "optimizer.name: unknown; received 'admn'"),
+        (
+            "optimizer=sgd,adam",
+            "sgd replaces the whole section: optimizer.learning_rate: 0.03 -> (not said). To keep these, write "
+            "optimizer.name=sgd,adam; to do without them, optimizer='{name: sgd},{name: adam}'",
+        ),
         ("devices=gpu:0,2", "Quote a value that has a comma itself"),
     ],
 )

@@ -126,6 +126,29 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
     assert {step for _, step in scalars(tmp_path / "board" / "updates")} == set(range(1, 10))
 
 
+def test_updates_before_an_error_are_written(tmp_path, store):
+    for name in ("tensorboardX", "wandb"):
+        pytest.importorskip(name)
+    logs = [
+        TensorBoardLog(tmp_path / "board"),
+        WandbLog("tests", mode="offline", folder=tmp_path),
+        MLflowLog("failed", tracking_uri=store),
+    ]
+    seen = []
+    late = LambdaCallback(on_update=lambda state, update: update.step == 5 and fail())
+    with pytest.raises(Failing):
+        run(hybrid(), *logs, noted(seen), late)
+    expected = [(one.step, pytest.approx(one.loss)) for one in seen]
+    assert [step for step, _ in expected] == [1, 2, 3, 4, 5]
+    assert losses(store, logs[2]) == expected
+    assert client(store).get_run(logs[2].id).info.status == "FAILED"
+    found = scalars(tmp_path / "board" / "updates")
+    assert sorted((step, value) for (name, step), value in found.items() if name == "update/loss") == expected
+    (records,) = wandb_records(tmp_path)
+    assert [(step, float(row["update/loss"])) for step, row in wandb_history(records).items()] == expected
+    assert [one.exit.exit_code for one in records if one.HasField("exit")] == [1]
+
+
 def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
     """Each read of the numbers of updates is one of `fit`."""
     pytest.importorskip("tensorboardX")

@@ -1,15 +1,16 @@
 """What the logs of a run for other programs share: when numbers are written, and what a recipe attaches."""
 
 from collections import deque
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row
-from mxkit.training.ledger import Update
+from mxkit.training.ledger import Update, settle
 from mxkit.training.signals import Terminated
 from mxkit.training.state import FitState
+import mxnet as mx
 
 # Numbers by name, at an update or an epoch.
 Numbers = Tuple[int, Dict[str, float]]
@@ -32,7 +33,7 @@ class RecipeRun(NamedTuple):
 class RunLog(Callback):
     """Base class of the logs that hand a run to another program.
 
-    The numbers of an update are written once `fit` has read them: nothing waits for the device.
+    The numbers of an update are written once `fit` has read them: nothing waits for the device before `fit` ends.
 
     Args:
         updates: Also write the loss, the learning rate and (with `clip_norm`) the gradient's norm of each update.
@@ -103,6 +104,10 @@ class RunLog(Callback):
         if not self._open:
             return
         self._error = error
+        # what failed on the device cannot be read, nor can the updates after it
+        with suppress(mx.MXNetError, MemoryError):
+            for update, _ in self._pending:
+                settle([update])
         self._write_read_ones()
         # after SIGTERM the process ends with `fit`
         if self.recipe_run is None or isinstance(error, Terminated) or not _may_go_on(error):
