@@ -40,7 +40,7 @@ for epoch in range(60):
         R, losses = 0, []
         for i in range(len(rewards) - 1, -1, -1):
             R = rewards[i] + 0.5 * R
-            advantage = R - values[i].asscalar()
+            advantage = R - values[i].reshape((1,)).asscalar()
             losses.extend([loss(values[i], F.array([R])), -heads[i] * advantage])
         autograd.backward(losses)
     trainer.step(batch_size=1)

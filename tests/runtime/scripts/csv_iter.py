@@ -19,7 +19,7 @@ for epoch in range(2):
     train_iter.reset()
     for batch in train_iter:
         data, label = batch.data[0].asnumpy(), batch.label[0].asnumpy()
-        assert data.shape == (8, 2, 3) and label.shape == (8, 1), (data.shape, label.shape)
+        assert data.shape == (8, 2, 3) and label.shape == (8,), (data.shape, label.shape)
         if first:
             assert np.allclose(data.reshape((8, -1)), values[:8], atol=1e-3)
             first = False

@@ -3,6 +3,7 @@ from mxnet import autograd, gluon
 from mxnet.contrib import amp
 import numpy as np
 
+amp.init(target_dtype='bfloat16')
 mx.random.seed(0)
 np.random.seed(0)
 net = gluon.nn.HybridSequential()
@@ -24,9 +25,9 @@ for i in range(3):
     trainer.step(8)
 print('scale', trainer._amp_loss_scaler.loss_scale, 'overflow', trainer._amp_loss_scaler.has_overflow(net.collect_params().values()))
 assert np.isfinite(loss.asnumpy()).all()
-converted = amp.convert_hybrid_block(net, target_dtype='float16')
+converted = amp.convert_hybrid_block(net, target_dtype='float16', ctx=mx.cpu())
 dtypes = sorted(set(np.dtype(p.dtype).name for p in converted.collect_params().values()))
-print(dtypes, [name for name in amp.list_lp16_ops()[:2]], mx.nd.ones(3).astype(np.float16).dtype)
+print(dtypes, [name for name in amp.list_lp16_ops('bfloat16')[:2]], mx.nd.ones(3).astype(np.float16).dtype)
 half = gluon.nn.Dense(2, dtype='float16')
 half.initialize()
 half.cast('float32')

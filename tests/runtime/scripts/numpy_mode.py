@@ -21,8 +21,8 @@ data_iter = gluon.data.DataLoader(gluon.data.ArrayDataset(features, labels), 10,
 net = nn.Sequential()
 net.add(nn.Dense(1))
 net.initialize(init.Normal(sigma=0.01))
-loss, trainer = gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.03})
-for epoch in range(3):
+loss, trainer = gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+for epoch in range(5):
     for X, y in data_iter:
         with autograd.record():
             l = loss(net(X), y)

@@ -18,14 +18,14 @@ class SignDescent(mx.optimizer.Optimizer):
 
 
 @mx.metric.register
-class WithinTen(mx.metric.EvalMetric):
+class WithinFifth(mx.metric.EvalMetric):
     def __init__(self):
-        super(WithinTen, self).__init__('within-ten')
+        super(WithinFifth, self).__init__('within-fifth')
 
     def update(self, labels, preds):
         for label, pred in zip(labels, preds):
             label, pred = label.asnumpy().ravel(), pred.asnumpy().ravel()
-            self.sum_metric += np.sum(np.abs(label - pred) < 0.1)
+            self.sum_metric += np.sum(np.abs(label - pred) < 0.2)
             self.num_inst += len(label)
 
 
@@ -40,9 +40,9 @@ y = nd.dot(x, nd.array([1, -2, 0.5])) + 0.3
 net = gluon.nn.Dense(1, in_units=3, weight_initializer='tenth')
 net.initialize()
 trainer = gluon.Trainer(net.collect_params(), 'signdescent', {'learning_rate': 0.05, 'wd': 0.0})
-metric = mx.metric.CompositeEvalMetric([mx.metric.create('withinten'), mx.metric.np(lambda t, p: np.square(t - p).mean(), 'own')])
-for i in range(80):
-    trainer.set_learning_rate(0.05 * 0.97 ** i)
+metric = mx.metric.CompositeEvalMetric([mx.metric.create('withinfifth'), mx.metric.np(lambda t, p: np.square(t - p).mean(), 'own')])
+for i in range(120):
+    trainer.set_learning_rate(0.1 * 0.97 ** i)
     with autograd.record():
         loss = nd.smooth_l1(net(x).reshape((-1,)) - y, scalar=1.0)
     loss.backward()

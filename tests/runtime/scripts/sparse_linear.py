@@ -41,8 +41,8 @@ for epoch in range(8):
 print(dict(metric.get_name_value()))
 assert dict(metric.get_name_value())['accuracy'] > 0.8
 
-csr = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+csr = sparse.csr_matrix((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape, dtype='float32')
 assert np.allclose(csr.asscipy().toarray(), matrix.toarray(), atol=1e-6)
-rsp = mx.nd.array(rng.normal(size=(6, 2))).tostype('row_sparse').retain(mx.nd.array([0, 4]))
+rsp = sparse.retain(mx.nd.array(rng.normal(size=(6, 2))).tostype('row_sparse'), mx.nd.array([0, 4], dtype='int64'))
 assert rsp.indices.asnumpy().tolist() == [0, 4]
 print(csr[2:5].asnumpy().sum().round(3), sparse.dot(csr, mx.nd.array(weights)).shape, rsp.stype)
