@@ -107,7 +107,7 @@ def _is_own(file: str, libraries: Tuple[str, ...]) -> bool:
     if any(part in _PACKAGES for part in Path(path).parts):
         return False
     others = {os.path.realpath(entry) for entry in libraries}
-    main = getattr(sys.modules["__main__"], "__file__", None) or file
-    own = {os.path.realpath(entry) for entry in (str(Path(main).parent), *sys.path)} - others
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    own = {os.path.realpath(entry) for entry in (str(Path(main or "").parent), *sys.path)} - others
     own.add(os.path.realpath(""))
     return next((str(folder) in own for folder in Path(path).parents if str(folder) in own | others), False)
