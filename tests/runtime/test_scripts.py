@@ -113,7 +113,8 @@ def test_a_script_ends_as_it_would_under_python(tmp_path):
     done = mxkit_run("script.py", "no number", folder=tmp_path, status=1)
     plain = run(sys.executable, "script.py", "no number", folder=tmp_path, status=1)
     assert done.stderr == plain.stderr
-    assert mxkit_run("-W", "error", "-Oc", "import sys; print(sys.argv, sys.flags.optimize)", "a").stdout == "['-c', 'a'] 1\n"
+    code = "import sys; print(sys.argv, sys.flags.optimize)"
+    assert mxkit_run("-W", "error", "-Oc", code, "a").stdout == "['-c', 'a'] 1\n"
 
 
 def test_a_signal_reaches_the_script(tmp_path):
@@ -182,7 +183,8 @@ def test_the_doctor_tells_whether_it_is_on(monkeypatch, tmp_path):
     monkeypatch.setattr(surroundings, "enabling_file", lambda: file)
 
     def line():
-        return next(line for line in surroundings.interpreter_lines({"version": np.__version__, "error": ""}) if line.name == "enabled")
+        lines = surroundings.interpreter_lines({"version": np.__version__, "error": ""})
+        return next(line for line in lines if line.name == "enabled")
 
     assert line().data == {"on": False}
     file.write_text(enabling.enabling_text())

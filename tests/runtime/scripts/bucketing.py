@@ -1,8 +1,11 @@
+import random
+
 import mxnet as mx
 import numpy as np
 
 mx.random.seed(0)
 np.random.seed(0)
+random.seed(0)
 buckets, start_label, invalid_label = [4, 6], 1, 0
 lines = [['w%d' % ((i + j) % 5) for j in range(3 + i % 4)] for i in range(80)]
 sentences, vocab = mx.rnn.encode_sentences(lines, invalid_label=invalid_label, start_label=start_label)

@@ -27,7 +27,7 @@ print('scale', trainer._amp_loss_scaler.loss_scale, 'overflow', trainer._amp_los
 assert np.isfinite(loss.asnumpy()).all()
 converted = amp.convert_hybrid_block(net, target_dtype='float16', ctx=mx.cpu())
 dtypes = sorted(set(np.dtype(p.dtype).name for p in converted.collect_params().values()))
-print(dtypes, [name for name in amp.list_lp16_ops('bfloat16')[:2]], mx.nd.ones(3).astype(np.float16).dtype)
+print(dtypes, mx.nd.ones(3).astype(np.float16).dtype)
 half = gluon.nn.Dense(2, dtype='float16')
 half.initialize()
 half.cast('float32')
