@@ -99,7 +99,7 @@ def test_old_names_are_lent_to_the_scripts_modules_only():
     done = mxkit_run("--old-numpy", "old_names.py")
     assert done.stdout == "[0, 1, 2] <class 'numpy.float64'> True 1.5 2.0 1.0\n"
     assert ("np.int (old_helpers.py, line 5)" in done.stderr) is not HAS_OLD_NAMES
-    if not HAS_OLD_NAMES:
+    if release(np.__version__) >= (1, 24):  # before, NumPy has them itself, and warns
         library = "import json; exec('import numpy; numpy.float', vars(json))"
         assert "AttributeError" in mxkit_run("--old-numpy", "-c", library, status=1).stderr
 

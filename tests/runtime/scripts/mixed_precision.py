@@ -28,7 +28,3 @@ assert np.isfinite(loss.asnumpy()).all()
 converted = amp.convert_hybrid_block(net, target_dtype='float16', ctx=mx.cpu())
 dtypes = sorted(set(np.dtype(p.dtype).name for p in converted.collect_params().values()))
 print(dtypes, mx.nd.ones(3).astype(np.float16).dtype)
-half = gluon.nn.Dense(2, dtype='float16')
-half.initialize()
-half.cast('float32')
-assert half(mx.nd.ones((2, 3))).dtype == np.float32
