@@ -16,6 +16,8 @@ from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
 import mxkit.cli.runs as cli_runs
+from mxkit.cli.scripts import FOR_PYTHON, enable
+from mxkit.cli.scripts import run as run_script
 from mxkit.cli.starting_project import init
 from mxkit.cli.sweeps import sweep
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
@@ -209,9 +211,11 @@ for _command in (
     benchmark,
     launch,
     install,
+    enable,
     init,
 ):
     app.command()(_command)
+app.command("run", context_settings=FOR_PYTHON)(run_script)
 
 
 def main(arguments: Optional[List[str]] = None) -> None:

@@ -10,6 +10,8 @@ import lazy_loader
 import mxkit
 import pytest
 
+# Programs, not modules: importing them runs them.
+collect_ignore = ["scripts"]
 PACKAGE = Path(mxkit.__file__).parent
 
 

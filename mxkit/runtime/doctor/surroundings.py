@@ -13,6 +13,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
+from mxkit.runtime.enabling import enabling_file, enabling_text
 
 # The oldest and the newest Python of `.ci/matrix`.
 _PYTHONS = ((3, 8), (3, 13))
@@ -51,10 +52,22 @@ def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
     return (
         judged("version", platform.python_version(), is_tested, python),
         Line("executable", sys.executable or "unknown"),
+        _enabled(),
         Line("packages", f"{sysconfig.get_path('purelib')} ({kind}, {'pip' if find_spec('pip') else uv})"),
         judged("platform", platform.platform(), linux, "mxkit is tested on Linux with x86-64 processors only"),
         judged("numpy", said, not numpy["error"], reinstall, status="problem"),
     )
+
+
+def _enabled() -> Line:
+    path = enabling_file()
+    if not path.is_file():
+        return Line(
+            "enabled", "no: programs need `import mxkit`, or mxkit run; mxkit enable spares them", data={"on": False}
+        )
+    is_current = path.read_text(encoding="utf-8", errors="replace") == enabling_text()
+    said = f"{path}: programs need no `import mxkit`" if is_current else f"{path} is damaged, or of another mxkit"
+    return judged("enabled", said, is_current, "mxkit enable", {"on": True})
 
 
 def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:

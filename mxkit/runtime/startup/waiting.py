@@ -1,0 +1,40 @@
+"""A finder that imports mxkit just before a program imports MXNet.
+
+`mxkit enable` copies this text into a `.pth` file, and `sitecustomize.py` runs it. A process without MXNet hardly takes
+longer, and nothing is said if mxkit is no longer installed.
+"""
+
+import sys
+
+
+class Waiting:
+    """Answers for MXNet and GluonCV by mxkit's finder, and for NumPy where scripts get its old names."""
+
+    def __init__(self, libraries: object = None) -> None:
+        self._libraries = libraries
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
+        if fullname in ("mxnet", "gluoncv"):
+            module, finder = "mxkit.runtime.import_hook", "ViewFinder"
+        elif fullname == "numpy" and self._libraries:
+            module, finder = "mxkit.runtime.old_names", "LendingFinder"
+        else:
+            return None
+        try:
+            __import__(module)
+        except ImportError as error:
+            if module not in sys.modules:  # if it is, MXNet is not installed, which the finder says to an import
+                if fullname == "numpy" or (error.name or "").partition(".")[0] == "mxkit":
+                    return None  # mxkit was uninstalled, or `import mxnet` will tell what is wrong
+                raise
+        arguments = (self._libraries,) if fullname == "numpy" else ()
+        return getattr(sys.modules[module], finder)(*arguments).find_spec(fullname, path, target)
+
+
+def wait(libraries: object = None) -> None:
+    """Wait for the imports.
+
+    Args:
+        libraries: `sys.path` without the program's own folders, if its modules get NumPy's old names.
+    """
+    sys.meta_path.insert(0, Waiting(libraries))  # type: ignore[arg-type] # typeshed wants types of typing
