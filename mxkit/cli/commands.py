@@ -15,6 +15,7 @@ from mxkit.cli.inference import benchmark, predict
 from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
+from mxkit.cli.record_files import rec_app
 import mxkit.cli.runs as cli_runs
 from mxkit.cli.scripts import FOR_PYTHON, enable
 from mxkit.cli.scripts import run as run_script
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cache_app, name="cache")
+app.add_typer(rec_app, name="rec")
 
 
 def _version(value: bool) -> None:

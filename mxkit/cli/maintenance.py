@@ -70,6 +70,7 @@ def doctor(json: bool = typer.Option(False, "--json", help="For programs; docs/d
 
 
 def install(
+    name: Optional[str] = typer.Argument(None, help="mxnet or mxnet-cu112; default the one that fits this machine."),
     cpu: bool = typer.Option(False, "--cpu", help="MXNet for the CPU, whatever GPUs there are."),
     cuda: bool = typer.Option(False, "--cuda", help="MXNet for NVIDIA GPUs, with the CUDA libraries that it needs."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be run."),
@@ -79,11 +80,11 @@ def install(
 
     Exit code 2: there is something to run, but nobody to ask (use --yes), or no pip.
     """
-    from mxkit.runtime.installing import describe, has_pip, look, plan, run, verify
+    from mxkit.runtime.installing import describe, has_pip, kind_of, look, plan, run, verify
 
-    if cpu and cuda:
-        raise typer.BadParameter("pass --cpu or --cuda, not both")
-    chosen = plan(look(), "cpu" if cpu else "cuda" if cuda else None)
+    if cpu + cuda + bool(name) > 1:
+        raise typer.BadParameter("pass a name, --cpu or --cuda, not several")
+    chosen = plan(look(), kind_of(name) if name else "cpu" if cpu else "cuda" if cuda else None)
     typer.echo(describe(chosen))
     if not chosen.commands or dry_run:
         return

@@ -1,4 +1,4 @@
-"""Reads RecordIO files (`.rec` with `.idx`) without MXNet.
+"""Reads and writes RecordIO files (`.rec` with `.idx`) without MXNet.
 
 The format, little-endian, as `im2rec` and `mx.recordio` write it:
 
@@ -12,7 +12,7 @@ The format, little-endian, as `im2rec` and `mx.recordio` write it:
 
 from pathlib import Path
 import struct
-from typing import BinaryIO, Iterator, NamedTuple, Tuple
+from typing import BinaryIO, Iterator, List, NamedTuple, Sequence, Tuple
 
 from mxkit.errors import DataError
 import numpy as np
@@ -144,3 +144,36 @@ def unpack(content: bytes) -> Record:
         raise ValueError(f"expected {count} labels of 4 bytes, received {len(content) - 24} bytes")
     labels = np.frombuffer(content, "<f4", count, 24) if count else np.array([label], "<f4")
     return Record(labels.astype(np.float32), count > 0, low | high << 64, content[24 + 4 * count :])
+
+
+def pack(labels: Sequence[float], number: int, content: bytes) -> bytes:
+    """Build the content of a record, which `unpack` splits; one label stands in the header, as `im2rec` writes it."""
+    several = b"" if len(labels) == 1 else np.asarray(labels, "<f4").tobytes()
+    count, label = (0, labels[0]) if len(labels) == 1 else (len(labels), 0.0)
+    return struct.pack("<IfQQ", count, label, number % 2**64, number >> 64) + several + content
+
+
+def cuts_of(content: bytes) -> List[int]:
+    """Places of the magic number at which `write_record` cuts a record into parts."""
+    cuts, at = [], content.find(MAGIC)
+    while at >= 0:
+        if at % 4 == 0:
+            cuts.append(at)
+        at = content.find(MAGIC, at + (4 if at % 4 == 0 else 1))
+    return cuts
+
+
+def write_record(file: BinaryIO, content: bytes) -> None:
+    """Append a record, which is cut into parts where the magic number stands at a multiple of 4 bytes.
+
+    Raises:
+        ValueError: A part is longer than the format allows.
+    """
+    cuts = cuts_of(content)
+    starts, ends = [0, *(cut + 4 for cut in cuts)], [*cuts, len(content)]
+    for number, (start, end) in enumerate(zip(starts, ends)):
+        length = end - start
+        if length >= 1 << 29:
+            raise ValueError(f"a record holds at most 512 MiB, received {length:,} bytes")
+        kind = (_WHOLE if number == len(cuts) else _FIRST) if number == 0 else _LAST if end == len(content) else _MIDDLE
+        file.write(MAGIC + struct.pack("<I", kind << 29 | length) + content[start:end] + bytes(-length % 4))

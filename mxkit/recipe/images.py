@@ -5,7 +5,7 @@ import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.data.files.decoding import decode
+from mxkit.core.decoding import decode
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError
 from mxkit.recipe.building import augment_of

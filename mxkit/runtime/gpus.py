@@ -4,6 +4,7 @@ from typing import Any, Dict, Sequence
 
 from mxkit.runtime.architectures import CU112, Architectures, runs_on
 from mxkit.runtime.driver import Driver
+from mxkit.runtime.wheels import CONTAINER
 
 
 def is_gpu(device: Any) -> bool:
@@ -26,7 +27,8 @@ def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> D
     >>> h200 = Driver((12, 4), (Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, ""),))
     >>> print(unusable_gpus(1, CU112, h200)[0])
     NVIDIA H200 (sm_90, 139 GiB) cannot run this MXNet's kernels, which are compiled for sm_50, sm_60, sm_70, sm_80,
-    sm_86. Use the CPU, a GPU of compute capability 5.0 to 8.x, or an MXNet built from source for sm_90
+    sm_86. Use the CPU, a GPU of compute capability 5.0 to 8.x, NVIDIA's container nvcr.io/nvidia/mxnet:24.06-py3
+    (docs/containers.md), or an MXNet built from source for sm_90
     >>> unusable_gpus(1, CU112._replace(ptx=((8, 0),)), h200)
     {}
     """
@@ -34,8 +36,8 @@ def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> D
         return {}
     return {
         gpu.index: f"{gpu} cannot run this MXNet's kernels, which are compiled for {architectures}. Use the CPU, "
-        f"a GPU of compute capability {_range(architectures)}, or an MXNet built from source for "
-        f"sm_{gpu.capability[0]}{gpu.capability[1]}"
+        f"a GPU of compute capability {_range(architectures)}, NVIDIA's container {CONTAINER} (docs/containers.md), or "
+        f"an MXNet built from source for sm_{gpu.capability[0]}{gpu.capability[1]}"
         for gpu in driver.gpus[:count]
         if not runs_on(architectures, gpu.capability)
     }

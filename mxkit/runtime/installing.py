@@ -15,7 +15,8 @@ from mxkit.runtime.architectures import CU112, runs_on
 from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.driver import Driver, read_driver
-from mxkit.runtime.wheels import RELEASE, Wheel, installed_wheels, package_spec, wheel_problem
+from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, wheel_problem
 
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
 
@@ -126,7 +127,7 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
             f"there is no wheel of {_WHEELS[chosen]} {RELEASE} for {' '.join(machine.system)}, only for {known}. "
             "Build MXNet from source, or use a container of such a system"
         )
-    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == chosen and wheel.version == RELEASE]
+    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == chosen and _is_known(wheel)]
     keep = bool(fitting) and len(machine.wheels) == 1
     name = fitting[0] if keep else _WHEELS[chosen]
     wheel = f"{name}=={RELEASE}"
@@ -136,6 +137,22 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
         *_installations(machine, wheel, keep),
     )
     return Plan(wheel, reason, commands, _notes(machine, chosen))
+
+
+def kind_of(name: str) -> str:
+    """The kind of wheel that a name means, for `plan`.
+
+    Raises:
+        MXNetImportError: It is none that mxkit installs, or is not Apache MXNet's.
+
+    >>> kind_of("mxnet-cu112")
+    'cuda'
+    """
+    for kind, wheel in _WHEELS.items():
+        if name == wheel:
+            return kind
+    known = f"{name}: mxkit installs {' or '.join(_WHEELS.values())}; pip installs other wheels of Apache MXNet"
+    raise MXNetImportError(foreign_name(name) or known)
 
 
 def describe(plan: Plan) -> str:
@@ -212,6 +229,11 @@ def _choose(machine: Machine) -> Tuple[str, str]:
     if not machine.damaged and [_kind(wheel) for wheel in machine.wheels] == ["cuda"]:
         return "cuda", f"it is there and computes on the CPU too ({reason}); --cpu takes the smaller one"
     return "cpu", reason
+
+
+def _is_known(wheel: Wheel) -> bool:
+    """Whether a wheel is Apache MXNet's of this release, or a rebuild with a suffix behind the version."""
+    return release(wheel.version) == release(RELEASE) and not foreign_name(wheel.name)
 
 
 def _kind(wheel: Wheel) -> str:

@@ -6,15 +6,18 @@ Each repair names the upstream line that needs it, and does nothing if the insta
 
 import functools
 import inspect
+from pathlib import Path
 import struct
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from mxkit.errors import MXNetImportError
 from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import version_problem
 
 Repair = Callable[[ModuleType], None]
 
@@ -392,7 +395,19 @@ def custom_operator_arguments(module: ModuleType) -> None:
     operators.replace(module, register=with_known_arguments)
 
 
+def known_version(module: ModuleType) -> None:
+    """Refuse an MXNet that is not 1.9, before its library is loaded.
+
+    Raises:
+        MXNetImportError: It calls itself by another version.
+    """
+    problem = version_problem(module.__version__, Path(module.__file__ or "mxnet").parent)
+    if problem:
+        raise MXNetImportError(problem, name="mxnet")
+
+
 REPAIRS: Dict[str, Repair] = {
+    "mxnet.libinfo": known_version,
     "mxnet.operator": custom_operator_arguments,
     "mxnet._ctypes.ndarray": arguments_and_graphs,
     "mxnet._ctypes.symbol": operator_arguments,

@@ -11,6 +11,8 @@ import sys
 from types import ModuleType
 from typing import List, NamedTuple, Optional, Sequence
 
+from mxkit.runtime.versions import release
+
 # MXNet's wheel requires numpy<2, which has no wheel for Python 3.13: pip would compile NumPy, or fail (T80).
 _NO_DEPS_FROM = (3, 13)
 
@@ -20,6 +22,9 @@ RELEASE = "1.9.1"
 # mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
 _OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
 
+# Its last wheels were built for CUDA 11.7.
+_CUDA_12 = re.compile(r"mxnet-cu1[2-9]")
+
 # Debian's packages of the system libraries that MXNet's wheels and source builds need.
 _SYSTEM_PACKAGES = {
     "libgomp.so.1": "libgomp1",
@@ -28,6 +33,9 @@ _SYSTEM_PACKAGES = {
     "libopenblas.so.0": "libopenblas0",
     "libgfortran.so.5": "libgfortran5",
 }
+
+#: NVIDIA's last container with an MXNet of its own, built for CUDA 12.
+CONTAINER = "nvcr.io/nvidia/mxnet:24.06-py3"
 
 _LIBRARIES = ("libmxnet.so", "libmxnet.dylib", "libmxnet.dll")
 
@@ -98,6 +106,37 @@ def wheel_problem() -> Optional[str]:
     if wheels and not _has_library(package):
         return _damaged(wheels[0], f"its library {package / _LIBRARIES[0]}")
     return None
+
+
+def version_problem(version: str, package: Path) -> Optional[str]:
+    """Say why an MXNet that calls itself by this version is refused; None for 1.9, with any suffix behind it.
+
+    >>> version_problem("1.9.1+nv24.06", Path("mxnet")), version_problem("1.9.0.post1", Path("mxnet"))
+    (None, None)
+    """
+    if release(version)[:2] == (1, 9):
+        return None
+    return (
+        f"{package} calls itself MXNet {version}; expected 1.9. mxkit's repairs of MXNet are written for {RELEASE} and "
+        f"were tried with 1.9 alone: with another one they could change results without an error. Type\n"
+        f"    pip install --no-deps mxnet=={RELEASE}\n"
+        f"or use this MXNet without mxkit"
+    )
+
+
+def foreign_name(name: str) -> Optional[str]:
+    """Say why a distribution's name is none of Apache MXNet's; None if it is one.
+
+    >>> foreign_name("mxnet-cu112") is foreign_name("mxnet") is None
+    True
+    """
+    if re.fullmatch(r"mxnet|mxnet-(mkl|native|cu\d+(mkl)?)", name) and not _CUDA_12.match(name):
+        return None
+    return (
+        f"{name} is no distribution of Apache MXNet, whose last release, {RELEASE}, has wheels for the CPU (mxnet) and "
+        f"for CUDA 11 (mxnet-cu112): whoever uploaded that name may have put anything into it. For a newer GPU there "
+        f"is NVIDIA's container {CONTAINER}, with an MXNet of NVIDIA's own for CUDA 12 (docs/containers.md)"
+    )
 
 
 def described(library: Path) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Seq
 
 from mxkit.core.array_kind import of_kind
 from mxkit.errors import CheckpointError, nearest
+from mxkit.runtime.versions import release
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
 
@@ -24,7 +25,7 @@ _BYTES = 2**26
 _LARGEST = 2**31 - 1
 _MANY = 65536
 # From MXNet 1.0, the first with today's form of graphs, to the installed MXNet
-_VERSIONS = (10000, sum(int(part) * weight for part, weight in zip(mx.__version__.split("."), (10000, 100, 1))))
+_VERSIONS = (10000, sum(part * weight for part, weight in zip(release(mx.__version__), (10000, 100, 1))))
 _DIGEST = "mxkit_sha256"
 _FIELDS = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
 # These operators hold addresses of memory, call back into the process that wrote them, or read files by name.

@@ -7,10 +7,10 @@ import pickle
 import shutil
 
 import gluoncv
+from mxkit.core.decoding import decode
 from mxkit.data.augmentation.presets import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.draws import drawn_by_dataset
-from mxkit.data.files.decoding import decode
 from mxkit.data.files.image_files import ImageFiles, image_folder
 from mxkit.data.files.image_records import ImageRecords, image_records
 from mxkit.data.files.imagenet_files import imagenet

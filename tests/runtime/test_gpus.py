@@ -19,7 +19,8 @@ WHEEL = Wheel("mxnet", "1.9.1", Path("here"))
 def test_a_gpu_without_kernels():
     assert unusable_gpus(2, CU112, BOTH) == {
         0: "NVIDIA H200 (sm_90, 139 GiB) cannot run this MXNet's kernels, which are compiled for sm_50, sm_60, sm_70, "
-        "sm_80, sm_86. Use the CPU, a GPU of compute capability 5.0 to 8.x, or an MXNet built from source for sm_90"
+        "sm_80, sm_86. Use the CPU, a GPU of compute capability 5.0 to 8.x, NVIDIA's container "
+        "nvcr.io/nvidia/mxnet:24.06-py3 (docs/containers.md), or an MXNet built from source for sm_90"
     }
     assert unusable_gpus(1, CU112, Driver((12, 4), (SECOND, FIRST), "")) == {}
     assert unusable_gpus(0, CU112, BOTH) == {}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.decoding import decode
 from mxkit.core.record_file import end_of, file_size, read_index, read_record, record_offsets, unpack
-from mxkit.data.files.decoding import decode
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError

@@ -10,7 +10,7 @@ from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.driver import Driver, Gpu
 from mxkit.runtime.exact import WORD
 from mxkit.runtime.gpus import unusable_gpus
-from mxkit.runtime.wheels import package_spec
+from mxkit.runtime.wheels import CONTAINER, package_spec
 
 _CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
 _NO_FUSION = "export MXNET_USE_FUSION=0    operators are not fused then"
@@ -64,7 +64,10 @@ def _gpu(gpu: Gpu, reason: str, is_used: bool, kernels: Architectures) -> Line:
     if reason and is_used:
         return Line(name, f"{gpu}: MXNet has no kernels for it", "warning", reason, data)
     if reason:
-        fix = f"mxnet-cu112 is compiled for {kernels}: stay on the CPU, or build MXNet from source for this GPU"
+        fix = (
+            f"mxnet-cu112 is compiled for {kernels}: stay on the CPU, use NVIDIA's container {CONTAINER}, or build "
+            "MXNet from source for this GPU"
+        )
         return Line(name, f"{gpu}: MXNet's wheel for GPUs would have no kernels for it", "warning", fix, data)
     said = "MXNet has kernels for it" if is_used else "not used, this MXNet is built for the CPU"
     return judged(name, f"{gpu}: {said}", is_used, "mxkit install --cuda", data)

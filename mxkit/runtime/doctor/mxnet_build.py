@@ -1,12 +1,14 @@
 """Lines about the installed MXNet: its wheel, whether it imports, and its build."""
 
+from pathlib import Path
 import re
 import textwrap
 from typing import Any, List, Mapping, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
-from mxkit.runtime.wheels import RELEASE, installed_wheels, package_spec, wheel_problem
+from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, wheel_problem
 
 
 def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
@@ -16,9 +18,11 @@ def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
         return (*_wheels(), _failure(mxnet, noise))
     version = mxnet["version"]
     fix = f"mxkit's repairs are written for MXNet {RELEASE}: `mxkit install`"
+    numbers = ".".join(map(str, release(version)))
+    said = version if version == numbers else f"{version}, a build of its own of {numbers}"
     return (
         *_wheels(),
-        judged("version", version, version == RELEASE, fix),
+        judged("version", said, numbers == RELEASE, fix),
         Line("library", mxnet["library"]),
         Line("features", "\n".join(textwrap.wrap(" ".join(mxnet["features"]), 80)), data={"on": mxnet["features"]}),
         *_onednn(mxnet["features"], noise),
@@ -26,13 +30,22 @@ def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
 
 
 def _wheels() -> Tuple[Line, ...]:
+    spec = package_spec()
+    package = Path(spec.origin).resolve().parent if spec and spec.origin else None
     wheels = installed_wheels()
-    if not wheels:
-        return (Line("distribution", "none: built from source" if package_spec() else "none"),)
-    return tuple(
-        Line("distribution", f"{wheel} in {wheel.folder}", data={"name": wheel.name, "version": wheel.version})
-        for wheel in wheels
-    )
+    if package is None:
+        return tuple(map(_wheel, wheels)) or (Line("distribution", "none"),)
+    used = [wheel for wheel in wheels if wheel.folder == package.parent]
+    if used:
+        return tuple(map(_wheel, used))
+    hidden = "".join(f"; it hides {wheel} in {wheel.folder}" for wheel in wheels)
+    return (Line("distribution", f"none for {package}: built from source, or by another vendor{hidden}"),)
+
+
+def _wheel(wheel: Wheel) -> Line:
+    foreign = foreign_name(wheel.name)
+    data = {"name": wheel.name, "version": wheel.version}
+    return judged("distribution", f"{wheel} in {wheel.folder}", not foreign, foreign or "", data)
 
 
 def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:

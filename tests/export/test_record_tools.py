@@ -1,0 +1,236 @@
+"""`mxkit rec`: `.rec` files are made, listed and checked; MXNet's own readers are the oracle."""
+
+import json
+import random
+import struct
+import subprocess
+import sys
+
+import cv2
+from mxkit.cli.commands import app
+from mxkit.core.record_file import MAGIC, Record, pack, write_record
+from mxkit.errors import DataError
+from mxkit.export.record_checking import check, scan
+from mxkit.export.record_making import Encoding, make, of_folder, of_list, split
+import mxnet as mx
+import numpy as np
+import pytest
+from sharing import long
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of two classes, 20 images each."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(40):
+        folder = root / ("cats", "dogs")[number % 2]
+        folder.mkdir(exist_ok=True)
+        pixels = np.random.RandomState(number).randint(0, 256, (20 + number % 3, 30, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{number:02}.{('jpg', 'png')[number % 5 == 0]}"), pixels)
+    return root
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["rec", *map(str, words)])
+
+
+def read_by_mxnet(path):
+    reader = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "r")
+    return {key: mx.recordio.unpack(reader.read_idx(key)) for key in reader.keys}
+
+
+def test_a_folder_becomes_a_file_that_mxnet_reads(photos, tmp_path):
+    done = call("make", photos, tmp_path / "all", "--resize", 16, "--center-crop", "--train-ratio", 0.75)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[:2] == ["label 0: cats", "label 1: dogs"]
+    found = {}
+    for ending, count in (("_train", 30), ("_val", 10)):
+        path = tmp_path / f"all{ending}.rec"
+        records = read_by_mxnet(path)
+        assert len(records) == count
+        assert list(records) != sorted(records)  # shuffled
+        found.update(records)
+        lines = path.with_suffix(".lst").read_text().splitlines()
+        assert [int(line.split("\t")[0]) for line in lines] == list(records)
+    assert sorted(found) == list(range(40))
+    for key, (header, content) in found.items():
+        assert (header.id, header.label) == (key, float(key >= 20))
+        assert cv2.imdecode(np.frombuffer(content, np.uint8), 1).shape == (16, 16, 3)
+    batch = next(mx.io.ImageRecordIter(path_imgrec=str(path), data_shape=(3, 16, 16), batch_size=10))
+    assert batch.data[0].shape == (10, 3, 16, 16)
+
+
+def test_a_list_keeps_its_order_its_indices_and_all_labels(photos, tmp_path):
+    names = ["dogs/01.jpg", "cats/00.png", "cats/02.jpg"]
+    lines = [f"{9 - number}\t{number}\t0.5\t{name}\n" for number, name in enumerate(names)]
+    (tmp_path / "some.lst").write_text("".join(lines))
+    done = call("make", tmp_path / "some.lst", tmp_path / "some.rec", "--root", photos, "--pass-through")
+    assert done.exit_code == 0, done.output
+    records = read_by_mxnet(tmp_path / "some.rec")
+    assert list(records) == [9, 8, 7]
+    for number, (header, content) in enumerate(records.values()):
+        assert header.label.tolist() == [number, 0.5]
+        assert content == (photos / names[number]).read_bytes()
+    listed = json.loads(call("list", tmp_path / "some.rec", "--json").stdout)
+    assert [(row["id"], row["labels"], row["format"]) for row in listed] == [
+        (9, [0, 0.5], ".jpg"), (8, [1, 0.5], ".png"), (7, [2, 0.5], ".jpg"),
+    ]  # fmt: skip
+    assert [row["width"] for row in listed] == [30] * 3
+    assert "30 x 21" in call("list", tmp_path / "some.rec").stdout
+    assert call("check", tmp_path / "some.rec").stdout.endswith("nothing is damaged\n")
+
+
+def test_images_that_cannot_be_read_are_left_out_by_name(photos, tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    lines = [f"0\t1\t{photos}/dogs/01.jpg", "1\t1\tbad.jpg", "2\t1\tmissing.jpg"]
+    (tmp_path / "a.lst").write_text("\n".join(lines))
+    done = call("make", tmp_path / "a.lst", tmp_path / "a")
+    assert done.exit_code == 1
+    assert "left out: bad.jpg: it: it is no image that OpenCV knows" in done.output
+    assert "left out: missing.jpg: No such file" in done.output
+    assert list(read_by_mxnet(tmp_path / "a.rec")) == [0]
+    (tmp_path / "a.lst").write_text("\n".join(lines[1:]))
+    with pytest.raises(DataError, match="none of 2 images could be read"):
+        make(tmp_path, of_list(tmp_path / "a.lst"), tmp_path / "b.rec", Encoding())
+    assert not list(tmp_path.glob("*b.*"))
+
+
+@pytest.mark.parametrize("line", ["x\t1\ta.jpg", "1\ta.jpg", "1\tone\ta.jpg", "1 2 a.jpg", "1\t2\t"])
+def test_a_line_that_is_none_of_im2recs_is_refused(line, tmp_path):
+    (tmp_path / "a.lst").write_text(f"0\t1\tb.jpg\n{line}\n")
+    with pytest.raises(DataError, match="a.lst, line 2: expected an index"):
+        of_list(tmp_path / "a.lst")
+
+
+def test_folders_and_ratios_that_give_no_file_are_refused(photos, tmp_path):
+    with pytest.raises(DataError, match="one folder of images per class"):
+        of_folder(tmp_path)
+    entries, _ = of_folder(photos)
+    with pytest.raises(DataError, match="leaves one of the two files empty"):
+        split(entries, 0.01, True)
+    for wrong in (["--encoding", ".gif"], ["--quality", "30", "--encoding", "png"], ["--pass-through", "--resize", 9]):
+        assert call("make", photos, tmp_path / "a", *wrong).exit_code == 2
+
+
+def test_insightfaces_headers_are_listed(tmp_path):
+    path = tmp_path / "faces.rec"
+    with path.open("wb") as file:
+        for labels, number, content in (([3, 5], 0, b""), ([0], 1, b"x"), ([1], 2, b"x"), ([1, 3], 3, b"")):
+            write_record(file, pack(labels, number, content))
+    assert [(row["id"], row["labels"], row["format"]) for row in json.loads(call("list", path, "--json").stdout)] == [
+        (0, [3, 5], ""), (1, [0], ".bin"), (2, [1], ".bin"), (3, [1, 3], ""),
+    ]  # fmt: skip
+    assert check(path)[1:] == (4, 0, None, [])
+
+
+def test_what_is_written_is_what_mxnet_writes(tmp_path):
+    contents = [MAGIC, MAGIC * 3, b"abcd" + MAGIC + b"xy", b"abc" + MAGIC, b"", bytes(range(101))]
+    with (tmp_path / "own.rec").open("wb") as file:
+        for content in contents:
+            write_record(file, content)
+    writer = mx.recordio.MXRecordIO(str(tmp_path / "upstream.rec"), "w")
+    for content in contents:
+        writer.write(content)
+    writer.close()
+    assert (tmp_path / "own.rec").read_bytes() == (tmp_path / "upstream.rec").read_bytes()
+    for labels, number in (([1.5], 7), ([1, 2], 2**70)):
+        header = mx.recordio.IRHeader(0, labels if len(labels) > 1 else labels[0], number % 2**64, number >> 64)
+        assert pack(labels, number, b"x") == mx.recordio.pack(header, b"x")
+
+
+# What happens to the bytes of a record, which begins with its magic number, length, label count, label and id.
+IN_PLACE = {
+    "magic": lambda random_, data: bytes([data[0] ^ 1]) + data[1:],
+    "length": lambda random_, data: data[:4] + struct.pack("<I", len(data) + random_.randrange(2**20)) + data[8:],
+    "shorter": lambda random_, data: data[:4] + struct.pack("<I", random_.randrange(len(data) - 16)) + data[8:],
+    "kind": lambda random_, data: data[:7] + bytes([data[7] | random_.choice([1, 2, 3]) << 5]) + data[8:],
+    "labels": lambda random_, data: data[:8] + b"\xff\xff\xff" + data[11:],
+    "zeros": lambda random_, data: bytes(len(data)),
+    "image": lambda random_, data: data[:32] + bytes(4) + data[36:],
+    "tail": lambda random_, data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+}
+MOVING = {
+    "deleted": lambda random_, data: data[: len(data) // 2] + data[len(data) // 2 + random_.randrange(1, 50) :],
+    "inserted": lambda random_, data: data[: len(data) // 2] + bytes(random_.randrange(1, 50)) + data[len(data) // 2 :],
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Make a file of `count` images; return its path and the place and the bytes of each record."""
+
+    def build(count):
+        path = tmp_path_factory.mktemp("records") / "all.rec"
+        with path.open("wb") as file, path.with_suffix(".idx").open("w") as index:
+            for number in range(count):
+                pixels = np.random.RandomState(number).randint(0, 256, (8, 8, 3), np.uint8)
+                index.write(f"{number}\t{file.tell()}\n")
+                write_record(file, pack([number % 3], number, cv2.imencode(".jpg", pixels)[1].tobytes()))
+        content = path.read_bytes()
+        starts = [offset for offset, _ in scan(path)]
+        assert check(path)[1:] == (count, count, count, [])
+        return path, [content[start:end] for start, end in zip(starts, [*starts[1:], len(content)])]
+
+    return build
+
+
+def sound(path):
+    return {found.id: found.content for _, found in scan(path) if isinstance(found, Record)}
+
+
+@pytest.mark.parametrize(("count", "damaged"), [(200, 24), long(10_000, 500)])
+def test_damaged_records_are_named_and_the_rest_is_read(count, damaged, made):
+    path, records = made(count)
+    before, random_ = sound(path), random.Random(count)
+    chosen = sorted(random_.sample(range(0, count, 2), damaged))
+    for place, number in enumerate(chosen):
+        kind = list(IN_PLACE)[place % len(IN_PLACE)]
+        records[number] = IN_PLACE[kind](random_, records[number])
+    path.write_bytes(b"".join(records))
+    found = check(path)
+    assert [damage.keys for damage in found.damages] == [[str(number)] for number in chosen]
+    assert [damage.number for damage in found.damages] == chosen
+    after = sound(path)
+    assert {key: after.get(key) for key in before if key not in chosen} == {
+        key: content for key, content in before.items() if key not in chosen
+    }
+
+
+@pytest.mark.parametrize("count", [60, long(500)])
+def test_each_way_to_damage_a_record_names_it(count, made):
+    path, records = made(20)
+    index, before = path.with_suffix(".idx"), sound(path)
+    ways = {**IN_PLACE, **MOVING, "cut": None}
+    for turn in range(count):
+        random_ = random.Random(turn)
+        number, kind = random_.randrange(20), list(ways)[turn % len(ways)]
+        if kind == "cut":
+            content = b"".join(records[:number]) + records[number][: random_.randrange(1, len(records[number]))]
+            rest = range(number)
+        else:
+            content = b"".join([*records[:number], ways[kind](random_, records[number]), *records[number + 1 :]])
+            rest = [other for other in range(20) if other != number]
+        path.write_bytes(content)
+        found = check(path)
+        where = sum(map(len, records[:number]))
+        assert [damage.number for damage in found.damages if damage.byte == where] == [number], (turn, kind)
+        after = sound(path)
+        assert {key: after.get(key) for key in rest} == {key: before[key] for key in rest}, (turn, kind)
+    path.write_bytes(b"".join(records))
+    index.write_text(index.read_text().replace("3\t", "3\t1", 1) + "what\n")
+    found = call("check", path)
+    assert found.exit_code == 1
+    assert "key 3: the index names it, but no record begins there" in found.stdout
+    assert "all.idx, line 21: expected a key, a tab and a byte" in found.stdout
+    assert ": the index does not name it" in found.stdout
+
+
+def test_the_command_needs_no_mxnet(tmp_path, photos):
+    code = "import sys; sys.modules['mxnet'] = None; from mxkit.cli import main; main()"
+    for words in (["make", photos, tmp_path / "a"], ["list", tmp_path / "a.rec"], ["check", tmp_path / "a.rec"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "rec", *map(str, words)], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    assert "nothing is damaged" in done.stdout

@@ -1,0 +1,147 @@
+"""MXNet of other builds: without a distribution, with a suffix behind its version, older, with foreign operators."""
+
+from pathlib import Path
+import shutil
+import subprocess
+
+from mxkit.cli import main
+from mxkit.errors import MXNetImportError
+from mxkit.runtime.doctor import mxnet_build
+from mxkit.runtime.installing import kind_of
+from mxkit.runtime.wheels import Wheel, foreign_name
+import mxnet as mx
+import pytest
+from sharing import long
+
+PACKAGE = Path(mx.__file__).parent
+OPERATOR = """
+#include "mxnet/lib_api.h"
+using namespace mxnet::ext;
+
+MXReturnValue parse(const std::unordered_map<std::string, std::string>& attrs, int* inputs, int* outputs) {
+  *inputs = *outputs = 1;
+  return MX_SUCCESS;
+}
+MXReturnValue types(const std::unordered_map<std::string, std::string>& attrs, std::vector<int>* in,
+                    std::vector<int>* out) {
+  out->at(0) = in->at(0);
+  return MX_SUCCESS;
+}
+MXReturnValue shapes(const std::unordered_map<std::string, std::string>& attrs,
+                     std::vector<std::vector<unsigned int>>* in, std::vector<std::vector<unsigned int>>* out) {
+  out->at(0) = in->at(0);
+  return MX_SUCCESS;
+}
+MXReturnValue forward(const std::unordered_map<std::string, std::string>& attrs, std::vector<MXTensor>* in,
+                      std::vector<MXTensor>* out, const OpResource& resource) {
+  for (int64_t i = 0; i < in->at(0).size(); ++i) out->at(0).data<float>()[i] = 2 * in->at(0).data<float>()[i];
+  return MX_SUCCESS;
+}
+REGISTER_OP(foreign_double).setForward(forward, "cpu").setParseAttrs(parse).setInferType(types).setInferShape(shapes);
+MXReturnValue initialize(int version) { return MX_SUCCESS; }
+"""
+
+TRAINS = """
+import sys
+import mxkit
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+assert mx.__version__ == sys.argv[1], mx.__version__
+assert mx.__file__.startswith(sys.argv[2]), mx.__file__
+net = mxkit.models.mlp(3, hidden=[8])
+x, y = np.random.RandomState(0).rand(30, 5).astype("float32"), np.arange(30) % 3
+loader = mxkit.data.ArrayLoader(x, y, batch_size=10, shuffle=True, seed=0)
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+mxkit.fit(net, loader, loss=gluon.loss.SoftmaxCrossEntropyLoss(), trainer=trainer, epochs=2, progress=False)
+net.hybridize()
+net(mx.nd.array(x))
+from mxkit.nets.saving import load_net, save_net
+save_net("saved.net", net)
+load_net("saved.net")
+import mxkit.storage.symbol_file  # it reads the version
+if len(sys.argv) > 3:
+    mx.library.load(sys.argv[3], verbose=False)
+    assert mx.nd.foreign_double(mx.nd.ones((2,))).asnumpy().tolist() == [2, 2]
+    doubled = mx.sym.foreign_double(mx.sym.var("x"))
+    assert doubled.eval(x=mx.nd.ones((2,)))[0].asnumpy().tolist() == [2, 2]
+print("trained")
+"""
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Make a package `mxnet` that calls itself by a version, with the files of the installed one and no metadata."""
+
+    def make(version):
+        package = tmp_path / "packages" / "mxnet"
+        package.mkdir(parents=True)
+        for entry in PACKAGE.iterdir():
+            if entry.name not in ("__init__.py", "libinfo.py", "__pycache__"):
+                (package / entry.name).symlink_to(entry)
+        shutil.copy(PACKAGE / "__init__.py", package)
+        text = (PACKAGE / "libinfo.py").read_text(encoding="utf-8")
+        assert f'__version__ = "{mx.__version__}"' in text
+        text = text.replace(f'__version__ = "{mx.__version__}"', f'__version__ = "{version}"')
+        (package / "libinfo.py").write_text(text, encoding="utf-8")
+        return package
+
+    return make
+
+
+@pytest.mark.parametrize("version", ["1.9.1+nv24.06", long("1.9.1"), long("1.9.1.post0")])
+def test_a_build_without_metadata_trains(version, build, run_python, monkeypatch):
+    package = build(version)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    assert run_python(TRAINS, version, str(package)).stdout == "trained\n"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="it needs a C++ compiler")
+def test_a_build_with_a_foreign_operator_trains(build, run_python, monkeypatch, tmp_path):
+    package, code, library = build("1.9.1"), tmp_path / "foreign.cc", tmp_path / "foreign.so"
+    code.write_text(OPERATOR)
+    sources = [str(code), str(PACKAGE / "src" / "lib_api.cc"), "-I", str(PACKAGE / "include")]
+    subprocess.run(["g++", "-std=c++11", "-shared", "-fPIC", "-o", str(library), *sources], check=True)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    assert run_python(TRAINS, "1.9.1", str(package), str(library)).stdout == "trained\n"
+
+
+@pytest.mark.parametrize("version", ["1.7.0", "2.0.0b1"])
+def test_another_release_is_refused_with_the_reason(version, build, run_python, monkeypatch):
+    package = build(version)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    said = run_python("import mxkit, mxnet", status=1).stderr
+    assert f"MXNetImportError: {package} calls itself MXNet {version}; expected 1.9. " in said
+    assert "pip install --no-deps mxnet==1.9.1" in said
+
+
+def test_the_doctor_says_what_differs(build, monkeypatch):
+    answers = {"error": "", "version": "1.9.1+nv24.06", "library": "libmxnet.so", "features": []}
+    package = build("1.9.1+nv24.06")
+    monkeypatch.syspath_prepend(str(package.parent))
+    lines = {line.name: line for line in mxnet_build.build_lines(answers, "")}
+    assert lines["version"].value == "1.9.1+nv24.06, a build of its own of 1.9.1"
+    assert lines["version"].status == "ok"
+    assert lines["distribution"].value.startswith(f"none for {package}: built from source, or by another vendor")
+    older = {line.name: line for line in mxnet_build.build_lines({**answers, "version": "1.9.0"}, "")}
+    assert older["version"].status == "warning"
+    foreign = mxnet_build._wheel(Wheel("mxnet-cu121", "1.9.1", package.parent))
+    assert (foreign.status, "no distribution of Apache MXNet" in foreign.fix) == ("warning", True)
+
+
+def test_names_that_are_not_of_apache_are_refused(capsys):
+    for name in ("mxnet", "mxnet-cu112", "mxnet-cu117", "mxnet-cu102mkl", "mxnet-mkl", "mxnet-native", "mxnet-cu80"):
+        assert foreign_name(name) is None
+    for name in ("mxnet-cu120", "mxnet-cu121", "mxnet-cu12x", "mxnet-cu13", "mxnet-gpu"):
+        with pytest.raises(MXNetImportError, match=f"^{name} is no distribution of Apache MXNet"):
+            kind_of(name)
+    assert (kind_of("mxnet"), kind_of("mxnet-cu112")) == ("cpu", "cuda")
+    with pytest.raises(MXNetImportError, match="mxnet-cu117: mxkit installs mxnet or mxnet-cu112"):
+        kind_of("mxnet-cu117")
+    with pytest.raises(SystemExit) as ended:
+        main(["install", "mxnet-cu121"])
+    assert ended.value.code == 1
+    assert "NVIDIA's container nvcr.io/nvidia/mxnet:24.06-py3" in capsys.readouterr().err
