@@ -6,6 +6,7 @@ import mmap
 from pathlib import Path
 import re
 
+from hub_server import running_hub
 import mxkit
 import mxnet as mx
 import numpy as np
@@ -47,6 +48,7 @@ NEEDS = {
     # it leaves its shards open, for the garbage collector
     "webdataset": pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     "TensorBoardLog(": needs("tensorboardX"),
+    '"hf://': needs("huggingface_hub"),
     "WandbLog(": needs("wandb"),
     "MLflowLog(": needs("mlflow"),
     "from mlflow": pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),  # while it is imported
@@ -58,9 +60,25 @@ def needed(page):
     return [mark for word, mark in NEEDS.items() if word in text]
 
 
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A hub with the net of the page about it."""
+    net = mxkit.models.mlp(hidden=(32,))
+    mxkit.initialize(net, sample=mx.nd.ones((1, 64)))
+    path = tmp_path / "published"
+    mxkit.export(net, path, format="safetensors", verify=False)
+    files = {"model.safetensors": path.with_suffix(".safetensors").read_bytes()}
+    for server in running_hub(monkeypatch, tmp_path):
+        server.commit("your-name/digits", files)
+        server.commit("your-name/digits", files, branch="v1")
+        yield server
+
+
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("page", [pytest.param(one, marks=needed(one), id=name_of(one)) for one in EXECUTED])
-def test_a_page_runs(page, tmp_path, monkeypatch, forks):
+def test_a_page_runs(page, tmp_path, monkeypatch, forks, request):
+    if '"hf://' in page.read_text(encoding="utf-8"):
+        request.getfixturevalue("hub")
     monkeypatch.chdir(tmp_path)
     assert {language for language, _ in blocks(page)} <= {*RUN, *SHOWN}
     run_page(page, tmp_path, forks)

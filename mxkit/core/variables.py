@@ -1,4 +1,4 @@
-"""Variables of the environment that hold for a while."""
+"""Variables of the environment: some that hold for a while, and one that forbids the network."""
 
 from contextlib import contextmanager
 import os
@@ -22,3 +22,13 @@ def environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
         yield
     finally:
         put(before)
+
+
+def is_offline(offline: Optional[bool] = None) -> bool:
+    """Whether the network must not be used: `offline`, or if it is None the environment variable `MXKIT_OFFLINE`.
+
+    >>> is_offline(True), is_offline(False)
+    (True, False)
+    """
+    variable = os.environ.get("MXKIT_OFFLINE", "").strip().lower()
+    return variable not in ("", "0", "false", "no") if offline is None else offline

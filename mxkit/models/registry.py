@@ -46,9 +46,10 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     Args:
         name: `lenet`, `resnet18` or another of `model_names()`; `zoo:resnet18_v2` from MXNet's model zoo;
             `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        weights: Path of a `.params` file, which must fit completely and needs no checksum; or of a run's folder, its
-            checkpoints or one of them. Or "pretrained": the weights that a zoo published, from the cache or downloaded,
-            checked by SHA-1. None leaves the net uninitialized.
+        weights: Path of a `.params` or `.safetensors` file, which must fit completely and needs no checksum; or of a
+            run's folder, its checkpoints or one of them; or `hf://owner/name[@revision][/file.safetensors]` on the
+            Hugging Face hub. Or "pretrained": the weights that a zoo published, from the cache or downloaded, checked
+            by SHA-1. None leaves the net uninitialized.
         **kwargs: Arguments of the net's function, like `classes=10`; for nets of the zoos also Gluon's
             `pretrained=True`, `root` and `ctx`.
 

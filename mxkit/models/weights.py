@@ -11,13 +11,14 @@ import zlib
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.files import file_digest, flush_directory, name_aside
+from mxkit.core.variables import is_offline
 from mxkit.data.files.cache import home, homes, locked
-from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, is_offline, read_file
+from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, read_file
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, find_checkpoint
+from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.listing import checkpoints_of
-from mxkit.storage.loading import load_parameters, match_arrays
-from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.loading import load_parameters, match_arrays, read_any_arrays
 from mxkit.storage.params_format import describe_file
 
 PRETRAINED = "pretrained"
@@ -45,21 +46,25 @@ def load_weights(
     Args:
         net: The net.
         name: As for `get_model`.
-        weights: Path of any `.params` file, without a checksum; a run's folder, its directory of checkpoints or one
-            of them, of which the newest complete one is used; or `"pretrained"`: the file that the zoo published, as
-            `find_weights` finds it. A file of that name is `"./pretrained"`.
+        weights: Path of any `.params` or `.safetensors` file, without a checksum; a run's folder, its directory of
+            checkpoints or one of them, of which the newest complete one is used; `hf://owner/name`, as for
+            `find_hub_file`; or `"pretrained"`: the file that the zoo published, as `find_weights` finds it. A file of
+            that name is `"./pretrained"`.
         root: As for `find_weights`.
         ctx: Devices of the net, as for `mxkit.devices`; None is the CPU.
 
     Raises:
         CheckpointError: The file is damaged, or does not fit the net (the text has the shapes); a folder has no
             complete checkpoint; or the checksum of the published file differs.
-        DownloadError, ValueError: As for `find_weights`.
+        DownloadError, ValueError: As for `find_weights` and `find_hub_file`.
         OSError: The file cannot be read.
     """
     if not isinstance(weights, (str, os.PathLike)) or not str(weights):
         raise TypeError(f"model {name!r}: weights: expected a path or {PRETRAINED!r}; received {weights!r}")
-    path = find_weights(name, root) if str(weights) == PRETRAINED else Path(weights).expanduser()
+    if is_hub_address(weights):
+        path = find_hub_file(str(weights)).path
+    else:
+        path = find_weights(name, root) if str(weights) == PRETRAINED else Path(weights).expanduser()
     if not path.exists():
         raise FileNotFoundError(
             f"model {name!r}: weights: there is no file {path.absolute()}. Pass the path of a .params file, or "
@@ -188,7 +193,7 @@ def _by_hand(published: _Published, folders: Sequence[Path], why: str) -> Downlo
 def _other_classes(net: Any, name: str, path: Path, weights: Union[str, Path]) -> str:
     """What to do if only the last layer has another size, else an empty string."""
     try:
-        arrays = read_arrays(path)
+        arrays = read_any_arrays(path)
         fitting = match_arrays(net, arrays, strict=False)
     except CheckpointError:
         return ""

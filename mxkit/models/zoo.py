@@ -15,7 +15,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **arguments:
 
     Args:
         name: `zoo:resnet18_v2` from MXNet's model zoo, `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        weights: As for `load_weights`: a path of a file, a run's folder or a checkpoint, or "pretrained".
+        weights: As for `load_weights`: a path of a file, a run's folder or a checkpoint, `hf://...`, or "pretrained".
         **arguments: Arguments of the net's function, like `classes=10`. `pretrained=True` means weights="pretrained";
             `root` is then the folder, and `ctx` the devices, as in Gluon. gluoncv itself loads the weights for
             `pretrained` and `pretrained_base` of its nets, and names their classes; the file in its cache is checked

@@ -23,6 +23,7 @@ from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.problems import Problem, located, refuse
 from mxkit.recipe.schema import FIT_KEYS, Component, ModelComponent, Recipe, under_switches
 from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, accepted_arguments
+from mxkit.storage.hub import is_hub_address
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters
 from mxkit.storage.snapshot import load_checkpoint
@@ -269,7 +270,8 @@ def model_calls(recipe: Recipe) -> List[Call]:
     calls = [_model_call(model, model.weights)]
     if model.weights is not None and model.name in COMPOSED:  # their class takes no weights, unlike `get_model`
         path = Path(model.weights).expanduser()
-        call = Call(load_parameters, (Name("net"), str(path)), at="model.weights")
+        file = model.weights if is_hub_address(model.weights) else str(path)
+        call = Call(load_parameters, (Name("net"), file), at="model.weights")
         if path.is_dir():
             call = Call(load_checkpoint, (str(checkpoints_of(path)), Name("net")), at="model.weights")
         calls.append(call)

@@ -16,6 +16,7 @@ from mxkit.recipe.problems import Problem, located, refuse, refused_arguments, u
 from mxkit.recipe.run_code import import_modules
 from mxkit.recipe.schema import KIND_AT, Component, Recipe, under_switches
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, is_known
+from mxkit.storage.hub import check_hub_address, is_hub_address
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.schedules import get_schedule
@@ -160,6 +161,11 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
         yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", text)
     if model.weights is not None and model.arguments.get("pretrained"):
         yield ("model",), Problem("model.weights", "replaces pretrained: true; leave one of them out")
+    if is_hub_address(model.weights):
+        try:
+            check_hub_address(str(model.weights))
+        except ValueError as error:
+            yield ("model",), Problem("model.weights", str(error), cause=error)
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:
         text = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
         yield ("evaluate", "checkpoints"), Problem("evaluate.which", text)

@@ -12,7 +12,7 @@ from mxkit.core.device import devices
 from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
-from mxkit.errors import DeviceError, MxkitError, RecipeError
+from mxkit.errors import DeviceError, DownloadError, MxkitError, RecipeError
 from mxkit.recipe.attachments import recipe_run
 from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls, value_of
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
@@ -24,6 +24,7 @@ from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
+from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.run_log import RunLog, closed_logs
@@ -113,7 +114,7 @@ def new_run(
     name: Optional[str] = None,
 ) -> PreparedRun:
     """The first half of `run_recipe`: everything before the training; `name` is as for `RunFolder.create`."""
-    recipe = load_recipe(recipe, overrides)
+    recipe = pin_weights(load_recipe(recipe, overrides))
     results = _prepared(recipe, overrides)
     group = current()
     if group is None:
@@ -148,8 +149,28 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     recipe = folder.recipe(overrides, to_train=True)
     if overrides:
         _refuse_other_settings(folder, recipe)
+    recipe = pin_weights(recipe)
     results = _prepared(recipe, overrides)
     return PreparedRun(recipe, folder, results, is_new=False, is_changed=bool(overrides))
+
+
+def pin_weights(recipe: Recipe) -> Recipe:
+    """A recipe whose weights on the Hugging Face hub are named by their commit, so that a resume takes the same ones.
+
+    Raises:
+        RecipeError: There are no such weights.
+        DownloadError: The hub cannot be reached.
+    """
+    if not is_hub_address(recipe.model.weights):
+        return recipe
+    try:
+        address = find_hub_file(str(recipe.model.weights)).address
+    except DownloadError:
+        raise
+    except (ValueError, OSError) as error:
+        refuse(recipe.name, [located("model.weights", error, ())])
+        raise
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": address})})
 
 
 def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:

@@ -151,7 +151,8 @@ class ModelComponent(Component):
 
     Attributes:
         weights: First values of the parameters, as for `mxkit.models.get_model`: a parameter file, a run's folder, a
-            checkpoint, or "pretrained" for the values that a zoo published; or null.
+            checkpoint, `hf://owner/name[@revision][/file.safetensors]` on the Hugging Face hub, or "pretrained" for the
+            values that a zoo published; or null.
         finetune: A new last layer for other classes, or null.
     """
 

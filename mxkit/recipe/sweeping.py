@@ -16,9 +16,10 @@ from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.ranges import check_ranges, read_ranges
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import new_run, stopped_run, train_run
+from mxkit.recipe.run import new_run, pin_weights, stopped_run, train_run
 from mxkit.recipe.schema import Name, Recipe
 from mxkit.recipe.scores import best_row
+from mxkit.storage.hub import is_hub_address
 from mxkit.training.callbacks.pruning import OptunaPruning
 from mxkit.training.state import FitState
 import numpy as np
@@ -89,6 +90,10 @@ class Sweep:
         self._recipe, self._seed = recipe, seed
         self._fixed, self._ranges = read_ranges(settings)
         base = check_ranges(recipe, self._fixed, self._ranges)
+        self._pinned: List[str] = []
+        if is_hub_address(base.model.weights) and not any(one.key.startswith("model.weights") for one in self._ranges):
+            base = pin_weights(base)  # all trials begin with the same weights
+            self._pinned = [f"model.weights={base.model.weights}"]
         self.column, self.mode = base.checkpoints.keep_best or ("valid_loss", "min")
         if self.column.startswith("valid_") and not has_samples(load_data(base).valid):
             raise RecipeError(
@@ -216,7 +221,9 @@ class Sweep:
             if (path / "recipe.yaml").is_file():
                 prepared = stopped_run(path)
             else:
-                prepared = new_run(self._recipe, overrides=[*self._fixed, *chosen], output=self.folder, name=path.name)
+                prepared = new_run(
+                    self._recipe, overrides=[*self._fixed, *self._pinned, *chosen], output=self.folder, name=path.name
+                )
             history = train_run(prepared, progress=progress, callbacks=[report]).history
         except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
             state = "diverged" if isinstance(error, NonFiniteError) else "failed"

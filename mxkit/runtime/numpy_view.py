@@ -41,6 +41,10 @@ _RENAMED = {
     "fix": ("trunc", (2, 5)),
 }
 
+# T232: NumPy 1 wrapped a number that an integer type cannot hold, NumPy 2 raises OverflowError. MXNet reads lists with
+# these (`numpy/multiarray.py` line 2275, `ndarray/ndarray.py` lines 1318 and 3364); its operators in C++ still wrap.
+_WRAPPING = ("array", "asarray")
+
 # T84: financial functions, gone since NumPy 1.20; mxnet/numpy/fallback.py reads them and calls none.
 _FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate")
 
@@ -104,7 +108,23 @@ def _old_names(numpy: ModuleType) -> Dict[str, Any]:
         )
         names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
         names["core"] = _OldCore()
+        names.update({name: _wrapping(name, numpy) for name in _WRAPPING})
     return names
+
+
+def _wrapping(name: str, numpy: ModuleType) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        convert = getattr(numpy, name)
+        try:
+            return convert(*args, **kwargs)
+        except OverflowError:
+            # As NumPy 1 did: each number through a C long, which cuts fractions off and refuses what it cannot hold.
+            value, *rest = args
+            return convert(numpy.array(value, dtype=numpy.int64), *rest, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`numpy.{name}`, with integers out of bounds wrapped."
+    return function
 
 
 def _removed_function(name: str, numpy: ModuleType, compute: Callable[..., Any]) -> Callable[..., Any]:

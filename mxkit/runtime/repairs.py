@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
+from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -286,9 +287,16 @@ def loader_workers(module: ModuleType) -> None:
 
     If MXNet imports without mxkit, the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
     line 414, which line 667 passes to the pool, and line 215 for `DataLoaderV1`.
+
+    T234, every Python: a killed worker made the loader wait for 120 s, or for ever. Upstream: lines 472 and 665.
     """
+
+    from mxkit.runtime import worker_pools  # its imports would slow down `import mxkit`
+
     workers.replace_initializer(module, workers.initialize_mxnet_worker)
+    worker_pools.replace_pools(module)
     loader: Any = module
+    operators.replace(loader._MultiWorkerIter, __next__=worker_pools.named_deaths)
     defaults = loader._MultiWorkerIterV1.__init__.__defaults__
     loader._MultiWorkerIterV1.__init__.__defaults__ = tuple(
         workers.work_for_loader_v1 if value is loader.worker_loop_v1 else value for value in defaults
@@ -296,8 +304,37 @@ def loader_workers(module: ModuleType) -> None:
 
 
 def gluoncv_loader_workers(module: ModuleType) -> None:
-    """T91, every NumPy: as `loader_workers`. Upstream: gluoncv's `data/dataloader.py` lines 140 and 275."""
+    """T91, T234: as `loader_workers`. Upstream: gluoncv's `data/dataloader.py` lines 140 and 275.
+
+    T233, NumPy 1.24: arrays of several shapes, boxes of images above all, are no array of objects any more but a
+    ValueError (a warning since 1.19). Upstream: lines 20 and 37, which read the arrays one by one.
+    """
+
+    from mxkit.runtime import worker_pools  # its imports would slow down `import mxkit`
+
     workers.replace_initializer(module, workers.initialize_gluoncv_worker)
+    worker_pools.replace_pools(module)
+    if _numpy_version() >= (1, 19):
+        module.np = _RaggedView()  # type: ignore[attr-defined]
+
+
+class _RaggedView(ModuleType):
+    """MXNet's view of NumPy whose `asarray` makes arrays of several shapes an array of objects."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy")
+        self.__dict__["__getattr__"] = functools.partial(getattr, numpy_view())
+
+    @staticmethod
+    def asarray(data: Any) -> Any:
+        import numpy
+
+        if len({numpy.shape(value) for value in data}) < 2:
+            return numpy.asarray(data)
+        ragged = numpy.empty(len(data), dtype=object)
+        for place, value in enumerate(data):
+            ragged[place] = value
+        return ragged
 
 
 def center_net_classes(module: ModuleType) -> None:

@@ -10,6 +10,7 @@ from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.replicas import is_initialized, load_values
 from mxkit.errors import CheckpointError, nearest
+from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import read_arrays
 from mxkit.storage.params_format import dtype_name
@@ -59,7 +60,8 @@ def load_parameters(
 
     Args:
         net: Any block; it may be uninitialized.
-        path: The file; see `mxkit.storage.parameter_file.read_arrays`. `.safetensors` of `export` is read, too.
+        path: The file; see `mxkit.storage.parameter_file.read_arrays`. `.safetensors` is read, too, also from the
+            Hugging Face hub: `hf://owner/name[@revision][/file.safetensors]`.
         strict: Every parameter of the net must be in the file, and every array of the file in the net. False
             loads the arrays that fit by name, shape and dtype; the result lists the others.
         rename: `{"old.*": "new.*"}`: globs of names in the file (with or without `arg:` and `aux:`), and their
@@ -84,7 +86,8 @@ def load_parameters(
             shapes and dtypes are compared before the net changes.
         UnknownNameError: A glob of `rename` or `only` fits nothing.
         ValueError: `match` is something else, or "order" was combined with `only` or `strict=False`.
-        OSError: The file cannot be read.
+        DownloadError: The hub cannot be reached.
+        OSError: The file cannot be read, or is not on the hub.
 
     Side effects:
         Sets the net's parameters on all its devices. `match="order"` prints the pairs.
@@ -106,7 +109,7 @@ def load_parameters(
         raise ValueError(
             "load_parameters: match='order' pairs the whole file with the whole net: leave strict=False and only= out"
         )
-    arrays = read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
+    arrays = read_any_arrays(find_hub_file(str(path)).path if is_hub_address(path) else path)
     try:
         plan = _plan(net, arrays, strict, rename, only, match)
     except CheckpointError as error:
@@ -117,6 +120,15 @@ def load_parameters(
         for parameter_path, array in plan.matched.items():
             print(f"by order: {parameter_path} {array.shape} from {names[id(array)]!r}")
     return Loaded(list(plan.matched), plan.missing, plan.unexpected)
+
+
+def read_any_arrays(path: Union[str, Path]) -> Dict[str, Any]:
+    """Read a parameter file or, by its ending, a safetensors file.
+
+    Raises:
+        CheckpointError, OSError: As for `read_arrays` and `read_safetensors`.
+    """
+    return read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
 
 
 def match_arrays(

@@ -205,7 +205,7 @@ def differences(folder, sound):
     found = []
     for rank in range(2):
         with np.load(str(folder / f"result-{rank}.npz")) as file:
-            if not np.allclose(file["losses"], losses, rtol=1e-7, atol=0):
+            if not np.allclose(file["losses"], losses, rtol=3e-7, atol=0):  # a last bit is up to 1.2e-7
                 found.append(f"worker {rank}, losses: {file['losses']}, not {losses}")
             names = [name for name in wanted if file[name].tobytes() != wanted[name].tobytes()]
             found += [f"worker {rank}, {name}: {file[name].tolist()}, not {wanted[name].tolist()}" for name in names]
@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--pause", type=float, default=0.1, help="seconds after each update")
     parser.add_argument("--only", choices=CAUSES)
     asked = parser.parse_args()
-    failed = False
+    failed = []
     with tempfile.TemporaryDirectory() as work:
         sound = Path(work) / "sound"
         longest = whole(sound, asked.pause)
@@ -244,9 +244,7 @@ def main():
                 else:
                     made += 1
                     taken += [] if seconds is None else [seconds]
-                failed = failed or bool(wrong)
-                for text in wrong:
-                    say(f"  FAILED {name}, after {after:.2f} s: {text}")
+                failed += [f"FAILED {name}, after {after:.2f} s: {text}" for text in wrong]
                 shutil.rmtree(str(folder))
                 folder.with_suffix(".txt").unlink()
             figures = [f"{function(taken):.2f}" for function in (min, statistics.median, max)] if taken else "-"
@@ -254,7 +252,9 @@ def main():
                 f"{name}: {len(taken)} kills in jobs of {longest:.1f} s, and {late} too late; seconds until all others "
                 f"had ended: min, median, max {', '.join(figures)}"
             )
-    return int(failed)
+    for text in failed:  # at the end, where readers of a long log look
+        say(text)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Recipes are refused in one place: every mistake in one error, each with its dotted path, before anything is made."""
 
+import gc
 from pathlib import Path
 import sys
 
@@ -174,11 +175,14 @@ def test_a_recipe_passes_few_files_from_the_command_to_fit(tmp_path):
         entered.add(path)
 
     command(*words)  # imports everything
+    gc.collect()
+    gc.disable()  # what other tests left is not taken down here: generators would be entered
     sys.setprofile(look)
     try:
         command(*words)
     finally:
         sys.setprofile(None)
+        gc.enable()
     assert "fit" in entered
     own = {path for path in entered if path.split("/")[0] not in CALLED} - OF_THE_DATA - {"fit"}
     assert all(path.split("/")[0] in ("cli", "recipe") for path in own), own

@@ -6,6 +6,7 @@ import pickle
 import warnings
 
 from mxkit.runtime.numpy_view import numpy_view
+import mxnet as mx
 import numpy
 import pytest
 
@@ -48,6 +49,21 @@ def test_old_functions_compute(view):
     assert view.msort(matrix).tolist() == [[2, 1], [3, 4]]
     assert view.in1d([1, 5], [5, 6]).tolist() == [False, True]
     assert view.trapz([1.0, 3.0]) == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy 1.24 to 1.26, which wrap by themselves
+def test_t232_lists_of_integers_out_of_bounds_wrap_as_operators_do(view):
+    assert view.array([1621, 300.7, -1], dtype="uint8").tolist() == [85, 44, 255]
+    assert mx.np.array([1621], dtype="uint8").tolist() == mx.np.full((1,), 1621, dtype="uint8").tolist() == [85]
+    assert mx.nd.array([1621, -1], dtype="uint8").asnumpy().tolist() == [85, 255]
+    x = mx.nd.zeros((2,), dtype="uint8")
+    x[:] = [1621, 3]
+    assert x.asnumpy().tolist() == [85, 3]
+    with pytest.raises(OverflowError):
+        view.array([2**70], dtype="int32")
+    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0":
+        with pytest.raises(OverflowError):
+            numpy.array([1621], dtype="uint8")  # NumPy itself stays
 
 
 @pytest.mark.skipif("mirr" in vars(numpy), reason="NumPy before 1.20 has the functions of finance")

@@ -1,5 +1,8 @@
 """Loading: whatever wrote the file, all arrays are compared first, and go where they belong or nowhere."""
 
+import json
+import struct
+
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError, DeviceError, UnknownNameError
@@ -727,3 +730,31 @@ def test_order_goes_with_neither_a_part_of_the_net_nor_of_the_file(tmp_path):
             load_parameters(net, file, match="order", **more)
     with pytest.raises(ValueError, match="expected 'name' or 'order'; received 'shape'"):
         load_parameters(net, file, match="shape")
+
+
+def safetensors_bytes(**arrays):
+    """What a file of safetensors holds, for dtypes that NumPy lacks, too: dtype, shape and bytes of each array."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in arrays.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def test_bfloat16_of_safetensors_is_float32_and_other_dtypes_are_named(tmp_path):
+    pytest.importorskip("safetensors")
+    numbers = np.array([[1, -2.5, 3e38], [0, -1e-30, 7]], "float32")
+    upper = (numbers.view("uint32") >> 16).astype("uint16")
+    bias = numbers[0, :2].tobytes()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(safetensors_bytes(bias=("F32", [2], bias), weight=("BF16", [2, 3], upper.tobytes())))
+    net = nn.Dense(2, in_units=3)
+    mxkit.initialize(net)
+    load_parameters(net, path)
+    assert net.weight.data().asnumpy().tobytes() == (upper.astype("uint32") << 16).tobytes()
+    assert net.bias.data().asnumpy().tolist() == [1, -2.5]
+    path.write_bytes(safetensors_bytes(weight=("U16", [2, 3], upper.tobytes())))
+    with pytest.raises(CheckpointError, match="'weight': MXNet has no dtype uint16"):
+        load_parameters(net, path)

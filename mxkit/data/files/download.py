@@ -9,6 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, 
 
 from mxkit.core.files import file_digest, flush_directory
 from mxkit.core.log import LOG
+from mxkit.core.variables import is_offline
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
@@ -41,16 +42,6 @@ class RemoteFile(NamedTuple):
 
     name: str
     mirrors: Sequence[Mirror]
-
-
-def is_offline(offline: Optional[bool] = None) -> bool:
-    """Whether the network must not be used: `offline`, or if it is None the environment variable `MXKIT_OFFLINE`.
-
-    >>> is_offline(True), is_offline(False)
-    (True, False)
-    """
-    variable = os.environ.get("MXKIT_OFFLINE", "").strip().lower()
-    return variable not in ("", "0", "false", "no") if offline is None else offline
 
 
 def fetch(

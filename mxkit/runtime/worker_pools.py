@@ -1,0 +1,140 @@
+"""The pools of processes of Gluon's DataLoader, whose end does not wait for processes that are dead (T234).
+
+`multiprocessing.Pool.terminate` takes the lock by which its workers read tasks. A worker that was killed while it held
+that lock never releases it, and the program hangs for ever; so do the other workers. And the result of a worker that
+was killed never comes: MXNet's loader waits 120 s for it.
+"""
+
+from functools import partial
+import multiprocessing
+import multiprocessing.pool
+import os
+import signal
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any, List, Optional, Sequence
+import warnings
+
+from mxkit.errors import DataError
+
+_GRACE = 1.0  # seconds for each step of the end, which takes milliseconds
+_LOOKS = 0.1  # seconds between two looks at the workers
+_LOST = (ConnectionError, EOFError, FileNotFoundError)  # of memory that a dead worker shared
+# T235: Python 3.12 and newer, at each fork. MXNet ends its own threads before a fork and starts them again after it.
+_FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
+
+
+class WorkerPool(multiprocessing.pool.Pool):
+    """A pool that ends within seconds whatever its workers do, and tells that a worker died while it is waited for."""
+
+    def __init__(self, processes: Optional[int] = None, initializer: Any = None, initargs: Sequence[Any] = ()) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
+            super().__init__(processes, initializer, initargs, context=multiprocessing.get_context())
+        self._started: List[Any] = list(self._pool)  # type: ignore[attr-defined]
+        self.died: Optional[DataError] = None
+
+    def terminate(self) -> None:
+        """End the workers; `died` then says which of them had ended before."""
+        if isinstance(sys.exc_info()[1], _LOST):
+            time.sleep(_LOOKS)  # a process closes its connections a moment before it has ended
+        self.died = self.died or self._look()
+        super().terminate()
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        result: Any = super().apply_async(*args, **kwargs)
+        result.wait = partial(self._wait, result._event)
+        return result
+
+    def _wait(self, arrived: threading.Event, timeout: Optional[float] = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not arrived.wait(_LOOKS if end is None else max(0.0, min(_LOOKS, end - time.monotonic()))):
+            died = self._look()
+            if died:
+                raise died
+            if end is not None and time.monotonic() >= end:
+                return
+
+    def _look(self) -> Optional[DataError]:
+        return next((_error(worker) for worker in self._started if worker.exitcode is not None), None)
+
+    @classmethod
+    def _terminate_pool(
+        cls,
+        taskqueue: Any,
+        inqueue: Any,
+        outqueue: Any,
+        pool: List[Any],
+        change_notifier: Any,
+        worker_handler: Any,
+        task_handler: Any,
+        result_handler: Any,
+        cache: Any,
+    ) -> None:
+        """End the threads and processes, as `multiprocessing.pool.Pool` does, without its locks."""
+        worker_handler._state = multiprocessing.pool.TERMINATE
+        change_notifier.put(None)
+        _join(worker_handler)  # it starts no more workers, and tells the thread of the tasks to end
+        task_handler._state = multiprocessing.pool.TERMINATE
+        outqueue._wlock.acquire(True, _GRACE)  # no worker is stopped in the middle of a result
+        for worker in pool:
+            if worker.exitcode is None:
+                worker.kill()
+        for worker in pool:
+            worker.join(_GRACE)
+        outqueue._wlock.release()  # also where a dead worker held it
+        end = time.monotonic() + _GRACE
+        while task_handler is not threading.current_thread() and task_handler.is_alive() and time.monotonic() < end:
+            if inqueue._reader.poll(0.001):  # it may wait for room in the pipe, which nobody reads any more
+                os.read(inqueue._reader.fileno(), 2**16)
+        _join(task_handler)
+        result_handler._state = multiprocessing.pool.TERMINATE
+        if result_handler.is_alive():
+            outqueue.put(None)  # after those of the workers and of the thread of the tasks
+        _join(result_handler)
+
+
+def _join(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread():  # a loader may be collected in any thread
+        thread.join(_GRACE)
+
+
+def _error(worker: Any) -> DataError:
+    code = worker.exitcode
+    how = f"was killed by {signal.Signals(-code).name} (signal {-code})" if code < 0 else f"ended with exit code {code}"
+    return DataError(
+        f"DataLoader: worker process {worker.pid} {how}, and its batch is lost. SIGKILL usually means that memory ran "
+        "out (`dmesg` shows it): use fewer workers or smaller batches. Else look for sys.exit, os._exit or a crash in "
+        "C in the dataset, its transforms or batchify_fn; thread_pool=True needs no processes"
+    )
+
+
+class _Multiprocessing(ModuleType):
+    """`multiprocessing` with the pool of this module."""
+
+    def __init__(self) -> None:
+        super().__init__(multiprocessing.__name__)
+        self.__dict__["__getattr__"] = partial(getattr, multiprocessing)
+        self.Pool = WorkerPool
+
+
+def replace_pools(module: ModuleType) -> None:
+    """Give a module's calls of `multiprocessing.Pool` the pool of this module."""
+    module.multiprocessing = _Multiprocessing()  # type: ignore[attr-defined]
+
+
+def named_deaths(upstream: Any) -> Any:
+    """An iterator's `__next__` that names a dead worker where its batch, in memory that it shared, is gone with it."""
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        try:
+            return upstream(self)
+        except _LOST as error:
+            died = getattr(self._worker_pool, "died", None)
+            if died is None:
+                raise
+            raise died from error
+
+    return __next__
