@@ -229,6 +229,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # pyparsing's are both; matplotlib 3.9 has some
         warnings.showwarning = _show_warning
         try:
             app(args=arguments, prog_name="mxkit")

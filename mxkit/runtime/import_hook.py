@@ -33,9 +33,6 @@ _LOADS_LIBRARY = "mxnet.base"
 # scikit-learn took half of the time of `import mxnet`.
 _SCIPY_STATS = (("scipy", ("stats",)), ("scipy.stats", None))
 
-# distutils' version classes warn since Python 3.10 and are gone since 3.12 (T89, T92).
-_STAND_IN_FOR_DISTUTILS = sys.version_info >= (3, 10)
-
 
 def is_viewed(fullname: str) -> bool:
     """Whether a module is one of the viewed packages or part of one."""
@@ -53,9 +50,10 @@ def _import(
     if level == 0:
         if name == "numpy" or (name.startswith("numpy.") and not fromlist):
             return _import_view(name, fromlist or ())
-        if _STAND_IN_FOR_DISTUTILS and name == "distutils.version":
+        # its classes warn since Python 3.10, and before with setuptools 59 or later; since 3.12 it is gone (T89, T92)
+        if name == "distutils.version":
             return DISTUTILS_VERSION if fromlist else DISTUTILS
-        if _STAND_IN_FOR_DISTUTILS and name == "distutils" and fromlist == ("version",):
+        if name == "distutils" and fromlist == ("version",):
             return DISTUTILS
         if name == "sklearn.base" and name not in sys.modules:  # only model.py's deprecated FeedForward uses it
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
