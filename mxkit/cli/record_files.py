@@ -62,7 +62,6 @@ def make_records(
 @rec_app.command("list")
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
     """List the records: number, byte, id, labels, bytes, format, height and width. Damaged ones are left out."""
-    from mxkit.core.text import aligned
     from mxkit.export.record_checking import rows
     from mxkit.export.terminal import write_lines
 
@@ -75,7 +74,10 @@ def list_records(file: Path = _FILE, json: bool = JSON) -> None:
         size = "" if row.height is None else f"{row.width} x {row.height}"
         numbers = [str(row.number), str(row.byte), str(row.id)]
         table.append([*numbers, labels, str(row.bytes), row.format or "no image", size])
-    write_lines([*aligned(table, left=(3, 5, 6)), f"{len(table) - 1} records"])
+    widths = [max(map(len, column)) for column in zip(*table)]
+    form = "  ".join(f"{{:{'<' if column in (3, 5, 6) else '>'}{width}}}" for column, width in enumerate(widths))
+    # rich takes 0.5 ms a line, and these are plain numbers
+    write_lines([*(form.format(*row).rstrip() for row in table), f"{len(table) - 1} records"])
 
 
 @rec_app.command("check")

@@ -146,6 +146,11 @@ def unpack(content: bytes) -> Record:
     return Record(labels.astype(np.float32), count > 0, low | high << 64, content[24 + 4 * count :])
 
 
+def is_faces_header(record: Record) -> bool:
+    """Whether a record is insightface's first one: the ids of the first identity and after the last one, no image."""
+    return record.id == 0 and not record.content and len(record.labels) == 2
+
+
 def pack(labels: Sequence[float], number: int, content: bytes) -> bytes:
     """Build the content of a record, which `unpack` splits; one label stands in the header, as `im2rec` writes it."""
     several = b"" if len(labels) == 1 else np.asarray(labels, "<f4").tobytes()

@@ -9,6 +9,7 @@ from mxkit.core.decoding import decode
 from mxkit.core.record_file import MAGIC, Record, cuts_of, file_size, read_record, unpack, write_record
 from mxkit.errors import DataError
 from mxkit.export.records import suffix_of
+import numpy as np
 
 _CHUNK = 2**20
 _DECODED = (".jpg", ".png", ".bmp", ".webp", ".tif")
@@ -180,6 +181,8 @@ def check(path: Path) -> Check:
     index, damages = _index(path.with_suffix(".idx"))
     offsets: Dict[int, int] = {}
     strange: List[Damage] = []
+    renamed: List[Damage] = []
+    previous: object = None
     read = images = 0
     for number, (offset, record) in enumerate(scan(path)):
         offsets[offset] = number
@@ -188,6 +191,14 @@ def check(path: Path) -> Check:
             damages.append(Damage(number, offset, keys, record))
             continue
         read += 1
+        if keys and str(record.id) not in keys:
+            renamed.append(Damage(number, offset, keys, f"its id is {record.id}, not its key"))
+        if not np.isfinite(record.labels).all():
+            damages.append(Damage(number, offset, keys, "a label is no finite number"))
+        whole = (record.id, record.labels.tobytes(), record.content)
+        if whole == previous and not keys and record.content:
+            damages.append(Damage(number, offset, keys, f"it is record {number - 1} again"))
+        previous = whole
         form = suffix_of(record.content)
         if form == ".bin":
             strange.append(Damage(number, offset, keys, f"no image begins with {record.content[:8]!r}"))
@@ -198,6 +209,8 @@ def check(path: Path) -> Check:
                 damages.append(Damage(number, offset, keys, fault))
     if images:  # else it is a file of something else
         damages += strange
+    if 2 * len(renamed) < read:  # else the writer of the file does not take the ids as keys
+        damages += renamed
     if index is not None:
         damages += _differences(index, offsets)
     entries = None if index is None else sum(map(len, index.values()))

@@ -10,7 +10,7 @@ import sys
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.files import name_aside
-from mxkit.core.record_file import Record, file_size, read_index, read_record, unpack
+from mxkit.core.record_file import Record, file_size, is_faces_header, read_index, read_record, unpack
 from mxkit.core.text import aligned
 from mxkit.errors import DataError
 from mxkit.export.terminal import shown, write_lines
@@ -105,7 +105,7 @@ def summarize(path: Path) -> Summary:
             rows.append([str(len(offsets)), str(offset), str(record.id), text, str(length), suffix or "no image"])
         offsets.append(offset)
         formats[suffix] += 1
-        faces = faces or _is_faces_header(record)
+        faces = faces or is_faces_header(record)
         if record.content:
             sizes = [min(sizes[0], length), max(sizes[1], length), sizes[2] + length]
             ids.append(record.id % 2**64)
@@ -118,11 +118,6 @@ def summarize(path: Path) -> Summary:
     least = sizes[0] if sizes[1] else 0
     total = (least, sizes[1], sizes[2])
     return Summary(rows, len(offsets), formats, total, labels, several, faces, distinct, index)
-
-
-def _is_faces_header(record: Record) -> bool:
-    """Whether a record is insightface's first one: the ids of the first identity and after the last one, no image."""
-    return record.id == 0 and not record.content and len(record.labels) == 2
 
 
 def _compare_index(path: Path, offsets: "np.ndarray") -> str:

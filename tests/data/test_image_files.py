@@ -8,6 +8,7 @@ import shutil
 
 import gluoncv
 from mxkit.core.decoding import decode
+from mxkit.core.record_file import pack, write_record
 from mxkit.data.augmentation.presets import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.draws import drawn_by_dataset
@@ -16,6 +17,7 @@ from mxkit.data.files.image_records import ImageRecords, image_records
 from mxkit.data.files.imagenet_files import imagenet
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
+from mxnet import gluon
 from mxnet.gluon.data.vision import transforms
 import numpy as np
 from PIL import Image
@@ -358,6 +360,33 @@ def test_labels_of_several_numbers(tmp_path):
     np.testing.assert_array_equal(found[0][1], np.float32([1, 0.5]))
     assert found.classes == []
     assert ImageRecords(write_records(tmp_path / "b.rec", labels=[0.25, 1])).labels.tolist() == [0.25, 1]
+    assert ImageRecords(write_records(tmp_path / "c.rec", labels=[0, 2.0**30])).classes == []
+    beyond = ImageRecords(write_records(tmp_path / "d.rec", labels=[0, 1e20])).labels
+    np.testing.assert_array_equal(beyond, np.float32([0, 1e20]))
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_t238_files_of_insightface_give_the_images_and_the_persons(index, last, tmp_path):
+    # record 0 has the ids of the first person and after the last one; a person has the ids of his images
+    header = [([6, 8], 0, b"")]
+    images = [([number // 3], number + 1, picture(number)) for number in range(4)] + [([1, 0.5], 5, picture(4))]
+    contents = [*images, ([1, 4], 6, b""), ([4, 6], 7, b"")]
+    path = tmp_path / "train.rec"
+    with path.open("wb") as file, path.with_suffix(".idx").open("w") as lines:
+        for labels, number, content in contents + header if last else header + contents:
+            lines.write(f"{number}\t{file.tell()}\n")
+            write_record(file, pack(labels, number, content))
+    upstream = gluon.data.vision.ImageRecordDataset(str(path))
+    with pytest.raises(mx.MXNetError, match="Input cannot be an empty buffer"):
+        upstream[7 if last else 0]
+    if not index:
+        path.with_suffix(".idx").unlink()
+    data = image_records(path, valid=0, test=0)
+    assert (data.train.labels.tolist(), data.classes) == ([0, 0, 0, 1, 1], ["0", "1"])
+    assert data.train.labels.dtype == np.int32
+    assert [data.train[i][0].tobytes() for i in range(5)] == [decode(one[2], "it").tobytes() for one in images]
+    assert len(image_records(path, valid=0.4, test=0).valid) == 2
 
 
 def test_a_record_file_that_was_cut_off(tmp_path):

@@ -56,12 +56,16 @@ def test_files_of_module_without_their_head(tmp_path, ending):
     np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
 
 
-def test_an_archive_as_of_sagemaker(tmp_path):
+@pytest.mark.parametrize("folder", ["", "model/"])
+def test_an_archive_as_of_sagemaker(folder, tmp_path):
     expected = module_files(tmp_path)
-    (tmp_path / "old-shapes.json").write_text(json.dumps([{"name": "data", "shape": [1, 5]}]))
+    (tmp_path / "shapes.json").write_text(json.dumps([{"shape": [1, 5], "name": "data"}]))
+    names = ("image-classification-symbol.json", "image-classification-0004.params", "model-shapes.json")
     with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
-        for name in ("old-symbol.json", "old-0004.params", "old-shapes.json"):
-            archive.add(tmp_path / name, f"model/{name}")
+        for file, name in zip(("old-symbol.json", "old-0004.params", "shapes.json"), names):
+            archive.add(tmp_path / file, folder + name)
+    with pytest.raises(FileNotFoundError, match=r"is read by mxkit.export\('.*model.tar.gz', 'NAME'\); load NAME then"):
+        mxkit.load_exported(tmp_path / "model.tar.gz")
     mxkit.export(tmp_path / "model.tar.gz", tmp_path / "new")
     np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
 

@@ -1,6 +1,7 @@
 """MXNet of other builds: without a distribution, with a suffix behind its version, older, with foreign operators."""
 
 from pathlib import Path
+import re
 import shutil
 import subprocess
 
@@ -63,11 +64,16 @@ save_net("saved.net", net)
 load_net("saved.net")
 import mxkit.storage.symbol_file  # it reads the version
 if len(sys.argv) > 3:
-    mx.library.load(sys.argv[3], verbose=False)
     assert mx.nd.foreign_double(mx.nd.ones((2,))).asnumpy().tolist() == [2, 2]
     doubled = mx.sym.foreign_double(mx.sym.var("x"))
     assert doubled.eval(x=mx.nd.ones((2,)))[0].asnumpy().tolist() == [2, 2]
 print("trained")
+"""
+
+DOCTOR = """
+import sys
+import mxkit.cli
+mxkit.cli.main(["doctor"])
 """
 
 
@@ -105,8 +111,28 @@ def test_a_build_with_a_foreign_operator_trains(build, run_python, monkeypatch, 
     code.write_text(OPERATOR)
     sources = [str(code), str(PACKAGE / "src" / "lib_api.cc"), "-I", str(PACKAGE / "include")]
     subprocess.run(["g++", "-std=c++11", "-shared", "-fPIC", "-o", str(library), *sources], check=True)
+    with (package / "__init__.py").open("a", encoding="utf-8") as module:
+        module.write(f"\nfrom . import library\nlibrary.load({str(library)!r}, verbose=False)\n")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    assert run_python(TRAINS, "1.9.1", str(package), str(library)).stdout == "trained\n"
+    assert run_python(TRAINS, "1.9.1", str(package), "foreign").stdout == "trained\n"
+    assert re.search(r"version +1\.9\.1\n", run_python(DOCTOR, status=None).stdout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ("1.9.1", r"version +1\.9\.1\n"),
+        ("1.9.1+nv24.06", r"version +1\.9\.1\+nv24\.06, a build of its own of 1\.9\.1\n"),
+        ("1.7.0", r"import +.*calls itself MXNet 1\.7\.0; expected 1\.9\."),
+    ],
+)
+def test_the_doctor_runs_beside_each_build(version, line, build, run_python, monkeypatch):
+    package = build(version)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    said = run_python(DOCTOR, status=None).stdout
+    assert f"none for {package}: built from source, or by another vendor" in said
+    assert re.search(line, said), said
 
 
 @pytest.mark.parametrize("version", ["1.7.0", "2.0.0b1"])

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.decoding import decode
-from mxkit.core.record_file import end_of, file_size, read_index, read_record, record_offsets, unpack
+from mxkit.core.record_file import end_of, file_size, is_faces_header, read_index, read_record, record_offsets, unpack
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
@@ -19,6 +19,7 @@ _PARTS = (("train", "train"), ("valid", "val"), ("valid", "valid"), ("valid", "v
 class ImageRecords(ImageDataset):
     """Images and labels of a `.rec` file, read on access: `part[i]` is `(image, label)`, as of `ImageFiles`.
 
+    Of a file with insightface's header, which names ranges of ids, only images are records; the label is the person.
     Threads may read at the same time; gluon's `ImageRecordDataset` has one reading position for all of them.
 
     Args:
@@ -51,7 +52,7 @@ class ImageRecords(ImageDataset):
         self.channels = channels
         self.reduce_to = None if reduce_to is None else whole_number(reduce_to, "reduce_to")
         self._size = file_size(self.path)
-        offsets = _offsets(self.path, self._size)
+        offsets, self._faces = _faces(self.path, self._size, _offsets(self.path, self._size))
         self._offsets = offsets if rows is None else offsets[rows]
         if classes is not None:
             self.classes = list(classes)
@@ -79,7 +80,9 @@ class ImageRecords(ImageDataset):
     @cached_property
     def classes(self) -> List[str]:
         whole = len(self) and self.labels.dtype == np.int32 and self.labels.ndim == 1
-        return [str(number) for number in range(int(self.labels.max()) + 1)] if whole else []
+        count = int(self.labels.max()) + 1 if whole else 0
+        # a damaged label may be any number: names of a billion classes would fill the memory
+        return [str(number) for number in range(count)] if count <= 2**20 + len(self) else []
 
     def _read(self, file: BinaryIO, index: int) -> Tuple[Any, bytes, str]:
         """Label and content of a record, and its name for messages."""
@@ -88,10 +91,10 @@ class ImageRecords(ImageDataset):
             record = unpack(read_record(file, int(self._offsets[index]), self._size, self.path)[0])
         except ValueError as error:
             raise DataError(f"{where}: it is damaged: {error}") from error
-        label: Any = record.labels
+        label: Any = record.labels[:1] if self._faces else record.labels  # the person, before what else is known
         if label.size == 1:
             number = label.reshape(())[()]
-            label = np.int32(number) if float(number).is_integer() else number
+            label = np.int32(number) if float(number).is_integer() and abs(number) < 2**31 else number
         return label, record.content, where
 
     def __repr__(self) -> str:
@@ -167,3 +170,16 @@ def _offsets(path: Path, size: int) -> "np.ndarray":
                 "or was cut off. Remove the index, and the records are found without it"
             )
     return indexed
+
+
+def _faces(path: Path, size: int, offsets: "np.ndarray") -> Tuple["np.ndarray", bool]:
+    """Places of the images, and whether insightface's header says which they are: the ids before the first range."""
+    for at in {0, len(offsets) - 1}:
+        try:
+            with path.open("rb") as file:
+                record = unpack(read_record(file, int(offsets[at]), size, path)[0])
+        except (DataError, ValueError):
+            continue  # told where it is read
+        if is_faces_header(record) and 1 < record.labels[0] <= len(offsets):
+            return np.delete(offsets, at)[: int(record.labels[0]) - 1], True
+    return offsets, False
