@@ -128,7 +128,7 @@ def cut(seconds: float) -> bool:
         codes = [one.wait(120) for one in workers]
         logs = [(folder / f"{rank}.log").read_text() for rank in (0, 1)]
     survived = not any(codes)
-    named = all(code and ("nothing was heard" in log or "is lost" in log) for code, log in zip(codes, logs))
+    named = all(code and ("sent nothing" in log or "is lost" in log) for code, log in zip(codes, logs))
     lines = [next((line for line in log.splitlines() if "heard" in line or "lost" in line), "-") for log in logs]
     print(
         f"a link cut for {seconds:g} s: {'survived' if survived else f'ended after {took:.0f} s'}", *lines, sep="\n  "

@@ -1,7 +1,7 @@
-"""Knows all members of a job: lets them meet, passes small values between workers, and tells all who is lost.
+"""Connects the members of a job: they meet here, exchange small values, and get the name of a member that is lost.
 
-MXNet's parameter servers carry the gradients. They have no words for a member that is gone: all others wait for ever
-(T74). So each member, also each server, holds a connection to this process from its start to its end.
+MXNet's parameter servers carry the gradients, and do not notice a lost member: all others wait for ever (T74). So each
+worker and each server keeps a connection to this process from its start to its end.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from mxkit.distributed.messages import (
 from mxkit.distributed.schedulers import Place
 from mxkit.errors import DistributedError
 
-# Seconds at the end in which members may still read why; a connection that is closed earlier loses what is under way.
+# Seconds at the end in which members can still read the fault: a closed connection drops what is on its way.
 LINGER = 3.0
 
 
@@ -38,7 +38,7 @@ class _Connection:
         self.beats_missed, self.left, self.open = 0, False, True
 
     def send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError, RuntimeError):  # its own reader notices that it is lost
+        with contextlib.suppress(OSError, RuntimeError):  # `_serve` notices that the connection is lost
             self.writer.write(message)
 
     def __str__(self) -> str:
@@ -49,21 +49,20 @@ class Coordinator:
     """Serves the members of one job.
 
     Args:
-        place: Of any member: the number of workers and servers, and the secret that each must know.
-        told: What each member learns when all are there.
-        starter: Number of the process that started this one.
+        place: Place of any member; it has the numbers of workers and servers, and the secret of the job.
+        welcome: Message to each member when all have joined.
+        starter: Process id of the process that started this one.
     """
 
-    def __init__(self, place: Place, told: Dict[str, Any], starter: int) -> None:
+    def __init__(self, place: Place, welcome: Dict[str, Any], starter: int) -> None:
         self._sizes = {"worker": place.size, "server": place.servers}
-        self._place, self._told, self._starter = place, told, starter
+        self._place, self._welcome, self._starter = place, welcome, starter
         self._patience, self._silence = patience(), silence()
         self._members: Dict[Any, _Connection] = {}
         self._waiting: Dict[int, Dict[str, Any]] = {}
-        self._complete = False
-        self._first: Optional[float] = None  # when the first worker came
+        self._first: Optional[float] = None  # time at which the first worker joined
         self._since = self._warned = 0.0
-        self._over: Optional[asyncio.Event] = None  # belongs to the loop of `run`
+        self._over: asyncio.Event  # set by `run`: it belongs to the event loop
         self.fault: Optional[str] = None
 
     async def run(self, listener: Any) -> Optional[str]:
@@ -73,14 +72,14 @@ class Coordinator:
             listener: A bound socket.
 
         Returns:
-            What went wrong, or None.
+            The fault that ended the job, or None.
         """
         self._over = asyncio.Event()
         server = await asyncio.start_server(self._serve, sock=listener)
-        watches = [asyncio.ensure_future(one) for one in (self._watch(), self._watch_starter())]
+        watches = [asyncio.ensure_future(watch) for watch in (self._watch(), self._watch_starter())]
         await self._over.wait()
         until = time.monotonic() + LINGER
-        while any(one.open for one in self._members.values()) and time.monotonic() < until:
+        while any(member.open for member in self._members.values()) and time.monotonic() < until:
             await asyncio.sleep(0.02)
         for watch in watches:
             watch.cancel()
@@ -103,7 +102,7 @@ class Coordinator:
             reason = getattr(error, "strerror", None) or error
             why = f"its connection is broken ({reason}): is its machine or the network down?"
         except (ValueError, KeyError, TypeError) as error:
-            why = f"it sent what is no message ({error!s:.200})"
+            why = f"it sent something that is not a message ({error!s:.200})"
         finally:
             writer.close()
             if member is not None:
@@ -116,8 +115,13 @@ class Coordinator:
             writer.write(encoded({"fault": "another job listens at this address: choose another port"}))
             return None
         member = _Connection(hello, writer)
-        refusal = self._refusal(member)
-        if refusal is not None:
+        other = self._members.get((member.role, member.rank))
+        refusal = self.fault or (
+            other
+            and f"{member} and {other} have the same rank. Do two jobs use one address, or did a worker start a "
+            "process that joins again? It inherits MXKIT_RANK and the like: unset them for it"
+        )
+        if refusal:  # the other members continue
             member.send(encoded({"fault": refusal}))
             return None
         problem = self._problem(member)
@@ -125,57 +129,44 @@ class Coordinator:
         if problem is not None:
             self._fail(problem)
         elif not self._missing():
-            self._complete = True
-            self._send_all(self._told)
+            self._send_all(self._welcome)
         if member.role == "worker" and self._first is None:
             self._first = time.monotonic()
         return member
 
-    def _refusal(self, member: _Connection) -> Optional[str]:
-        """Why a newcomer cannot take part, while the others go on."""
-        if self.fault is not None:
-            return self.fault
-        other = self._members.get((member.role, member.rank))
-        if other is not None:
-            return (
-                f"{member} and {other} have the same rank. Do two jobs use one address, or did a worker start a "
-                "process that joins again? It inherits MXKIT_RANK and the like: unset them for it"
-            )
-        return None
-
     def _problem(self, member: _Connection) -> Optional[str]:
-        """Why no job comes of these members."""
+        """Why a job with this member cannot run."""
         for other in self._members.values():
             for name, value in member.facts.items():
                 theirs = other.facts.get(name, value)
                 if theirs != value:
                     return f"{member} has {name} {value}, {other} has {theirs}: all members must have the same"
         if not 0 <= member.rank < self._sizes.get(member.role, 0):
-            return f"{member} came, but the job has {self._sizes['worker']} workers and {self._sizes['server']} servers"
+            return f"{member} joined, but the job has {self._place.size} workers and {self._place.servers} servers"
         return None
 
     def _missing(self) -> List[str]:
-        wanted = [(role, rank) for role, size in self._sizes.items() for rank in range(size)]
+        wanted = ((role, rank) for role, size in self._sizes.items() for rank in range(size))
         return [f"{role} {rank}" for role, rank in wanted if (role, rank) not in self._members]
 
     def _handle(self, member: _Connection, message: Dict[str, Any]) -> None:
         if "leave" in message:
             member.left = True
-            if message["leave"]:  # why it ends before the others
+            if message["leave"]:  # the reason why it ends before the others
                 self._fail(f"{member} {message['leave']}")
             self._check_left()
-            if all(one.left for one in self._members.values() if one.role == "worker") and self._complete:
+            if all(other.left for other in self._members.values() if other.role == "worker") and not self._missing():
                 self._end()
         elif "key" in message and member.role == "worker":
             if not self._waiting:
                 self._since = self._warned = time.monotonic()
             self._waiting[member.rank] = message
             self._check_left()
-            if len(self._waiting) == self._sizes["worker"]:
+            if len(self._waiting) == self._place.size:
                 self._answer()
 
     def _answer(self) -> None:
-        """All workers wait: give each the values of all."""
+        """Send the values of all workers to each of them, once all wait."""
         waiting, self._waiting = self._waiting, {}
         keys = {rank: str(message["key"]) for rank, message in waiting.items()}
         different = next((rank for rank in keys if keys[rank] != keys[0]), None)
@@ -191,19 +182,19 @@ class Coordinator:
             self._fail(f"the values of all workers at {keys[0]} are too many: {error}")
             return
         for rank, message in waiting.items():
-            number = encoded({"answers": message.get("number")})  # a worker may have stopped waiting for an earlier one
+            number = encoded({"answers": message.get("number")})  # a worker may have left an earlier call by Ctrl-C
             self._members["worker", rank].send(number + answer)
 
     def _check_left(self) -> None:
-        """A worker that waits for one that has left would wait for ever."""
-        gone = next((one for one in self._members.values() if one.left and one.role == "worker"), None)
+        """End the job if a worker waits for one that has left: it would wait for ever."""
+        gone = next((other for other in self._members.values() if other.left and other.role == "worker"), None)
         if self._waiting and gone is not None:
             rank, message = next(iter(self._waiting.items()))
             self._fail(f"{gone} has ended, and worker {rank} waits for it at {message['key']}")
 
     def _lost(self, member: _Connection, why: str) -> None:
         member.left = True
-        if self._over is not None and not self._over.is_set():
+        if not self._over.is_set():
             self._fail(f"{member} is lost: {why}")
 
     def _fail(self, text: str) -> None:
@@ -214,41 +205,40 @@ class Coordinator:
 
     def _end(self) -> None:
         self._send_all({"end": True})
-        if self._over is not None:
-            self._over.set()
+        self._over.set()
 
     def _send_all(self, message: Dict[str, Any]) -> None:
-        encoded_once = encoded(message)
-        for one in self._members.values():
-            one.send(encoded_once)
+        content = encoded(message)
+        for member in self._members.values():
+            member.send(content)
 
     async def _watch(self) -> None:
-        """Look for members that are silent, and for those that do not come."""
+        """Watch for members that send nothing, and for members that do not join."""
         while True:
             await asyncio.sleep(BEAT)
             self._send_all({"beat": True})
-            for one in list(self._members.values()):
-                # counted, because by the clock all would be silent after this process itself has stood still
-                one.beats_missed += not one.left
-                if one.beats_missed * BEAT > self._silence:
-                    self._lost(one, f"nothing was heard of it for {self._silence:g} s, as if it stands still")
-            now = time.monotonic()
-            if not self._complete and self._first is not None and now - self._first > self._patience:
-                came = ", ".join(map(str, self._members.values()))
+            for member in list(self._members.values()):
+                # beats are counted: if this process itself was stopped, the clock would make every member look silent
+                member.beats_missed += not member.left
+                if member.beats_missed * BEAT > self._silence:
+                    self._lost(member, f"it sent nothing for {self._silence:g} s, as a stopped process does")
+            now, missing = time.monotonic(), self._missing()
+            if missing and self._first is not None and now - self._first > self._patience:
+                joined = ", ".join(map(str, self._members.values()))
                 self._fail(
-                    f"{', '.join(self._missing())} did not come within {self._patience:g} s; came: {came}. Do all of "
-                    f"them start, and do they reach {self._place.host}:{self._place.port}, which is "
-                    f"{self._told.get('ip', 'the same')} here? MXKIT_PATIENCE=SECONDS waits longer"
+                    f"{', '.join(missing)} did not join within {self._patience:g} s; joined: {joined}. Do all of them "
+                    f"start, and do they reach {self._place.host}:{self._place.port}, which is "
+                    f"{self._welcome.get('ip', 'the same')} here? MXKIT_PATIENCE=SECONDS waits longer"
                 )
             if self._waiting and now - self._warned > 60:
                 self._warned = now
-                absent = sorted(set(range(self._sizes["worker"])) - set(self._waiting))
-                text = f"waiting for worker {', '.join(map(str, absent))} since {now - self._since:.0f} s"
+                absent = ", ".join(str(rank) for rank in range(self._place.size) if rank not in self._waiting)
+                note = encoded({"note": f"waiting for worker {absent} since {now - self._since:.0f} s"})
                 for rank in self._waiting:
-                    self._members["worker", rank].send(encoded({"note": text}))
+                    self._members["worker", rank].send(note)
 
     async def _watch_starter(self) -> None:
-        """End with the process that started this one; worker 0, if it is that one, has a connection later."""
+        """End the job if the process that started this one is lost; worker 0 has a connection once it has joined."""
         name = "mxkit launch" if self._place.launched else "worker 0"
         while self._place.launched or ("worker", 0) not in self._members:
             if os.getppid() != self._starter:

@@ -1,4 +1,4 @@
-"""The workers of a job as one of them sees them: its rank, and what it does together with all others."""
+"""A worker's view of its job: rank, size, and the operations that all workers call together."""
 
 import atexit
 import base64
@@ -24,18 +24,18 @@ from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
 
-# Elements of a longer array that go to a server at once, 1 MB of float32. The first sums come back while the next
-# gradients go; one array of 20 MB would use the network in one direction at a time. On one machine nothing is gained,
-# and the copies cost.
+# Most elements that go to a server at once, 1 MB of float32. The first sums come back while the next gradients are
+# sent; an array of 20 MB would use the network in one direction at a time. On one machine it only costs copies.
 PIECE = 2**18
 
 
 class Slot(NamedTuple):
-    """An array that workers add up again and again, the same on all of them.
+    """Identifies an array that the workers add up in each update; equal on all workers.
 
     Attributes:
-        name, number: Of the arrays that are added up together, and its place among them.
-        shape, dtype: Of the array.
+        name: Name of the arrays that are added up together.
+        number: Position of the array among them.
+        shape, dtype: Shape and dtype of the array.
     """
 
     name: str
@@ -45,19 +45,20 @@ class Slot(NamedTuple):
 
 
 class Group:
-    """All workers, as this one sees them.
+    """All workers of the job, from the view of this one.
 
     Args:
-        place: Of this worker.
+        place: This worker's place in the job.
         member: Its connection to the coordinator.
-        store: MXNet's kvstore of the kind "dist_sync".
+        store: MXNet's kvstore "dist_sync".
         beside: Processes that this worker has started: the scheduler and the servers.
 
     Attributes:
-        rank, size: Of this worker, and the number of workers.
-        place: Of this worker.
+        rank: Rank of this worker.
+        size: Number of workers.
+        place: As the argument.
         piece: Most elements that go to a server at once; the same on all workers.
-        used: Whether this worker has asked for anything together with the others.
+        used: Whether this worker has called an operation of all workers.
         compressions: Number of calls of `compress`.
     """
 
@@ -72,17 +73,17 @@ class Group:
         self.piece = sys.maxsize if member.remote_host.startswith("127.") else PIECE
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
-        """The values of all workers, by rank, when all have called it with the same key; of JSON's types."""
+        """The values of all workers by rank, as `Member.gather`."""
         self.used = True
         return self._member.gather(key, value)
 
     def compress(self) -> int:
-        """Let MXNet send -1, 0 or 1 for a number from now on, and the rest later; it cannot end this.
+        """Let MXNet send -1, 0 or 1 for each number from now on, and the rest later; MXNet cannot switch this off.
 
-        What is not compressed goes through the coordinator, like float64.
+        Arrays that must not be compressed then go through the coordinator, like float64.
 
         Returns:
-            Number of calls, for the name of arrays that have nothing to be sent later yet.
+            Number of calls, for the name of arrays of which no rest is kept yet.
         """
         self.gather("compression", self.compressions)
         if not self.compressions:
@@ -96,12 +97,12 @@ class Group:
     def add_up(self, name: str, groups: Sequence[Sequence[Any]], *, compressed: bool = False) -> None:
         """Replace arrays by their sums over all replicas and workers, through MXNet's servers.
 
-        Call it on all workers at the same place, with arrays of equal shapes and dtypes. It does not wait for them. The
-        next call of this name must get the same arrays, or arrays that were computed from their sums: MXNet's engine
-        would otherwise send the next values before the sums of these are back (T224).
+        All workers call it at the same place, with arrays of equal shapes and dtypes. It does not wait for the sums.
+        The next call with this name must get the same arrays, or arrays that were computed from their sums: otherwise
+        MXNet's engine would send the next values before the sums are back (T224).
 
         Args:
-            name: Tells apart arrays of equal shapes that are on the way at once.
+            name: Distinguishes arrays of equal shapes that are sent at the same time.
             groups: Replicas of each array, on the devices of this worker.
             compressed: Send float32 in 2 bits a number, after `compress`.
         """
@@ -127,25 +128,25 @@ class Group:
                 if compressed:  # pushpull refuses it
                     self._store.push(key + place, one, priority=-number)
                     self._store.pull(key + place, one, priority=-number)
-                else:  # push and pull would take one way to the server and back more, and pulls wait behind all pushes
+                else:  # push and pull would take a second round trip, and the pulls would wait for all pushes
                     self._store.pushpull(key + place, one, out=one, priority=-number)
             for place, whole in enumerate(flat):
                 joined = _joined([one[place] for one in pieces])
                 mx.nd.slice_axis(joined, axis=0, begin=0, end=joined.size, out=whole)
 
     def _sizes(self, slot: Slot) -> List[int]:
-        """Elements of each piece in which an array goes to the servers."""
+        """Number of elements of each piece in which an array goes to the servers."""
         size = int(np.prod(slot.shape))
         number = max(1, -(-size // self.piece))
         return [size * (part + 1) // number - size * part // number for part in range(number)]
 
     def _begin(self, slots: Sequence[Slot]) -> None:
-        """Give keys to new arrays, and let the servers know them."""
+        """Give keys to new arrays, and make them known to the servers."""
         zeros = {}
         for slot in slots:
             self._keys[slot] = self._free
             for size in self._sizes(slot):
-                # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
+                # MXNet starts from the values of one worker, which it chooses; zeros are the same on all
                 zeros[self._free] = mx.nd.zeros((size,), dtype=slot.dtype)
                 self._free += 1
         if zeros:
@@ -153,9 +154,9 @@ class Group:
             mx.nd.waitall()  # a late answer would replace the first sum (T73)
 
     def _pieces_of(self, slot: Slot, replicas: Sequence[Any]) -> List[List[Any]]:
-        """Replicas of the pieces that are sent in place of an array, each time the same; none for a short vector."""
+        """Replicas of the pieces that are sent in place of an array, the same at each call; none for a short vector."""
         sizes, devices = self._sizes(slot), tuple(one.ctx for one in replicas)
-        # ps-lite cannot read gradients and weights that lie in oneDNN's own order, as those of convolutions do (T230)
+        # ps-lite cannot read arrays in oneDNN's blocked layout, such as gradients and weights of convolutions (T230)
         if len(sizes) == 1 == len(slot.shape):
             return []
         if (slot, devices) not in self._pieces:
@@ -179,19 +180,19 @@ class Group:
             one[:] = total
 
     def compare(self, what: str, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on if a fact is not the same on all workers.
+        """Raise an error on all workers if a fact is not the same on all of them.
 
         Args:
-            what: They are about, for messages.
-            facts: By name, of JSON's types.
+            what: Subject of the facts, for messages.
+            facts: Values that JSON can hold, by name.
 
         Raises:
-            DistributedError: One differs; the text names both values.
+            DistributedError: A fact differs; the text names both values.
         """
         refuse_differences(f"in {what}", self.gather(what, facts))
 
     def leave(self, reason: str = "") -> None:
-        """Say that this worker ends; what it has on the way to the servers arrives before.
+        """Announce that this worker ends, after its arrays have reached the servers; a reason ends the others, too.
 
         A worker that has started servers waits until all have left.
         """
@@ -199,18 +200,18 @@ class Group:
         try:
             if sound:
                 mx.nd.waitall()
-            else:  # it would wait for sums that never come
+            else:  # at the end of the process, MXNet would wait for sums that never come
                 atexit.unregister(mx.base._notify_shutdown)
         finally:
             self._member.leave(reason)
         if self._beside and os.getpid() == self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 for process in self._beside.values():
-                    process.wait(None if sound else 5.0)  # the scheduler, which is first, tells the others why
+                    process.wait(None if sound else 5.0)  # the scheduler, which is first, sends the others the reason
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """Vectors one after the other; `mx.nd.concat` takes eight times as long, also for one of them."""
+    """Concatenate vectors; `mx.nd.concat` takes eight times as long, also for a single one."""
     if len(pieces) == 1:
         return pieces[0]
     whole = mx.nd.empty((sum(one.size for one in pieces),), ctx=pieces[0].ctx, dtype=pieces[0].dtype)
@@ -222,10 +223,10 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 def refuse_differences(where: str, workers: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse workers of which one has another value than the first.
+    """Raise an error if a worker has another value than worker 0.
 
     Args:
-        where: For the message.
+        where: Where they differ, for the message.
         workers: The facts of each worker, by rank.
 
     Raises:
@@ -250,40 +251,40 @@ def current() -> Optional[Group]:
 
 
 def initialize() -> bool:
-    """Join the other workers of the job, as the variables of `mxkit launch`, `srun`, `mpirun`, torchrun ... say.
+    """Join the other workers of the job, by the variables of `mxkit launch`, `srun`, `mpirun`, torchrun and others.
 
     Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has; with `MXKIT_SERVERS=each` each worker starts
-    a server. After it `fit` trains together with the other workers. Without such variables it does nothing. The second
-    call does nothing.
+    a server. Afterwards `fit` trains together with the other workers. Without such variables, and when it is called
+    twice, `initialize` does nothing.
 
     Returns:
         Whether there are other workers.
 
     Raises:
-        DistributedError: A variable has a wrong value; the others did not come within 120 seconds (`MXKIT_PATIENCE`);
-            a port is in use; the members have other versions or other numbers of workers; `shutdown` was called before.
+        DistributedError: A variable has a wrong value; the others did not join within 120 seconds (`MXKIT_PATIENCE`);
+            a port is in use; the members differ in versions or in numbers of workers; `shutdown` was called before.
 
     Side effects:
-        Workers of one machine divide its GPUs among them: `mxkit.devices("auto")` returns this one's, from now on.
+        The workers of a machine divide its GPUs: from now on `mxkit.devices("auto")` returns those of this worker.
         Starts threads. If another member is lost, calls raise DistributedError, and the process is ended with status
-        75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. It gets SIGTERM if `mpirun` or
-        the like, which started it, is gone. Processes that the main thread forks later end with this one. Destructors
-        of C++ do not run at its end.
+        75 if it waits inside MXNet for 6 seconds, or does not end by itself within 20. The process gets SIGTERM when
+        its launcher, such as `mpirun`, is gone. Processes that the main thread forks later end with this one.
+        Destructors of C++ do not run at its end.
     """
     global _group
     if _group is not None:
         return True
     if _has_left:
-        raise DistributedError("initialize: this process has left its job by shutdown, and MXNet joins only once")
+        raise DistributedError("initialize: this process has left its job by shutdown, and MXNet can join only once")
     place = place_of(os.environ)
     if place is None:
         return False
     beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
     beside.update(start_own_server(place) if place.spread else {})
-    if place.told_by in LAUNCHERS:
+    if place.scheduler in LAUNCHERS:
         end_with_launcher()
-    facts = {"MXNet": mx.__version__}
-    member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
+    hello = hello_of("worker", place.rank, place, MXNet=mx.__version__)
+    member = Member((place.host, place.port), hello, patience())
     join(member)
     take_own_gpus(member, place.rank)
     forks_die_with_it()
@@ -294,8 +295,8 @@ def initialize() -> bool:
         member.leave(_text_of(error))
         raise
     finally:
-        del os.environ["DMLC_ROLE"]  # of this process, not of those that it starts
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))  # its destructor, too, would wait; the coordinator ends all
+        del os.environ["DMLC_ROLE"]  # processes that this one starts must not inherit it
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))  # its destructor would wait; the coordinator ends the servers
     end_without_destructors()
     _group = Group(place, member, store, beside)
     atexit.register(_leave)
@@ -303,18 +304,17 @@ def initialize() -> bool:
 
 
 def _leave() -> None:
-    """At the end of the process."""
-    group = _group
-    if group is None:
+    """Leave the group, at the end of the process too; the other workers get the error that ends this one."""
+    if _group is None:
         return
     error = getattr(sys, "last_value", None)
-    if error is None and not group.used:
+    if error is None and not _group.used:
         LOG.warning(
             "mxkit: worker %d joined the others and made no update with them: trainer.step of Gluon trains this "
             "worker's net alone. Use mxkit.fit, mxkit.updates or mxkit.Accumulator",
-            group.rank,
+            _group.rank,
         )
-    group.leave("" if error is None else _text_of(error))
+    _group.leave("" if error is None else _text_of(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -332,10 +332,10 @@ def size() -> int:
 
 
 def barrier(name: str = "barrier") -> None:
-    """Wait until all workers have called it.
+    """Wait until all workers have called `barrier`.
 
     Args:
-        name: For messages; it must be the same on all workers.
+        name: Name for messages; it must be the same on all workers.
 
     Raises:
         DistributedError: A worker is lost, has ended or waits at another place.
@@ -370,7 +370,7 @@ def all_reduce(array: Any) -> Any:
 
 
 def broadcast_parameters(net: Any) -> None:
-    """Give all workers the parameters of worker 0, bit for bit, running statistics too.
+    """Give all workers the parameters of worker 0, bit for bit, including running statistics.
 
     Args:
         net: An initialized block.
@@ -391,19 +391,16 @@ def broadcast_parameters(net: Any) -> None:
     shapes = {path: [list(values[0].shape), np.dtype(values[0].dtype).name] for path, values in replicas.items()}
     _group.compare("the parameters of the net", shapes)
     for values in replicas.values():
-        if _group.rank:
-            for value in values:
-                value[:] = 0
-        for value in values[1:]:
+        for value in values if _group.rank else values[1:]:
             value[:] = 0
     _group.add_up("broadcast", list(replicas.values()))  # 0 + x is x
     mx.nd.waitall()
 
 
 def shutdown() -> None:
-    """Leave the other workers; they go on until they need this one. Nothing happens without `initialize`.
+    """Leave the other workers, which continue until they need this one; without `initialize` it does nothing.
 
-    A worker that has started servers waits until all have left: worker 0 without `mxkit launch`, and all with
+    A worker that has started servers waits until all have left: worker 0 without `mxkit launch`, and every worker with
     `MXKIT_SERVERS=each`.
     """
     global _group, _has_left

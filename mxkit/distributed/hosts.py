@@ -9,12 +9,11 @@ from mxkit.errors import DistributedError
 
 
 def hosts_of(file: Union[str, Path], workers: Optional[int]) -> List[str]:
-    """The host of each worker, by rank: each host's slots, in the order of the file.
+    """The host of each worker, by rank.
 
     Args:
-        file: Has a host on each line, and the number of workers that it takes, 1 if none is given. `#` begins a
-            remark.
-        workers: Number of workers; None takes all slots.
+        file: Each line has a host and the number of its workers (slots), by default 1. `#` begins a comment.
+        workers: Number of workers; None fills all slots.
 
     Raises:
         DistributedError: There are fewer slots than workers, or a line is wrong.
@@ -36,7 +35,7 @@ def hosts_of(file: Union[str, Path], workers: Optional[int]) -> List[str]:
 
 
 def is_here(host: str) -> bool:
-    """Whether a host is this machine by its name."""
+    """Whether a host name is that of this machine."""
     return host in ("localhost", "127.0.0.1", socket.gethostname(), socket.getfqdn())
 
 
@@ -44,14 +43,14 @@ def address_towards(hosts: List[str]) -> str:
     """An address of this machine that other hosts reach."""
     for host in hosts:
         if not is_here(host):
-            # the name may be one of ssh's own configuration
+            # only ssh's configuration may know the name
             return address_on_the_way_to(host.rpartition("@")[2]) or socket.gethostname()
     return "127.0.0.1"
 
 
 def address_on_the_way_to(host: str) -> Optional[str]:
-    """The IPv4 address that this machine would send from to a host; None if there is no route, or no such name."""
+    """The IPv4 address from which this machine would send to a host; None if there is no route, or no such name."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing, and chooses the way
+        probe.connect((host, 9))  # chooses the route, and sends nothing
         return str(probe.getsockname()[0])
     return None

@@ -1,9 +1,10 @@
-"""Keeps one worker of `mxkit launch`, here or on another host: `python keeper.py NUMBER`, of the file to read.
+"""Starts and watches one worker of `mxkit launch`, here or on another host: `python keeper.py NUMBER`.
 
-The launcher writes a line of JSON, what to start, then numbers of signals to pass on. The end of the file, also because
-the launcher is killed or the connection is lost, ends the worker. With a worker end all processes that it has started.
+NUMBER is the open file to read. The launcher writes a line of JSON, which says what to start, then numbers of signals
+to pass on. The end of the file ends the worker: the launcher was killed, or the connection was lost. All processes that
+a worker has started end with it.
 
-Runs without mxkit: it starts in 20 ms, and a host where mxkit is missing gets a clear message from the command itself.
+It runs without mxkit: it starts in 20 ms, and on a host without mxkit the command itself prints a clear message.
 """
 
 import contextlib
@@ -18,48 +19,44 @@ import threading
 import time
 from typing import Any, Dict, List
 
-# Seconds that a worker has to end by itself after its launcher is lost: it notices that the scheduler is lost, too.
+# Seconds that a worker has to end by itself after its launcher is lost; the worker notices that the scheduler is lost.
 GRACE = 10.0
-# What a launcher and a keeper handle themselves.
+# Signals that a launcher and a keeper handle themselves.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DIE_WITH_PARENT, _ADOPT = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 
 
 def adopt() -> None:
-    """Become the parent of all processes below this one whose own parent ends."""
+    """Become the parent of all descendants whose own parent ends."""
     ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
 
 
 def end_descendants(seconds: float = 5.0) -> None:
-    """Kill all processes below this one, and wait for their end; `adopt` has been called, and no child is wanted."""
+    """Kill all descendants of this process, and wait for their end; call `adopt` first."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        below = _descendants()
-        if not below:
+        descendants = _descendants()
+        if not descendants:
             return
-        for process in below:
+        for process in descendants:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        time.sleep(0.01)  # a killed process may have forked just before: look again
+        time.sleep(0.01)  # a process may have forked just before it was killed: look again
 
 
 def _descendants() -> List[int]:
-    parents: Dict[int, int] = {}
+    children: Dict[int, List[int]] = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
-            parents[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    below = {os.getpid()}
-    grown = True
-    while grown:
-        grown = False
-        for process, parent in parents.items():
-            if parent in below and process not in below:
-                below.add(process)
-                grown = True
-    return sorted(below - {os.getpid()})
+            parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    descendants = [os.getpid()]
+    for process in descendants:  # the list grows
+        descendants += children.get(process, [])
+    return descendants[1:]
 
 
 def _start(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
@@ -80,16 +77,16 @@ def _start(order: Dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 
 def _obey(control: Any, worker: "subprocess.Popen[bytes]", name: str) -> None:
-    """Pass signals on; at the end of the file end the worker."""
+    """Pass signals on; end the worker at the end of the file."""
     for line in control:
         with contextlib.suppress(OSError):
             worker.send_signal(int(line))
     until = time.monotonic() + GRACE
-    _say(f"{name}: mxkit launch is lost: it was killed, or the connection to it is; this worker is ended")
+    _say(f"{name}: mxkit launch is lost: it was killed, or the connection to it is broken; this worker is ended")
     with contextlib.suppress(OSError):
         worker.terminate()
         while time.monotonic() < until and worker.poll() is None:
-            time.sleep(0.05)  # `Popen.wait` with a limit polls, too
+            time.sleep(0.05)  # `Popen.wait` with a time limit polls, too
         worker.kill()
 
 
@@ -99,7 +96,7 @@ def _say(text: str) -> None:
 
 
 def main(number: int) -> int:
-    """Start a worker and return its exit status, 128 and the signal if one has ended it."""
+    """Start a worker and exit with its exit status, or 128 + the number of the signal that ended it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, signal.SIGCHLD])
     adopt()
     os.set_inheritable(number, False)

@@ -1,4 +1,4 @@
-"""The ways in which workers add their gradients up, by the words of MXNet."""
+"""The ways in which workers add up their gradients, by MXNet's names of kvstores."""
 
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
@@ -12,7 +12,6 @@ _ASYNC = (
     "all workers of fit make the same updates together. Use kvstore=None, or a loop of your own over MXNet's servers "
     "(docs: several machines, updates one by one)"
 )
-_TWO_BITS = "None or {'type': '2bit', 'threshold': t} with a number t above 0"
 KVStoreSpec = Optional[str]  # None is "dist_sync"
 CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
@@ -20,10 +19,10 @@ _ring: Any = None
 
 
 def check_kvstore(kvstore: KVStoreSpec) -> None:
-    """Refuse what is no way to add up.
+    """Check the name of a kvstore.
 
     Raises:
-        ValueError: It is no such word.
+        ValueError: The name is unknown, or "dist_async".
     """
     if kvstore in (None, "dist_sync", "horovod"):
         return
@@ -36,28 +35,31 @@ def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional
     """The threshold of a compression, or None.
 
     Raises:
-        ValueError: It is no compression of MXNet, or Horovod does not have it.
+        ValueError: MXNet has no such compression, or the kvstore is Horovod.
     """
     if compression is None:
         return None
-    given = dict(compression) if isinstance(compression, Mapping) else {}
-    threshold: Any = given.get("threshold")
-    number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-    if set(given) != {"type", "threshold"} or given["type"] != "2bit" or not number or not 0 < threshold < np.inf:
-        raise ValueError(f"compression: expected {_TWO_BITS}; received {compression!r:.100}")
+    threshold: Any = compression.get("threshold") if isinstance(compression, Mapping) else None
+    number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool) and 0 < threshold < np.inf
+    if not number or compression != {"type": "2bit", "threshold": threshold}:
+        raise ValueError(
+            "compression: expected None or {'type': '2bit', 'threshold': t} with a number t above 0; received "
+            f"{compression!r:.100}"
+        )
     if kvstore == "horovod":
-        raise ValueError("compression: MXNet's servers have it, kvstore='horovod' does not: leave one of the two out")
+        raise ValueError("compression: kvstore='horovod' has none, MXNet's servers have it: leave out one of the two")
     return float(threshold)
 
 
 class TwoBits:
-    """Adds gradients up, of which each worker sends 2 bits a number.
+    """Adds up gradients of which each worker sends 2 bits a number.
 
-    A worker sends -1, 0 or 1 times the threshold, and adds the rest to what it sends in the next update.
+    A worker sends -1, 0 or 1 times the threshold, and adds the rest to its gradient in the next update.
 
     Args:
         group: All workers.
-        threshold: In units of the gradient of a worker's mean loss, whatever its batch and the number of workers.
+        threshold: Threshold for the gradient of a worker's mean loss; it does not depend on the batch size and the
+            number of workers.
     """
 
     def __init__(self, group: Group, threshold: float) -> None:
@@ -68,11 +70,11 @@ class TwoBits:
 
         Args:
             groups: Gradients of the sum of this worker's losses.
-            count: What their sum over the workers will be divided by.
-            same: Whether they belong to the same parameters as before; the rest of others is dropped.
+            count: Divisor of their sum over the workers.
+            same: Whether they belong to the same parameters as at the last call; otherwise the rests are dropped.
 
         Raises:
-            DistributedError: A gradient is not of float32, which is all that MXNet compresses.
+            DistributedError: A gradient is not float32, the only dtype that MXNet compresses.
         """
         arrays: List[Any] = [one for replicas in groups for one in legacy(list(replicas))]
         for one in arrays:
@@ -81,7 +83,7 @@ class TwoBits:
                 raise DistributedError(f"{text}; MXNet compresses float32 only. Leave compression out")
         if not same or not self._name:
             self._name = f"compressed {self._group.compress()}"
-        # means, not sums: the rest of a whole batch would weigh too much in the shorter last one
+        # means, not sums: the rest of a full batch would weigh too much in the shorter last one
         unit = count * self._threshold / self._group.size
         _multiply(arrays, 1 / unit)
         self._group.add_up(self._name, groups, compressed=True)
@@ -90,15 +92,15 @@ class TwoBits:
 
 def _multiply(arrays: Sequence[Any], factor: float) -> None:
     for one in arrays:
-        flat = one.reshape((-1,))  # a view, also of an array without axes
+        flat = one.reshape((-1,))  # a view, which also works for an array without axes
         flat *= factor
 
 
 def way_of(group: Group, kvstore: KVStoreSpec) -> AddUp:
-    """What a word means: a function like `Group.add_up`. All workers call it at the same place, alike.
+    """The function that adds up gradients, like `Group.add_up`; all workers call `way_of` at the same place.
 
     Raises:
-        DistributedError: Horovod is not here.
+        DistributedError: Horovod cannot be used.
     """
     global _ring
     if kvstore != "horovod":

@@ -8,29 +8,28 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from mxkit.distributed import keeper, schedulers
 from mxkit.distributed.coordinator import LINGER
 from mxkit.distributed.hosts import address_towards, is_here
 from mxkit.distributed.member import STATUS
 from mxkit.distributed.schedulers import Place
-from mxkit.distributed.starting import listen, start_servers
+from mxkit.distributed.starting import Processes, listen, start_servers
 from mxkit.errors import DistributedError
 
-# Seconds that processes have to end by themselves after a failure, and then after SIGTERM; and after a worker has
-# ended because of a signal of the user's.
+# Seconds that workers have to end by themselves after a failure, and then after SIGTERM; and the seconds after a user's
+# signal has ended the first worker.
 GRACE, AFTER_SIGNAL = (10.0, 5.0), 30.0
-# A connection whose other end is lost ends in 15 seconds. Nobody can answer questions of several hosts at once.
+# A connection whose other end is lost ends in 15 seconds. A user cannot answer ssh's questions for several hosts.
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=5"]
 SSH += ["-o", "ServerAliveCountMax=3"]
-# Variables that a worker on another host gets; a shell there would set others than that of the user.
+# Variables that a worker on another host gets; the shell there may set other values.
 _PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 _PASSED_BEGINNINGS = ("MXKIT_", "MXNET_", "OMP_", "CUDA_", "NVIDIA_")
 
@@ -47,19 +46,19 @@ def launch(
 
     Args:
         command: The program and its arguments, like `["mxkit", "train", "mlp"]`.
-        hosts: The host of each worker; all others than this machine are reached by ssh.
+        hosts: The host of each worker; hosts other than this machine are reached by ssh.
         servers: Number of MXNet's parameter servers, or "each" for one beside each worker.
-        restarts: How often all processes are started again after a failure.
-        address: A host name or IP address of this machine that all hosts reach, and perhaps a port.
+        restarts: Number of restarts of all processes after failures.
+        address: A host name or IP address of this machine that all hosts reach, with or without a port.
 
     Returns:
-        The exit status: 0, or that of the first process that failed; 128 and the signal after Ctrl-C and SIGTERM.
+        The exit status: 0, that of the first process that failed, or 128 + the number of a signal like Ctrl-C's.
 
     Raises:
-        DistributedError: There is no such command here, or the address is not of this machine.
+        DistributedError: This machine does not have the command, or does not have the address.
 
     Side effects:
-        Prints the output of workers 1, 2 ... with their rank before each line. All processes end with this one, also if
+        Prints the rank before each line of output of workers 1, 2, and so on. All processes end with this one, also if
         it is killed.
     """
     if any(map(is_here, hosts)) and shutil.which(command[0]) is None:
@@ -75,13 +74,13 @@ def launch(
                 job.end()
             if status in (0, 127) or job.stopped_by or attempt == restarts:
                 break
-            _say(f"starts again, {attempt + 1} of {restarts}")
+            _say(f"restart {attempt + 1} of {restarts}")
     return status
 
 
 @contextmanager
 def _signals() -> Iterator[Sequence[int]]:
-    """Let signals wait until they are asked for; yields those that this process does not ignore."""
+    """Block signals until `sigtimedwait`; yield those that this process does not ignore."""
     listened = [one for one in keeper.SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*listened, signal.SIGCHLD])
     try:
@@ -100,15 +99,15 @@ class _Job:
     def __init__(self, servers: str, listened: Sequence[int], folder: str) -> None:
         self.stopped_by, self._folder = 0, folder
         self._servers, self._listened = servers, [*listened, signal.SIGCHLD]
-        self._beside: Dict[str, subprocess.Popen[Any]] = {}
-        self._workers: Dict[str, subprocess.Popen[Any]] = {}
+        self._beside: Processes = {}
+        self._workers: Processes = {}
         self._controls: Dict[str, Any] = {}
         self._remote: List[str] = []
         self._copies: List[threading.Thread] = []
         self._writing = threading.Lock()
 
     def run(self, command: Sequence[str], hosts: Sequence[str], host: str, port: int, attempt: int) -> int:
-        """Start all, and wait until all workers have ended, or one process has failed."""
+        """Start all processes, and wait until all workers have ended or a process has failed."""
         servers, spread = schedulers.servers_of(self._servers, len(hosts), "launch: --servers")
         place = Place(0, len(hosts), host, port, servers, "mxkit", True, secrets.token_hex(16), spread)
         if len(hosts) > 1:
@@ -121,76 +120,71 @@ class _Job:
         if self.stopped_by:
             return 128 + self.stopped_by
         if failed is None:
-            self._wait(list(self._beside), LINGER + 1)
-            if any(one.poll() is None for one in self._beside.values()):
+            self._wait(self._beside, LINGER + 1)
+            if any(process.poll() is None for process in self._beside.values()):
                 _say(
-                    "all workers have ended well, and none has joined the others: unless it used a kvstore of MXNet's "
-                    "own, each has worked alone. A script joins by mxkit.distributed.initialize()"
+                    "all workers have succeeded, and none has joined the others: each has worked alone, unless it used "
+                    "a kvstore of MXNet. A script joins by mxkit.distributed.initialize()"
                 )
             return 0
         status = {**self._beside, **self._workers}[failed].returncode
         _say(f"{failed} {_how(status)}; all others are ended")
-        self._wait([*self._workers], GRACE[0])
-        self._pass_on(signal.SIGTERM, [*self._workers])
-        self._wait([*self._workers], GRACE[1])
-        self._wait([*self._beside], LINGER)  # the scheduler says who was lost
+        self._wait(self._workers, GRACE[0])
+        self._pass_on(signal.SIGTERM, self._workers)
+        self._wait(self._workers, GRACE[1])
+        self._wait(self._beside, LINGER)  # the scheduler prints which member was lost
         return int(128 - status if status < 0 else status)
 
     def _start(self, command: Sequence[str], place: Place, host: str, workers_here: int, attempt: int) -> None:
-        name, remote = f"worker {place.rank}", not is_here(host)
-        name += f" on {host}" if remote else ""
-        own = {
+        remote, first = not is_here(host), place.rank == 0
+        name = f"worker {place.rank}" + (f" on {host}" if remote else "")
+        variables = {
             **schedulers.variables_of(place),
-            schedulers.LAUNCHED: self._folder,  # for notes from one attempt to the next
+            schedulers.LAUNCHED: self._folder,  # for files that the next attempt reads
             schedulers.RESTARTS: str(attempt),
+            **({} if first else {"PYTHONUNBUFFERED": "1"}),
         }
         if remote:
-            passed = {
-                key: os.environ[key] for key in os.environ if key in _PASSED or key.startswith(_PASSED_BEGINNINGS)
-            }
-            own = {**passed, **own}
-        if place.rank > 0:
-            own["PYTHONUNBUFFERED"] = "1"
+            passed = (key for key in os.environ if key in _PASSED or key.startswith(_PASSED_BEGINNINGS))
+            variables = {**{key: os.environ[key] for key in passed}, **variables}
         order = {
             "name": name,
             "command": list(command),
             "folder": str(Path.cwd()),
-            "environment": own,
+            "environment": variables,
             "workers_here": workers_here,
-            "stdin": place.rank == 0 and not remote,
+            "stdin": first and not remote,
         }
         reader, writer = os.pipe()
         keep = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), "0" if remote else str(reader)]
-        output = None if place.rank == 0 else subprocess.PIPE
-        self._workers[name] = subprocess.Popen(
+        output = None if first else subprocess.PIPE
+        process = self._workers[name] = subprocess.Popen(
             [*SSH, host, f"exec {' '.join(map(shlex.quote, keep))}"] if remote else keep,
-            stdin=reader if remote else None if place.rank == 0 else subprocess.DEVNULL,
+            stdin=reader if remote else None if first else subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             pass_fds=[] if remote else [reader],
-            # on a terminal they belong to the group that gets Ctrl-C and Ctrl-Z, and may read; ssh would end
+            # on a terminal a worker stays in the group that gets Ctrl-C and Ctrl-Z, and may read; ssh would end
             start_new_session=remote or not _on_terminal(),
         )
         os.close(reader)
         self._controls[name] = os.fdopen(writer, "w", encoding="utf-8")
-        self._tell(name, json.dumps(order))
+        self._write(name, json.dumps(order))
         self._remote += [name] if remote else []
-        process = self._workers[name]
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if source is not None:
-                self._copies.append(
-                    threading.Thread(target=self._copy, args=(source.fileno(), target, place.rank), daemon=True)
-                )
+                arguments = source.fileno(), target, place.rank
+                self._copies.append(threading.Thread(target=self._copy, args=arguments, daemon=True))
                 self._copies[-1].start()
 
-    def _tell(self, name: str, line: str) -> None:
-        with suppress(OSError, ValueError):  # it has ended
+    def _write(self, name: str, line: str) -> None:
+        with suppress(OSError, ValueError):  # the worker has ended
             self._controls[name].write(line + "\n")
             self._controls[name].flush()
 
     def _copy(self, source: int, target: Any, rank: int) -> None:
-        """Copy lines behind the rank. Of a line that a progress bar writes again and again, take the last state."""
-        prefix, clear = f"[{rank}] ".encode(), b"\r\x1b[K" if target.isatty() else b""  # a bar of worker 0
+        """Copy lines, each behind the rank; of a line that a progress bar overwrites, copy the last state."""
+        prefix, clear = f"[{rank}] ".encode(), b"\r\x1b[K" if target.isatty() else b""  # over a bar of worker 0
         rest, chunk = b"", b"begin"
         while chunk:
             chunk = os.read(source, 2**16)
@@ -204,59 +198,59 @@ class _Job:
                 target.flush()
 
     def _first_failed(self) -> Optional[str]:
-        """Wait until all workers have ended, or a process has failed; its name. Passes signals on meanwhile."""
+        """Wait until all workers have ended or a process has failed, and pass signals on; the name of that process."""
         ended_at = 0.0
-        while any(one.poll() is None for one in self._workers.values()):
-            self._hear(1.0)
-            failed = self._failed([*self._workers, *self._beside])
+        while any(process.poll() is None for process in self._workers.values()):
+            self._handle_signal(1.0)
+            failed = self._failed({**self._workers, **self._beside})
             if failed is not None and not self.stopped_by:
                 return self._named(failed)
-            if self.stopped_by and not all(one.poll() is None for one in self._workers.values()):
+            if self.stopped_by and any(process.poll() is not None for process in self._workers.values()):
                 ended_at = ended_at or time.monotonic()
                 if time.monotonic() - ended_at > AFTER_SIGNAL:
                     break
-        return self._failed([*self._workers])
+        return self._failed(self._workers)
 
     def _named(self, failed: str) -> str:
-        """The process that failed by itself, if the first one that was seen was ended because of it."""
+        """The process that failed by itself, if `failed` was ended because of it."""
         processes, until = {**self._beside, **self._workers}, time.monotonic() + 2.0
         while processes[failed].returncode == STATUS and time.monotonic() < until:
             time.sleep(0.02)  # as in `_wait`
-            failed = self._failed(list(processes)) or failed
+            failed = self._failed(processes) or failed
         return failed
 
-    def _failed(self, names: Sequence[str]) -> Optional[str]:
+    @staticmethod
+    def _failed(processes: Processes) -> Optional[str]:
         """A process that failed: first one that was killed, last one that ended because of others."""
-        processes = {**self._beside, **self._workers}
-        failed = {name: processes[name].returncode for name in names if processes[name].poll()}
+        failed = {name: process.returncode for name, process in processes.items() if process.poll()}
         return min(failed, key=lambda name: (failed[name] == STATUS, 0 <= failed[name] < 128), default=None)
 
-    def _hear(self, seconds: float) -> None:
-        """Wait for a signal, or the end of a process, and pass a signal on."""
-        heard = signal.sigtimedwait(self._listened, seconds)
-        if heard is None or heard.si_signo == signal.SIGCHLD:
+    def _handle_signal(self, seconds: float) -> None:
+        """Wait for a signal or the end of a process, and pass a signal on."""
+        received = signal.sigtimedwait(self._listened, seconds)
+        if received is None or received.si_signo == signal.SIGCHLD:
             return
-        self.stopped_by = self.stopped_by or heard.si_signo
+        self.stopped_by = self.stopped_by or received.si_signo
         # the terminal's driver has sent it to all processes here
-        by_terminal = heard.si_code > 0 and _on_terminal()
-        self._pass_on(heard.si_signo, self._remote if by_terminal else list(self._workers))
+        by_terminal = received.si_code > 0 and _on_terminal()
+        self._pass_on(received.si_signo, self._remote if by_terminal else self._workers)
 
-    def _pass_on(self, number: int, names: Sequence[str]) -> None:
+    def _pass_on(self, number: int, names: Iterable[str]) -> None:
         for name in names:
-            self._tell(name, str(int(number)))
+            self._write(name, str(int(number)))
 
-    def _wait(self, names: Sequence[str], seconds: float) -> None:
-        processes = {**self._beside, **self._workers}
+    @staticmethod
+    def _wait(processes: Processes, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and any(processes[name].poll() is None for name in names):
-            time.sleep(0.02)  # one of several processes: `Popen.wait` waits for one
+        while time.monotonic() < until and any(process.poll() is None for process in processes.values()):
+            time.sleep(0.02)  # `Popen.wait` waits for one process
 
     def end(self) -> None:
-        """End all processes that are left, and what they have started."""
-        self._pass_on(signal.SIGKILL, list(self._workers))
-        self._wait(list(self._workers), 3.0)
+        """End all processes that are left, and their descendants."""
+        self._pass_on(signal.SIGKILL, self._workers)
+        self._wait(self._workers, 3.0)
         left = [one for one in [*self._workers.values(), *self._beside.values()] if one.poll() is None]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them runs when another dies, and reports its death
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # a running one would report the death of another
             for process in left:
                 process.send_signal(number)
         for process in left:
@@ -279,14 +273,9 @@ def _how(status: int) -> str:
         if number > 0:
             return f"was ended by {signal.Signals(number).name}"
     if status == STATUS:
-        return "has ended because another process is lost, or silent: see above"
+        return "has ended because another process is lost or silent: see above"
     return f"failed with exit status {status}"
 
 
 def _say(text: str) -> None:
     print(f"mxkit launch: {text}", file=sys.stderr, flush=True)
-
-
-def here(workers: int) -> List[str]:
-    """The hosts of workers that all run on this machine."""
-    return [socket.gethostname()] * workers

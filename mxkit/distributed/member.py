@@ -14,31 +14,31 @@ from mxkit.distributed.messages import BEAT, decoded, encoded, length_of, silenc
 from mxkit.distributed.process_ends import end_now
 from mxkit.errors import DistributedError
 
-# Seconds that a process has to end by itself after a fault, before and after its main thread knows of it. MXNet's
+# Seconds that a process has to end by itself after a fault: until its main thread gets the error, and in all. MXNet's
 # calls wait for ever for a lost server, and no exception reaches a thread inside them.
 GRACE, MOST_GRACE = 6.0, 20.0
-# Exit status of a process that is ended because another one is lost: EX_TEMPFAIL, "try again".
-STATUS = 75
+# Exit status of a process that is ended because another one is lost: 75, "try again".
+STATUS = os.EX_TEMPFAIL
 
 
 class Member:
-    """A process of a job.
+    """The connection of a process of a job.
 
-    Two threads of it run until the end: one reads messages, one sends a sign of life every 2 seconds. If a member is
-    lost, `gather` raises. A process that does not end within 6 seconds, because MXNet waits inside it, is ended.
+    Two threads run until its end: one reads messages, one sends a heartbeat every 2 seconds. If a member is lost,
+    `gather` raises. If MXNet waits inside the process for 6 seconds after that, the process is ended.
 
     Args:
         address: Host and port of the coordinator.
-        hello: Its role, rank and facts.
+        hello: Role, rank and facts of this process.
         patience: Seconds to wait for the coordinator.
 
     Attributes:
-        told: What the coordinator told when all were there.
+        welcome: The coordinator's message when all members have joined.
         local_host, remote_host: The IP addresses of both ends of the connection.
-        fault: Who was lost, or None.
+        fault: Text that names the lost member, or None.
 
     Raises:
-        DistributedError: The coordinator is not there, refuses the process, or the others do not come.
+        DistributedError: The coordinator does not answer or refuses this process, or the other members do not join.
     """
 
     def __init__(self, address: Tuple[str, int], hello: Dict[str, Any], patience: float) -> None:
@@ -48,7 +48,7 @@ class Member:
         self._answers: queue.Queue[Optional[Dict[str, Any]]] = queue.Queue()
         self._number = self._answering = 0
         self._asking, self._sending, self._failing = threading.RLock(), threading.Lock(), threading.Lock()
-        self._knows = threading.Event()  # the main thread knows of the fault
+        self._knows = threading.Event()  # the main thread got the fault as an error
         self._over = threading.Event()
         self._left = self._forked = False
         self._beats_missed = 0
@@ -58,22 +58,20 @@ class Member:
         self._send(hello)
         for work in (self._read, self._beat):
             threading.Thread(target=work, name="mxkit-member", daemon=True).start()
-        self.told = self._next("the start")
+        self.welcome = self._next("the start")
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
-        """Wait until all workers have called it, and return the values of all, by rank.
+        """Wait until all workers have called `gather`, and return the values of all, by rank.
 
         Args:
-            key: The place in the program. It must be the same on all workers.
-            value: Of JSON's types.
+            key: The place in the program; it must be the same on all workers.
+            value: A value that JSON can hold.
 
         Raises:
-            DistributedError: A member is lost, has ended, or is at another place.
+            DistributedError: A member is lost or has ended, or a worker is at another place.
         """
         if self._forked:
-            raise DistributedError(
-                f"{key}: this process was forked from {self.name}, and is none of the workers itself"
-            )
+            raise DistributedError(f"{key}: this process was forked from {self.name}, and is not a worker itself")
         with self._asking:
             self._number += 1
             self._send({"key": key, "value": value, "number": self._number})
@@ -81,7 +79,7 @@ class Member:
             return values
 
     def leave(self, reason: str = "") -> None:
-        """Say that this process ends; a reason ends the others, too."""
+        """Announce that this process ends; a reason ends the other members, too."""
         if not self._left and not self._forked:
             self._left = True
             with contextlib.suppress(OSError), self._sending:
@@ -89,35 +87,32 @@ class Member:
                 self._socket.shutdown(socket.SHUT_WR)
 
     def wait_for_the_end(self) -> Optional[str]:
-        """Wait until the job is over, in a process that serves; return the fault."""
+        """Wait until the job is over, in the process of a server; return the fault."""
         self._over.wait()
         return self.fault
 
     def _next(self, where: str) -> Dict[str, Any]:
         while self.fault is None:
             answer = self._answers.get()
-            if answer is not None and answer["answers"] == self._number:  # else of a call that was interrupted
+            if answer is not None and answer["answers"] == self._number:  # else it belongs to an interrupted call
                 return answer
         self._knows.set()
         raise DistributedError(f"{self.name} stopped at {where}: {self.fault}")
 
     def _send(self, message: Dict[str, Any]) -> None:
         body = encoded(message)
-        try:
-            with self._sending:
-                self._socket.sendall(body)
-        except OSError:
-            pass  # `_read` knows why, and may first read who was lost
+        with contextlib.suppress(OSError), self._sending:  # `_read` gets the cause, and may first read a fault
+            self._socket.sendall(body)
 
     def _beat(self) -> None:
         while self.fault is None and not self._left:
             time.sleep(BEAT)
             if not self._left:
                 self._send({"beat": True})
-            # counted, because by the clock the coordinator would be silent after this process itself has stood still
+            # as in `Coordinator._watch`
             self._beats_missed += 1
             if self._beats_missed * BEAT > self._silence:
-                self._set_fault(f"nothing was heard of the coordinator at {self._where} for {self._silence:g} s")
+                self._set_fault(f"the coordinator at {self._where} sent nothing for {self._silence:g} s")
 
     def _read(self) -> None:
         why = "the scheduler's process on rank 0's machine was killed, or crashed"
@@ -160,16 +155,15 @@ class Member:
     def _end_process(self) -> None:
         """End the process if it does not end by itself."""
         begun = time.monotonic()
+        why = "MXNet, or other code, waits inside this process; it is ended"
         if self._knows.wait(GRACE):
             time.sleep(max(0.0, begun + MOST_GRACE - time.monotonic()))
-            why = "It does not end by itself"
-        else:
-            why = "MXNet waits in it, or other code; it is ended"
+            why = "This process does not end by itself; it is ended"
         print(f"mxkit: {self.name}: {self.fault}. {why}", file=sys.stderr, flush=True)
         end_now(STATUS)
 
     def _forget(self) -> None:
-        """In a forked process: the connection must end with the process that it belongs to."""
+        """Close the connection in a forked process: it must end with the process that it belongs to."""
         if not self._forked:
             self._forked = True
             with contextlib.suppress(OSError):
@@ -177,7 +171,7 @@ class Member:
 
 
 def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
-    """Connect; the other end may start later, and its name may lead to another machine then."""
+    """Connect; the coordinator may start later, and its name may resolve to another machine then."""
     until = time.monotonic() + patience
     error: Optional[OSError] = None
     while time.monotonic() < until:
@@ -193,6 +187,6 @@ def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
             connection.close()
         time.sleep(0.1)  # a refused connection returns at once
     raise DistributedError(
-        f"nobody listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
+        f"no process listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
         "machine reachable from here, and is the port the same for all?"
     )

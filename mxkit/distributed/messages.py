@@ -8,23 +8,18 @@ from typing import Any, Dict
 
 from mxkit.errors import DistributedError
 
-# Longest message, and longest first one, of whom nobody knows yet. Metrics of many classes and small arrays fit;
-# gradients go through MXNet's servers.
+# Longest message, and longest first message, whose sender is not known yet. Metrics of many classes and small arrays
+# fit; gradients go through MXNet's servers.
 MOST_BYTES, HELLO_BYTES = 64 * 2**20, 2**16
-# Seconds between two signs of life.
+# Seconds between two heartbeats.
 BEAT = 2.0
-# Seconds until a connection counts as lost whose other machine confirms nothing that was sent. A process that stands
-# still has a kernel that confirms: `silence` is for it. When a network was away for 10 s, TCP tries again after up to
-# 16 s; and who is lost must be named within 30 s.
+# Seconds until a connection counts as lost whose other machine acknowledges nothing. The kernel of a stopped process
+# still acknowledges: `silence` is for it. After a network failure of 10 s, TCP tries again within 16 s; a lost member
+# must be named within 30 s.
 LINK = 20.0
 
 
-def number_of(name: str, default: float) -> float:
-    """Seconds, from a variable of the environment.
-
-    Raises:
-        DistributedError: It is no positive number.
-    """
+def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name) or str(default)
     try:
         seconds = float(text)
@@ -37,22 +32,22 @@ def number_of(name: str, default: float) -> float:
 
 def patience() -> float:
     """Seconds to wait for all members, by MXKIT_PATIENCE."""
-    return number_of("MXKIT_PATIENCE", 120.0)
+    return _seconds("MXKIT_PATIENCE", 120.0)
 
 
 def silence() -> float:
-    """Seconds without a sign of life until a member counts as lost, by MXKIT_SILENCE.
+    """Seconds without a message until a member counts as lost, by MXKIT_SILENCE.
 
-    Long, because a library that holds Python's lock, as while a large file of JSON is read, sends none.
+    Long, because a library that holds Python's lock, for example to read a large JSON file, delays the heartbeats.
     """
-    return number_of("MXKIT_SILENCE", 60.0)
+    return _seconds("MXKIT_SILENCE", 60.0)
 
 
 def encoded(message: Dict[str, Any]) -> bytes:
-    """A message as bytes.
+    """Encode a message as bytes.
 
     Raises:
-        DistributedError: It is too long.
+        DistributedError: The message is too long.
     """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MOST_BYTES:
@@ -61,10 +56,10 @@ def encoded(message: Dict[str, Any]) -> bytes:
 
 
 def length_of(head: bytes, most: int = MOST_BYTES) -> int:
-    """Number of bytes after the first four.
+    """Number of bytes that follow the first four.
 
     Raises:
-        ValueError: Something else than a member of a job speaks.
+        ValueError: The sender is not a member of a job.
     """
     length = int(struct.unpack(">I", head)[0])
     if length > most:
@@ -73,10 +68,10 @@ def length_of(head: bytes, most: int = MOST_BYTES) -> int:
 
 
 def decoded(body: bytes) -> Dict[str, Any]:
-    """A message from its bytes without the first four.
+    """Decode a message from its bytes without the first four.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The bytes are not a message.
     """
     try:
         message = json.loads(body)
@@ -88,6 +83,6 @@ def decoded(body: bytes) -> Dict[str, Any]:
 
 
 def watch_link(connection: Any) -> None:
-    """Let the kernel end a connection whose other machine is lost, and send small messages at once."""
+    """Let the kernel close a connection whose other machine is lost, and send small messages at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LINK * 1000))

@@ -8,10 +8,10 @@ from mxkit.distributed.member import Member
 
 
 def take_own_gpus(member: Member, rank: int) -> None:
-    """Let `mxkit.devices` leave GPUs to the other workers that see the same ones; all workers call it.
+    """Limit `mxkit.devices` to this worker's part of the GPUs that several workers see; all workers call it.
 
-    The GPUs' own identities decide, not local ranks, which Kubernetes and torchrun's variables alone do not tell, and
-    which a worker that sees one GPU by `CUDA_VISIBLE_DEVICES` must not count from.
+    The GPUs' identities decide, not local ranks: Kubernetes and torchrun's variables alone give none, and a worker that
+    sees only its own GPU by `CUDA_VISIBLE_DEVICES` must not use it as an offset.
     """
     gpus = usable_gpus()
     seen: List[List[str]] = member.gather("the GPUs", list(gpus.values()))
@@ -27,10 +27,10 @@ def take_own_gpus(member: Member, rank: int) -> None:
 
 
 def own_places(seen: Sequence[Sequence[str]], rank: int) -> List[int]:
-    """Places of a worker's own GPUs among those that it sees.
+    """Positions of a worker's own GPUs among the GPUs that it sees.
 
-    Workers that see the same GPUs get equally many, and share them if there are fewer than workers. A worker that sees
-    others than its neighbours has been given its own, by SLURM or `CUDA_VISIBLE_DEVICES`.
+    Workers that see the same GPUs get equal parts, and share GPUs if there are more workers than GPUs. A worker that
+    sees other GPUs than the others takes all that it sees: SLURM or `CUDA_VISIBLE_DEVICES` has divided them.
 
     Args:
         seen: Identities of the GPUs that each worker sees, by rank.

@@ -1,4 +1,4 @@
-"""Which run `mxkit launch` goes on with when it starts all workers again."""
+"""The run that the workers resume when `mxkit launch` starts them again."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Optional
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.schedulers import LAUNCHED, RESTARTS
 
-# In the folder of the job: the path of the run that the first worker made.
+# File in the folder of the job, with the path of the run that the first worker made.
 _NOTE = "run"
 
 
 def note_run(folder: Path) -> None:
-    """Note the folder of the run, for a start after a failure."""
+    """Write down the folder of the run, for a restart."""
     job = os.environ.get(LAUNCHED)
     if job and rank() == 0:
         Path(job).mkdir(mode=0o700, exist_ok=True)  # the first worker may be on another machine than the launcher
@@ -20,12 +20,12 @@ def note_run(folder: Path) -> None:
 
 
 def restarted_run() -> Optional[Path]:
-    """The run that `mxkit launch` starts again; None for a new one."""
+    """The run to resume after a restart by `mxkit launch`; None for a new run."""
     group, job = current(), os.environ.get(LAUNCHED)
     if not job or os.environ.get(RESTARTS, "0") == "0":
         return None
     note = Path(job, _NOTE)
-    found = note.read_text(encoding="utf-8") if note.is_file() else ""
+    run = note.read_text(encoding="utf-8") if note.is_file() else ""
     if group is not None:  # the folder of the job is on the first worker's machine
-        found = group.gather("the run to resume", found)[0]
-    return Path(found) if found and (Path(found) / "recipe.yaml").is_file() else None
+        run = group.gather("the run to resume", run)[0]
+    return Path(run) if run and Path(run, "recipe.yaml").is_file() else None

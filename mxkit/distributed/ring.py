@@ -1,8 +1,8 @@
-"""Adds arrays up by Horovod, whose workers pass parts of them round in a ring, instead of through servers."""
+"""Adds up arrays by Horovod, whose workers send parts of them around a ring instead of to servers."""
 
 import os
 import socket
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Sequence
 
 from mxkit.core.array_kind import legacy
 from mxkit.distributed.group import Group
@@ -11,22 +11,22 @@ import mxnet as mx
 import numpy as np
 
 _HOW = (
-    "kvstore='horovod' needs Horovod with MXNet, of which there is no wheel: build it by HOROVOD_WITH_MXNET=1 "
+    "kvstore='horovod' needs Horovod with MXNet, for which no wheel exists: build it by HOROVOD_WITH_MXNET=1 "
     "HOROVOD_WITH_GLOO=1 pip install --no-build-isolation horovod==0.28.1"
 )
 
 
 class Ring:
-    """Horovod between the workers of a group; made once in a process, because Horovod begins only once.
+    """Horovod between the workers of a group; once in a process, because Horovod can be initialized only once.
 
     Args:
-        group: All workers, which all make it at the same place.
+        group: All workers; all make their `Ring` at the same place.
 
     Raises:
-        DistributedError: Horovod with MXNet is not here, cannot begin, or has other workers.
+        DistributedError: Horovod with MXNet is not installed, cannot be initialized, or has other ranks.
 
     Side effects:
-        Sets the variables `HOROVOD_*` unless `horovodrun` has, or Horovod was built with MPI alone.
+        Sets the variables `HOROVOD_*`, unless `horovodrun` has, or Horovod was built with MPI alone.
     """
 
     def __init__(self, group: Group) -> None:
@@ -43,42 +43,40 @@ class Ring:
             try:
                 horovod.init()
             except (RuntimeError, ValueError) as error:
-                raise DistributedError(f"kvstore='horovod': Horovod does not begin: {error}") from error
+                raise DistributedError(f"kvstore='horovod': Horovod cannot be initialized: {error}") from error
         if (horovod.rank(), horovod.size()) != (group.rank, group.size):
             raise DistributedError(
-                f"kvstore='horovod': Horovod has worker {horovod.rank()} of {horovod.size()}, mxkit worker "
-                f"{group.rank} of {group.size}, by {group.place.told_by}: let one launcher start all workers"
+                f"kvstore='horovod': this is worker {horovod.rank()} of {horovod.size()} for Horovod, and worker "
+                f"{group.rank} of {group.size} for mxkit, by {group.place.scheduler}: let one launcher start all "
+                "workers"
             )
 
     def add_up(self, name: str, groups: Sequence[Sequence[Any]]) -> None:
         """Do what `Group.add_up` does."""
-        whole = []
+        sums = []
         for number, replicas in enumerate(groups):
             replicas = legacy(list(replicas))
-            dtype = np.dtype(replicas[0].dtype)
-            if dtype.kind != "f":  # Horovod's sums of integers may be too large without an error
+            if np.dtype(replicas[0].dtype).kind == "f":
+                sums.append((number, replicas, self._plain(name, number, replicas)))
+            else:  # Horovod's sums of integers may overflow without an error
                 self._group.add_up(f"{name} {number}", [replicas])
-                continue
-            whole.append((number, replicas, self._plain(name, number, replicas)))
-        for number, replicas, plain in whole:
+        for number, replicas, plain in sums:
             self._horovod.allreduce_(plain, name=f"{name} {number}", priority=-number, op=self._horovod.Sum)
             for one in replicas:
                 plain.reshape(one.shape).copyto(one)
 
     def _plain(self, name: str, number: int, replicas: Sequence[Any]) -> Any:
-        """The sum of replicas, in a vector that is the same each time: arrays may lie in oneDNN's order (T230)."""
+        """The sum of replicas, in a vector that is the same at each call: arrays may be in oneDNN's layout (T230)."""
         first = replicas[0]
-        key: Tuple[Any, ...] = (name, number, first.shape, np.dtype(first.dtype).name, first.ctx)
+        key = (name, number, first.shape, np.dtype(first.dtype).name, first.ctx)
         if key not in self._flat:
             self._flat[key] = mx.nd.empty((first.size,), ctx=first.ctx, dtype=first.dtype)
-        plain = self._flat[key]
-        parts: List[Any] = [one.as_in_context(first.ctx).reshape((-1,)) for one in replicas]
-        mx.nd.add_n(*parts, out=plain)
-        return plain
+        parts = [one.as_in_context(first.ctx).reshape((-1,)) for one in replicas]
+        return mx.nd.add_n(*parts, out=self._flat[key])
 
 
 def _variables(group: Group) -> Dict[str, str]:
-    """What `horovodrun` would set for this worker."""
+    """The variables that `horovodrun` would set for this worker."""
     from horovod.runner.http.http_server import RendezvousServer
     import psutil
 
@@ -88,24 +86,23 @@ def _variables(group: Group) -> Dict[str, str]:
         server = RendezvousServer()
         port = server.start()
         server.init([])
-    told = group.gather("the start of Horovod", [socket.gethostname(), own, port])
-    hosts = [host for host, _, _ in told]
-    machines = list(dict.fromkeys(hosts))
+    workers = group.gather("the start of Horovod", [socket.gethostname(), own, port])
+    hosts = [host for host, _, _ in workers]
     here = hosts[group.rank]
-    place = hosts[: group.rank].count(here)
-    sharers = [machine for machine in machines if hosts.count(machine) > place]
+    local_rank = hosts[: group.rank].count(here)
+    sharers = [machine for machine in dict.fromkeys(hosts) if hosts.count(machine) > local_rank]
     interfaces = [name for name, addresses in psutil.net_if_addrs().items() for one in addresses if one.address == own]
     return {
         "HOROVOD_HOSTNAME": here,
         "HOROVOD_RANK": str(group.rank),
         "HOROVOD_SIZE": str(group.size),
-        "HOROVOD_LOCAL_RANK": str(place),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
         "HOROVOD_LOCAL_SIZE": str(hosts.count(here)),
         "HOROVOD_CROSS_RANK": str(sharers.index(here)),
         "HOROVOD_CROSS_SIZE": str(len(sharers)),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": str(told[0][1]),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(told[0][2]),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": str(workers[0][1]),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(workers[0][2]),
         "HOROVOD_GLOO_IFACE": (interfaces or [""])[0],
     }

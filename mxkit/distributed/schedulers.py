@@ -9,13 +9,13 @@ import zlib
 
 from mxkit.errors import DistributedError
 
-# Where workers meet if neither the user nor the scheduler says so.
+# Port at which workers meet if neither the user nor the scheduler sets one.
 PORT = 29400
-# Names of ours, which win over every scheduler's.
+# mxkit's own variables, which win over those of every scheduler.
 ADDRESS, RANK, SIZE, SERVERS = "MXKIT_ADDRESS", "MXKIT_RANK", "MXKIT_SIZE", "MXKIT_SERVERS"
-# Of SERVERS: a server beside each worker.
+# Value of MXKIT_SERVERS: a server beside each worker.
 EACH = "each"
-# Set by `mxkit launch`: it has started the scheduler of MXNet already, and the servers unless they are beside each.
+# Set by `mxkit launch`, which has started MXNet's scheduler, and the servers unless each worker starts its own.
 LAUNCHED, SECRET, RESTARTS = "MXKIT_LAUNCHED", "MXKIT_SECRET", "MXKIT_RESTARTS"
 
 
@@ -23,15 +23,14 @@ class Place(NamedTuple):
     """A worker's place among all workers.
 
     Attributes:
-        rank: From 0.
+        rank: Rank, from 0.
         size: Number of workers.
-        host: Where rank 0 lets them meet.
-        port: Of the same.
+        host, port: Address of the coordinator, at which all members meet.
         servers: Number of MXNet's parameter servers.
-        told_by: Who set the variables.
+        scheduler: Name of the scheduler whose variables gave the place.
         launched: Whether `mxkit launch` started the scheduler and the servers; otherwise rank 0 does.
-        secret: A text that all members of the job know, and no other job.
-        spread: Whether each worker starts the server of its rank beside itself.
+        secret: A text that only the members of the job know.
+        spread: Whether each worker starts its own server.
     """
 
     rank: int
@@ -39,14 +38,14 @@ class Place(NamedTuple):
     host: str = "127.0.0.1"
     port: int = PORT
     servers: int = 1
-    told_by: str = "nobody"
+    scheduler: str = ""
     launched: bool = False
     secret: str = ""
     spread: bool = False
 
     @property
     def stated_servers(self) -> str:
-        """The servers, as the user states them."""
+        """The servers in the form of MXKIT_SERVERS."""
         return EACH if self.spread else str(self.servers)
 
 
@@ -54,10 +53,11 @@ class _Way(NamedTuple):
     """Names of the variables of one scheduler; those after `size` may be missing.
 
     Attributes:
-        name: Of the scheduler.
-        rank, size: Tell the rank, and the number of workers.
-        here: Tells the number of workers on this machine.
-        job: Differ from job to job, and are the same on all machines of one.
+        name: Name of the scheduler.
+        rank: Variable with the rank.
+        size: Variable with the number of workers.
+        here: Variable with the number of workers on this machine.
+        job: Variables that identify the job, the same on all its machines.
     """
 
     name: str
@@ -69,8 +69,8 @@ class _Way(NamedTuple):
 
 _SLURM = _Way("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", ("SLURM_JOB_ID", "SLURM_STEP_ID"))
 _PMI = _Way("MPI (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", ("I_MPI_HYDRA_UUID", "PMI_JOBID"))
-# The order is the precedence, from the inner to the outer: `mpirun` and torchrun start one process on each machine
-# through `srun`, whose variables the workers inherit.
+# In order of precedence, the inner scheduler first: `mpirun` and torchrun start one process on each machine through
+# `srun`, whose variables the workers inherit.
 _WAYS = (
     _Way("mxkit", RANK, SIZE),
     _Way("Kubernetes", "JOB_COMPLETION_INDEX", SIZE),
@@ -80,39 +80,44 @@ _WAYS = (
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
-        # the last one, of version 4, is random, and only the processes of its user can read it
+        # the last one, of version 4, is random; only processes of its user can read it
         ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports"),
     ),
     _Way("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", ("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     _PMI,
-    # not SLURM_NTASKS, which the script of `sbatch` and the shell of `salloc` have, too, where one process runs
+    # not SLURM_NTASKS: the script of `sbatch` and the shell of `salloc`, which are single processes, have it too
     _SLURM,
     _Way("the variables RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
 )
 
-# Those that stay as long as their workers.
+# Schedulers whose launcher stays as long as the workers.
 LAUNCHERS = ("torchrun", "Open MPI", _PMI.name, _SLURM.name)
 
 
 def place_of(variables: Mapping[str, str]) -> Optional[Place]:
-    """A worker's place by its environment; None if it is alone.
+    """Read a worker's place from environment variables; None if the worker is alone.
 
     Args:
-        variables: Like `os.environ`. `MXKIT_RANK`, `MXKIT_SIZE`, `MXKIT_SERVERS` and `MXKIT_ADDRESS` ("host:port") win
+        variables: As `os.environ`. `MXKIT_RANK`, `MXKIT_SIZE`, `MXKIT_SERVERS` and `MXKIT_ADDRESS` ("host:port") win
             over those of torchrun, Open MPI, MPICH and others with PMI (`mpirun`), SLURM's steps (`srun`), and
-            `RANK` and `WORLD_SIZE`. In an indexed Job of Kubernetes, which does not tell the number of its pods, set
-            `MXKIT_SIZE` and `MXKIT_ADDRESS` beside its `JOB_COMPLETION_INDEX`.
+            `RANK` and `WORLD_SIZE`. An indexed Job of Kubernetes gives its pods `JOB_COMPLETION_INDEX` but not their
+            number: set `MXKIT_SIZE` and `MXKIT_ADDRESS`.
 
     Raises:
-        DistributedError: A variable is no number, a rank is out of range, the workers are on several machines and
-            no variable says where they meet, or the process has a role of MXNet's own launchers.
+        DistributedError: A variable is not a number, a rank is out of range, the workers are on several machines and
+            no variable has an address, or MXNet's own launcher has set the role of the process.
 
     >>> place_of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).rank
     1
     >>> place_of({}) is None
     True
     """
-    _refuse_roles(variables)
+    if variables.get("DMLC_ROLE"):
+        raise DistributedError(
+            f"DMLC_ROLE={variables['DMLC_ROLE']} is set: MXNet's own launcher or Kubeflow's MXJob started this "
+            "process. mxkit starts MXNet's scheduler and servers itself, beside rank 0. Start only the workers, "
+            "without the variables DMLC_*, with mxkit launch, mpirun, srun or an indexed Job of Kubernetes"
+        )
     way = _way_of(variables)
     if way is None:
         return None
@@ -129,15 +134,15 @@ def place_of(variables: Mapping[str, str]) -> Optional[Place]:
 
 
 def servers_of(text: str, workers: int, name: str) -> Tuple[int, bool]:
-    """The number of servers, and whether they are beside each worker.
+    """The number of servers, and whether each worker starts its own.
 
     Args:
         text: A number, or "each".
         workers: Number of workers.
-        name: Of what has this value, for the error.
+        name: Name of the variable or option, for the error.
 
     Raises:
-        DistributedError: It is something else.
+        DistributedError: The text is neither.
     """
     if text == EACH:
         return workers, True
@@ -159,22 +164,21 @@ def variables_of(place: Place) -> Dict[str, str]:
 
 
 def _way_of(variables: Mapping[str, str]) -> Optional[_Way]:
-    """Who tells the rank and the size."""
+    """The scheduler that gives this process its rank and the number of workers."""
     for way in _WAYS:
-        if not variables.get(way.rank) or not variables.get(way.size):
-            continue
-        if way.name == "torchrun" and not variables.get("TORCHELASTIC_RUN_ID"):
-            continue
-        if way is _PMI and all(variables[a] == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3])):
-            continue  # `srun --mpi=pmi2`: SLURM tells the machines, too
-        return way
+        given = variables.get(way.rank) and variables.get(way.size)
+        refused = way.name == "torchrun" and not variables.get("TORCHELASTIC_RUN_ID")
+        # `srun --mpi=pmi2`: SLURM's own variables name the machines, too
+        refused |= way is _PMI and all(variables.get(a) == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3]))
+        if given and not refused:
+            return way
     if variables.get(RANK) or variables.get(SIZE):
         set_name, other = (RANK, SIZE) if variables.get(RANK) else (SIZE, RANK)
         raise DistributedError(f"{set_name} is set and {other} is not: set both, or neither")
     if variables.get(ADDRESS):
         raise DistributedError(
-            f"{ADDRESS} is set, and no variable tells the rank of this process: start it with mpirun, srun or "
-            f"torchrun, or set {RANK} and {SIZE}"
+            f"{ADDRESS} is set, and no variable has the rank of this process: start it with mpirun, srun or torchrun, "
+            f"or set {RANK} and {SIZE}"
         )
     return None
 
@@ -187,42 +191,33 @@ def _number(variables: Mapping[str, str], name: str) -> int:
 
 
 def _job_of(variables: Mapping[str, str], way: _Way) -> str:
-    """What tells this job from others; empty if nothing does."""
+    """A text that identifies the job; empty if no variable does."""
     values = [variables[name] for name in way.job if variables.get(name)]
     if not values and way.here and variables.get(way.here) == variables[way.size]:
-        values = [_launcher(way.rank)]  # MPICH names no job
+        values = [_launcher(way.rank)]  # MPICH has no variable for the job
     if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
-        values = [variables["SLURM_JOB_ID"]]  # not the step, of which each machine may have another one
+        values = [variables["SLURM_JOB_ID"]]  # not the step, which may differ between machines
     return "/".join([way.name, *values]) if values else ""
 
 
 def _launcher(variable: str) -> str:
-    """Number and start of the nearest process above this one that lacks a variable: the one that set it."""
-    number = os.getpid()
+    """Process id and start time of the nearest parent process without a variable, which is the one that set it."""
+    number = os.getppid()
     try:
-        while True:
-            # after the name, in brackets: the state, the parent's number ..., and as the 20th the time of the start
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-            parent = int(fields[1])
-            if f"\0{variable}=".encode() not in b"\0" + Path(f"/proc/{parent}/environ").read_bytes():
-                return f"{parent} {Path(f'/proc/{parent}/stat').read_text().rpartition(')')[2].split()[19]}"
-            number = parent
+        while f"\0{variable}=".encode() in b"\0" + Path(f"/proc/{number}/environ").read_bytes():
+            number = int(_stat(number)[1])
+        return f"{number} {_stat(number)[19]}"
     except (OSError, IndexError, ValueError):
         return ""
 
 
-def _refuse_roles(variables: Mapping[str, str]) -> None:
-    role = variables.get("DMLC_ROLE")
-    if role:
-        raise DistributedError(
-            f"DMLC_ROLE={role} is set: MXNet's own launcher or Kubeflow's MXJob started this process. mxkit starts "
-            "MXNet's scheduler and servers itself, beside rank 0. Start only the workers, without the variables "
-            "DMLC_*, with mxkit launch, mpirun, srun or an indexed Job of Kubernetes"
-        )
+def _stat(number: int) -> List[str]:
+    """Fields of Linux's file on a process, behind its name: the state, the parent, ..., the start time as the 20th."""
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 
 
 def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tuple[str, int]:
-    """Where the workers meet."""
+    """The address at which the members meet."""
     port = _port_of(job)
     if variables.get(ADDRESS):
         return _split(variables[ADDRESS], port)
@@ -232,7 +227,7 @@ def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tu
         if way.name != "torchrun" and variables.get("MASTER_PORT"):  # torchrun itself listens there
             port = _number(variables, "MASTER_PORT")
         return variables["MASTER_ADDR"], port
-    # under mpirun a step of SLURM may leave out the first machine, where mpirun needs no step
+    # a step of SLURM that mpirun starts may lack the first machine, on which mpirun itself runs
     nodes = variables.get("SLURM_STEP_NODELIST" if way is _SLURM else "SLURM_JOB_NODELIST")
     if nodes and way.name not in ("mxkit", "Kubernetes"):
         return first_host(nodes), port
@@ -252,23 +247,15 @@ def _split(address: str, port: int) -> Tuple[str, int]:
 
 
 def _port_of(job: str) -> int:
-    """A port that two jobs on one machine hardly share; below those that Linux gives to outgoing connections."""
+    """A port that two jobs on one machine rarely share, below those that Linux gives to outgoing connections."""
     return 20000 + zlib.crc32(job.encode()) % 10000 if job else PORT
 
 
 def first_host(nodes: str) -> str:
-    """First host of a list in SLURM's form.
+    """The first host of SLURM's list of nodes.
 
     >>> first_host("gpu[07-09,12]"), first_host("a1,b2"), first_host("rack[2,4]-n[01-16]")
     ('gpu07', 'a1', 'rack2-n01')
     """
-    parts: List[str] = re.split(r"(\[[^\]]*\])", nodes)
-    host = ""
-    for part in parts:
-        if part.startswith("["):
-            host += re.split(r"[-,]", part[1:-1])[0]
-        else:
-            host += part.split(",")[0]
-            if "," in part:
-                break
-    return host
+    # of each list in brackets only the first number, then the text up to the first comma
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", nodes).partition(",")[0]

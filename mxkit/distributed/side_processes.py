@@ -10,10 +10,11 @@ import socket
 import sys
 import threading
 import traceback
-from typing import Any, Dict
+from typing import Any, Dict, Mapping
 
 from mxkit.core.log import LOG
 from mxkit.distributed.coordinator import Coordinator
+from mxkit.distributed.keeper import SIGNALS
 from mxkit.distributed.member import STATUS, Member
 from mxkit.distributed.messages import patience
 from mxkit.distributed.schedulers import Place, place_of
@@ -23,7 +24,7 @@ from mxkit.version import __version__
 
 
 def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]:
-    """What a member says first."""
+    """The first message of a member."""
     facts = {
         "mxkit": __version__,
         "the number of workers": place.size,
@@ -35,40 +36,40 @@ def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]
 
 
 def join(member: Member) -> None:
-    """Tell ps-lite, by its variables, where the scheduler is, and which address this process has."""
-    here = member.remote_host.startswith("127.")  # rank 0's machine, for which others need another address
+    """Set ps-lite's variables: the address of the scheduler, and that of this process."""
+    here = member.remote_host.startswith("127.")  # the machine of rank 0, which others reach by another address
+    ip = member.welcome["ip"]
+    _set_variables(member.welcome, ip if here else member.remote_host, ip if here else member.local_host)
+
+
+def _set_variables(welcome: Mapping[str, Any], root: str, own: str) -> None:
     os.environ.update(
-        DMLC_PS_ROOT_URI=member.told["ip"] if here else member.remote_host,
-        DMLC_PS_ROOT_PORT=str(member.told["port"]),
-        DMLC_NUM_WORKER=str(member.told["workers"]),
-        DMLC_NUM_SERVER=str(member.told["servers"]),
-        # otherwise the first address that is not local (T75)
-        DMLC_NODE_HOST=member.told["ip"] if here else member.local_host,
+        DMLC_PS_ROOT_URI=root,
+        DMLC_PS_ROOT_PORT=str(welcome["port"]),
+        DMLC_NUM_WORKER=str(welcome["workers"]),
+        DMLC_NUM_SERVER=str(welcome["servers"]),
+        DMLC_NODE_HOST=own,  # ps-lite would take the first address that is not local (T75)
     )
 
 
-def serve_mxnet(role: str) -> None:
-    """Be MXNet's scheduler or server, until the process ends; the process ends if MXNet cannot."""
+def _serve_mxnet(role: str) -> None:
+    """Run MXNet's scheduler or server until the process ends; an error of MXNet ends the process."""
     try:
-        _serve_mxnet(role)
+        import mxkit.runtime  # noqa: F401  # before mxnet, which would serve at once if the role were set
+        import mxnet as mx
+        from mxnet.kvstore.kvstore_server import KVStoreServer
+
+        os.environ["DMLC_ROLE"] = role
+        server = KVStoreServer(mx.kv.create("dist"))
+        server._controller = lambda: _refuse_commands
+        server.run()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
-def _serve_mxnet(role: str) -> None:
-    import mxkit.runtime  # noqa: F401  # before mxnet, which would serve at once if the role were set
-    import mxnet as mx
-    from mxnet.kvstore.kvstore_server import KVStoreServer
-
-    os.environ["DMLC_ROLE"] = role
-    server = KVStoreServer(mx.kv.create("dist"))
-    server._controller = lambda: _refuse_commands
-    server.run()
-
-
 def _refuse_commands(command: int, body: Any, _: Any) -> None:
-    """MXNet's own function unpickles optimizers, from whoever reaches the port (T75)."""
+    """Replace MXNet's own function, which unpickles optimizers from any process that reaches the port (T75)."""
     LOG.warning("mxkit: a command %d for the server was refused", command)
 
 
@@ -78,16 +79,10 @@ def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
     with socket.socket() as free:
         free.bind((host, 0))
         port = free.getsockname()[1]
-    told = {"ip": host, "port": port, "workers": place.size, "servers": place.servers}
-    os.environ.update(
-        DMLC_PS_ROOT_URI=host,
-        DMLC_PS_ROOT_PORT=str(port),
-        DMLC_NUM_WORKER=str(place.size),
-        DMLC_NUM_SERVER=str(place.servers),
-        DMLC_NODE_HOST=host,
-    )
-    threading.Thread(target=serve_mxnet, args=("scheduler",), daemon=True).start()
-    fault = asyncio.run(Coordinator(place, told, starter).run(listener))
+    welcome = {"ip": host, "port": port, "workers": place.size, "servers": place.servers}
+    _set_variables(welcome, host, host)
+    threading.Thread(target=_serve_mxnet, args=("scheduler",), daemon=True).start()
+    fault = asyncio.run(Coordinator(place, welcome, starter).run(listener))
     if fault:
         print(f"mxkit: {fault}", file=sys.stderr, flush=True)
     os._exit(STATUS if fault else 0)
@@ -95,21 +90,21 @@ def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
 
 def server(place: Place, rank: int) -> None:
     """Serve until the job is over."""
-    # beside the scheduler the port was open before this process started: nobody listens if the scheduler is lost
+    # beside the scheduler the port is open before this process starts: if it is closed, the scheduler is lost
     seconds = patience() if place.spread else min(10.0, patience())
     member = Member((place.host, place.port), hello_of("server", rank, place), seconds)
     join(member)
-    threading.Thread(target=serve_mxnet, args=("server",), daemon=True).start()
+    threading.Thread(target=_serve_mxnet, args=("server",), daemon=True).start()
     os._exit(STATUS if member.wait_for_the_end() else 0)
 
 
 def main(role: str, number: int, starter: int) -> None:
-    """Be the scheduler, with a listening socket's number, or the server of this number."""
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers send them to all processes of a job
-        signal.signal(one, signal.SIG_IGN)
+    """Run the scheduler, with the number of a listening socket, or the server of this rank."""
+    for name in SIGNALS:  # schedulers send them to all processes of a job
+        signal.signal(name, signal.SIG_IGN)
     place = place_of(os.environ)
     if place is None:
-        raise SystemExit("mxkit.distributed.side_processes: only mxkit starts it")
+        raise SystemExit("mxkit.distributed.side_processes: only mxkit starts this program")
     try:
         if role == "scheduler":
             scheduler(place, socket.socket(fileno=number), starter)

@@ -20,44 +20,45 @@ Processes = Dict[str, "subprocess.Popen[bytes]"]
 
 
 def start_servers(place: Place, listener: socket.socket) -> Processes:
-    """Start the scheduler of a job on this machine, and its servers unless each worker starts one, by name.
+    """Start the scheduler of a job on this machine, and its servers unless each worker starts its own.
 
     They end with the job, and with the process that calls this.
 
     Args:
-        place: Of any worker.
-        listener: Where the members meet, by `listen`. The scheduler takes it over.
+        place: Place of any worker.
+        listener: Socket by `listen`, at which the members meet. The scheduler takes it over.
+
+    Returns:
+        The processes by name.
     """
-    numbers = {} if place.spread else {f"server {number}": ("server", number) for number in range(place.servers)}
     with listener:
-        return _start(place, {"the scheduler": ("scheduler", listener.fileno()), **numbers})
+        started = {"the scheduler": _start(place, "scheduler", listener.fileno())}
+    for number in () if place.spread else range(place.servers):
+        started[f"server {number}"] = _start(place, "server", number)
+    return started
 
 
 def start_own_server(place: Place) -> Processes:
     """Start the server of a worker's rank on this machine, by name; it ends with the job."""
-    return _start(place, {f"server {place.rank}": ("server", place.rank)})
+    return {f"server {place.rank}": _start(place, "server", place.rank)}
 
 
-def _start(place: Place, numbers: Dict[str, Tuple[str, int]]) -> Processes:
+def _start(place: Place, role: str, number: int) -> "subprocess.Popen[bytes]":
     own = {
         **schedulers.variables_of(place._replace(rank=0)),
         "OMP_NUM_THREADS": "1",  # the servers only add
         "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])),
     }
-    node, starter = [sys.executable, "-m", "mxkit.distributed.side_processes"], str(os.getpid())
-    return {
-        name: subprocess.Popen(
-            [*node, role, str(number), starter],
-            env={**os.environ, **own},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[number] if role == "scheduler" else [],
-        )
-        for name, (role, number) in numbers.items()
-    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "mxkit.distributed.side_processes", role, str(number), str(os.getpid())],
+        env={**os.environ, **own},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[number] if role == "scheduler" else [],
+    )
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Listen where the members meet, at a free port if none is given.
+    """Listen where the members meet; port 0 is any free port.
 
     Raises:
         DistributedError: The port is in use, or the host is not this machine.
@@ -79,12 +80,15 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 
 def own_address(host: str) -> Tuple[str, str]:
-    """The IPv4 address by which other machines reach this one, which a host is the name of, and that of its name.
+    """The IPv4 address by which other machines reach this one, and the address to which this machine's name resolves.
 
-    They differ where the name leads to a loopback address, as Debian's `/etc/hosts` has it (127.0.1.1).
+    They differ where the name resolves to a loopback address, as in Debian's `/etc/hosts` (127.0.1.1).
+
+    Args:
+        host: The name of this machine.
 
     Raises:
-        OSError: The name is unknown for 60 seconds. In Kubernetes a pod starts before its own name is known.
+        OSError: The name does not resolve for 60 seconds. In Kubernetes a pod starts before its own name resolves.
     """
     until = time.monotonic() + 60
     while True:
@@ -94,14 +98,14 @@ def own_address(host: str) -> Tuple[str, str]:
         except OSError:
             if time.monotonic() > until:
                 raise
-            time.sleep(1)  # the resolver has no call that waits for a name
+            time.sleep(1)  # the resolver cannot wait for a name
     if not named.startswith("127.") or host in (named, "localhost"):
         return named, named
-    return address_on_the_way_to("192.0.2.1") or named, named  # an address that nobody has: the route to other machines
+    return address_on_the_way_to("192.0.2.1") or named, named  # no machine has this address: it takes the default route
 
 
 def end_with_launcher() -> None:
-    """End this process after the one that started it: Open MPI's `mpirun`, when it is killed, leaves its workers.
+    """End this process when its launcher is gone: Open MPI's `mpirun` leaves its workers behind when it is killed.
 
     Side effects:
         Starts a thread. The process gets SIGTERM, as if its launcher had ended it, and 20 seconds later it is ended.
@@ -110,11 +114,12 @@ def end_with_launcher() -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(1)  # a signal from Linux (PR_SET_PDEATHSIG) would not say why
-        with contextlib.suppress(OSError):  # whoever read it is gone, too
-            print(f"mxkit: process {parent}, which started this worker, is gone; it ends", file=sys.stderr, flush=True)
+            time.sleep(1)  # a signal from Linux (PR_SET_PDEATHSIG) would give no reason
+        with contextlib.suppress(OSError):  # the reader of this stream may be gone, too
+            text = f"mxkit: process {parent}, which started this worker, is gone; the worker ends"
+            print(text, file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(20)
-        os._exit(75)  # EX_TEMPFAIL, as after the loss of another worker
+        os._exit(os.EX_TEMPFAIL)  # as after the loss of another worker
 
     threading.Thread(target=watch, name="mxkit-launcher", daemon=True).start()

@@ -125,8 +125,8 @@ def no_object(peers):
         (one_killed, r"worker 1 on h (process 7) is lost: its connection is closed"),
         (one_fails, "worker 1 on h (process 7) ended with ValueError: bad"),
         (one_has_ended, "worker 1 on h (process 7) has ended, and worker 0 waits for it at update 3"),
-        (garbage, "worker 1 on h (process 7) is lost: it sent what is no message"),
-        (no_object, "worker 1 on h (process 7) is lost: it sent what is no message"),
+        (garbage, "worker 1 on h (process 7) is lost: it sent something that is not a message"),
+        (no_object, "worker 1 on h (process 7) is lost: it sent something that is not a message"),
     ],
 )
 def test_all_hear_the_fault(act, text):
@@ -164,7 +164,7 @@ def test_members_that_make_no_job():
 
     job = Job()
     other = job.peer(5)
-    assert "worker 5 on h (process 7) came, but the job has 2 workers and 0 servers" in other.hear()["fault"]
+    assert "worker 5 on h (process 7) joined, but the job has 2 workers and 0 servers" in other.hear()["fault"]
     other.close()
     assert job.fault()
 
@@ -205,7 +205,7 @@ def test_who_does_not_come_is_named(monkeypatch):
     monkeypatch.setenv("MXKIT_PATIENCE", "1")
     job = Job(3, 1)
     peer = job.peer(1)
-    text = "worker 0, worker 2, server 0 did not come within 1 s; came: worker 1 on h (process 7)"
+    text = "worker 0, worker 2, server 0 did not join within 1 s; joined: worker 1 on h (process 7)"
     assert text in peer.hear()["fault"]
     peer.close()
     assert text in job.fault()
@@ -221,7 +221,7 @@ def test_who_is_silent_is_named(monkeypatch):
         except OSError:
             break
         time.sleep(0.05)
-    assert "worker 1 on h (process 7) is lost: nothing was heard of it for 3 s" in peers[0].hear()["fault"]
+    assert "worker 1 on h (process 7) is lost: it sent nothing for 3 s" in peers[0].hear()["fault"]
     for peer in peers:
         peer.close()
     assert job.fault()
@@ -261,7 +261,7 @@ def test_nobody_listens():
         port = free.getsockname()[1]
     process = member(port, "join()", patience=0.5)
     text = process.communicate(timeout=60)[1]
-    assert f"DistributedError: nobody listens at 127.0.0.1:{port} after 0.5 s ([Errno 111] Connection refused)" in text
+    assert f"DistributedError: no process listens at 127.0.0.1:{port} after 0.5 s ([Errno 111] Connection refused)" in text
     assert process.returncode == 1
 
 
@@ -299,7 +299,7 @@ def test_a_process_that_waits_elsewhere_is_ended():
     text = process.communicate(timeout=60)[1]
     assert process.returncode == 75
     assert "mxkit: worker 0 on h: worker 1 on h (process 7) is lost" in text
-    assert "MXNet waits in it, or other code; it is ended" in text
+    assert "MXNet, or other code, waits inside this process; it is ended" in text
     assert job.fault()
 
 

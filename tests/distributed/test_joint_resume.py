@@ -42,7 +42,7 @@ def test_a_killed_worker_and_a_restart(runs, folder, tmp_path):
     status, output = ended(start("joint_resumes.py", tmp_path, 2, "killed", 21, restarts=1))
     assert status == 0, output
     assert "is lost: its connection is closed" in output
-    assert "starts again" in output
+    assert "restart 1 of 1" in output
     for worker in results_of(tmp_path):
         assert_equal(worker, runs[0]["dropout"])
 

@@ -92,7 +92,7 @@ def test_commands_that_do_not_exist(tmp_path):
     assert done.returncode == 127
     assert "cannot start" in done.stderr
     assert "Exec format error" in done.stderr
-    assert "starts again" not in done.stderr
+    assert "restart" not in done.stderr
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_restarts():
     assert done.returncode == 0
     assert [line for line in done.stdout.splitlines() if line[0] == "a"] == ["attempt 0", "attempt 1"]
     assert "mxkit launch: worker 0 failed with exit status 1" in done.stderr
-    assert "mxkit launch: starts again, 1 of 2" in done.stderr
+    assert "mxkit launch: restart 1 of 2" in done.stderr
 
 
 def waiting(tmp_path, **options):
@@ -121,7 +121,7 @@ def test_signals_reach_the_workers(tmp_path, number):
     if number != signal.SIGHUP:
         assert f"heard {int(number)}" in job.text().splitlines()
         assert f"[1] heard {int(number)}" in job.text().splitlines()
-    assert "starts again" not in job.text()
+    assert "restart" not in job.text()
 
 
 @pytest.mark.long

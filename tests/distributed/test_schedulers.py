@@ -110,7 +110,7 @@ PLACES = {
 def test_a_place_by_the_variables_of_a_scheduler(case):
     variables, expected = PLACES[case]
     place = place_of(variables)
-    assert (place.told_by, place.rank, place.size, place.host) == expected
+    assert (place.scheduler, place.rank, place.size, place.host) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_servers_that_are_stated():
         ({**MPICH, "MPI_LOCALNRANKS": "1"}, "MPI .PMI. started 2 workers on several machines.*MXKIT_ADDRESS="),
         ({"MXKIT_RANK": "0", "MXKIT_SIZE": "2"}, "mxkit started 2 workers on several machines"),
         ({"MXKIT_SIZE": "4"}, "MXKIT_SIZE is set and MXKIT_RANK is not"),
-        ({"MXKIT_ADDRESS": "n1:1"}, "MXKIT_ADDRESS is set, and no variable tells the rank"),
+        ({"MXKIT_ADDRESS": "n1:1"}, "MXKIT_ADDRESS is set, and no variable has the rank"),
         ({**STEP, "SLURM_PROCID": "4"}, "SLURM_PROCID=4: expected a rank from 0 to 3, because SLURM_STEP_NUM_TASKS=4"),
         ({**STEP, "SLURM_PROCID": "x"}, "SLURM_PROCID='x': expected a whole number"),
         ({**KUBEFLOW, "MASTER_PORT": "x"}, "MASTER_PORT='x': expected a whole number"),

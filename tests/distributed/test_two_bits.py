@@ -137,7 +137,7 @@ def test_a_resumed_run_says_that_it_is_another_one(workers):
         ({"type": "2bit", "threshold": True}, {}, "expected None or"),
         ({"type": "2bit", "threshold": float("inf")}, {}, "expected None or"),
         ("2bit", {}, "expected None or"),
-        (two_bits(), {"kvstore": "horovod"}, "kvstore='horovod' does not"),
+        (two_bits(), {"kvstore": "horovod"}, "kvstore='horovod' has none"),
         (two_bits(), {"amp": "float16"}, "amp='float16'"),
     ],
 )

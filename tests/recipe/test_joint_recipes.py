@@ -64,7 +64,7 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_bits(tm
     text, whole_text = broken.communicate(timeout=240)[0], whole.communicate(timeout=240)[0]
     assert (broken.returncode, whole.returncode) == (0, 0), text + whole_text
     assert "worker 1 was ended by SIGKILL" in text
-    assert "starts again, 1 of 1" in text
+    assert "restart 1 of 1" in text
     assert whole_text.count("test accuracy") == text.count("test accuracy") == 1  # the first worker alone prints
     (first,), (second,) = undisturbed.iterdir(), killed.iterdir()  # one folder each
     assert weights_of(first) == weights_of(second)
