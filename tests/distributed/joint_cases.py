@@ -118,93 +118,8 @@ def shared_parameters():
     return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}))
 
 
-OPTIMIZERS = {
-    "sgd": ("sgd", {"learning_rate": 0.1}),
-    "momentum": ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}),
-    "adam": ("adam", {"learning_rate": 0.01}),
-    "nag": ("nag", {"learning_rate": 0.1, "momentum": 0.9}),
-    "rmsprop": ("rmsprop", {"learning_rate": 0.01}),
-    "adagrad": ("adagrad", {"learning_rate": 0.1}),
-    "adadelta": ("adadelta", {}),
-    "ftrl": ("ftrl", {}),
-    "adamax": ("adamax", {}),
-    "nadam": ("nadam", {}),
-    "lamb": ("lamb", {"learning_rate": 0.01}),
-    "lars": ("lars", {"learning_rate": 0.1}),
-}
-for name, trainer in OPTIMIZERS.items():
-    CASES[f"optimizer_{name}"] = lambda trainer=trainer: fitted(trainer=trainer)
-
-
-@case
-def tail_of_one():
-    return fitted(train=loader(2 * 8 * WORKERS + 1), trainer="adam", metrics=["accuracy"], valid=loader(13))
-
-
-@case
-def fewer_samples_than_workers():
-    return fitted(train=loader(1), epochs=3, metrics=["accuracy"], valid=loader(1))
-
-
-@case
-def one_batch():
-    return fitted(train=loader(5, 50), epochs=3)
-
-
-@case
-def no_deferred_shapes_without_a_sample():
-    return fitted(made(mlp()), loader(1), epochs=1, valid=data(300))
-
-
-@case
-def drop_last():
-    return fitted(train=loader(drop_last=True))
-
-
-@case
-def accumulate():
-    return fitted(train=loader(61), accumulate=2, trainer="adam")
-
-
-@case
-def accumulate_samples():
-    return fitted(train=loader(101), accumulate=f"{24 * WORKERS // size()} samples")
-
-
-@case
-def clip_norm():
-    return fitted(clip_norm=0.1, accumulate=2)
-
-
-@case
-def clip_value():
-    return fitted(clip_value=0.01)
-
-
-@case
-def number_of_updates():
-    return fitted(epochs="11 updates", trainer="adam", metrics=["accuracy"], valid=loader(30))
-
-
-@case
-def limit_batches():
-    return fitted(limit_batches=2, epochs=3, metrics=["accuracy"], valid=loader(70), validate_every=2)
-
-
 def rising(warmup):
-    return hooks.LearningRate(("cosine", {"warmup": warmup}))
-
-
-@case
-def schedule():
-    rate = rising("3 updates")
-    return fitted(callbacks=[rate], epochs=3)
-
-
-@case
-def schedule_of_batches_in_turn():
-    rate = rising("1 epoch")
-    return fitted(train=batches(), callbacks=[rate], epochs=3, accumulate=turns())
+    return [hooks.LearningRate(("cosine", {"warmup": warmup}))]
 
 
 @case
@@ -227,19 +142,11 @@ def statistics_of_batch_norm():
 
 
 @case
-def two_devices():
-    return fitted(
-        made(mlp(), [mx.cpu(0), mx.cpu(1)]), trainer="adam", accumulate=2, clip_norm=1.0, metrics=["accuracy"]
-    )
-
-
-@case
 def half_precision():
     class Scale(gluon.HybridBlock):  # no product of matrices, which MXNet does not have in float16 on a CPU
         def __init__(self):
             super().__init__()
-            with self.name_scope():
-                self.scale = self.params.get("scale", shape=(1, 6))
+            self.scale = self.params.get("scale", shape=(1, 6))
 
         def hybrid_forward(self, F, x, scale):  # noqa: N803
             return F.broadcast_mul(x, scale)
@@ -287,11 +194,6 @@ def metrics_of_classes():
     own = mxkit.metrics.Mean(lambda labels, output: output.max(axis=1), name="highest")
     theirs = [mx.metric.TopKAccuracy(2, name="theirs"), mx.metric.Accuracy(name="right")]
     return fitted(metrics=[*CLASSES, own, *theirs], valid=loader(31, shuffle=False))
-
-
-@case
-def metrics_of_classes_in_turn():
-    return fitted(train=batches(), valid=batches(3), metrics=CLASSES, accumulate=turns())
 
 
 @case
@@ -359,8 +261,7 @@ def pairs():
     class Twins(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
-            with self.name_scope():
-                self.one = nn.Dense(2, in_units=6)
+            self.one = nn.Dense(2, in_units=6)
 
         def hybrid_forward(self, F, a, b):  # noqa: N803
             return ((self.one(a) - self.one(b)) ** 2).sum(axis=1)
@@ -378,8 +279,7 @@ def buckets():
     class Mean(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
-            with self.name_scope():
-                self.out = nn.Dense(3, in_units=6)
+            self.out = nn.Dense(3, in_units=6)
 
         def hybrid_forward(self, F, x, lengths):  # noqa: N803
             return self.out(x.sum(axis=1))
@@ -392,26 +292,6 @@ def batches(number=7):
     cuts = np.random.RandomState(2).randint(1, 9, number).cumsum()
     parts = list(zip(np.split(x, cuts)[:-1], np.split(y, cuts)[:-1]))
     return [(mx.nd.array(a), mx.nd.array(b)) for a, b in parts if len(a)]
-
-
-@case
-def list_of_batches():
-    return fitted(train=batches(), accumulate=turns(), trainer="adam", valid=batches(5), metrics=["accuracy"])
-
-
-@case
-def list_accumulated():
-    return fitted(train=batches(), accumulate=turns(2), limit_batches=turns(4) if size() == 1 else 4)
-
-
-@case
-def one_batch_in_a_list():
-    return fitted(train=batches(1), accumulate=turns(), epochs=3)
-
-
-@case
-def function_of_batches():
-    return fitted(train=lambda: iter(batches()), accumulate=turns(), epochs="5 updates")
 
 
 @case
@@ -493,6 +373,49 @@ def two_accumulators():
     values = {f"{i}{path}": one.data().asnumpy() for i, net in enumerate(nets)
               for path, one in net._collect_params_with_prefix().items()}  # fmt: skip
     return {"parameters": values, "rows": rows}
+
+
+CASES.update(
+    optimizer_sgd=lambda: fitted(trainer=("sgd", {"learning_rate": 0.1})),
+    optimizer_momentum=lambda: fitted(trainer=("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01})),
+    optimizer_adam=lambda: fitted(trainer=("adam", {"learning_rate": 0.01})),
+    optimizer_nag=lambda: fitted(trainer=("nag", {"learning_rate": 0.1, "momentum": 0.9})),
+    optimizer_rmsprop=lambda: fitted(trainer=("rmsprop", {"learning_rate": 0.01})),
+    optimizer_adagrad=lambda: fitted(trainer=("adagrad", {"learning_rate": 0.1})),
+    optimizer_adadelta=lambda: fitted(trainer="adadelta"),
+    optimizer_ftrl=lambda: fitted(trainer="ftrl"),
+    optimizer_adamax=lambda: fitted(trainer="adamax"),
+    optimizer_nadam=lambda: fitted(trainer="nadam"),
+    optimizer_lamb=lambda: fitted(trainer=("lamb", {"learning_rate": 0.01})),
+    optimizer_lars=lambda: fitted(trainer=("lars", {"learning_rate": 0.1})),
+    tail_of_one=lambda: fitted(
+        train=loader(2 * 8 * WORKERS + 1), trainer="adam", metrics=["accuracy"], valid=loader(13)
+    ),
+    fewer_samples_than_workers=lambda: fitted(train=loader(1), epochs=3, metrics=["accuracy"], valid=loader(1)),
+    one_batch=lambda: fitted(train=loader(5, 50), epochs=3),
+    no_deferred_shapes_without_a_sample=lambda: fitted(made(mlp()), loader(1), epochs=1, valid=data(300)),
+    drop_last=lambda: fitted(train=loader(drop_last=True)),
+    schedule=lambda: fitted(callbacks=rising("3 updates"), epochs=3),
+    schedule_of_batches_in_turn=lambda: fitted(
+        train=batches(), callbacks=rising("1 epoch"), epochs=3, accumulate=turns()
+    ),
+    accumulate=lambda: fitted(train=loader(61), accumulate=2, trainer="adam"),
+    accumulate_samples=lambda: fitted(train=loader(101), accumulate=f"{24 * WORKERS // size()} samples"),
+    clip_norm=lambda: fitted(clip_norm=0.1, accumulate=2),
+    clip_value=lambda: fitted(clip_value=0.01),
+    number_of_updates=lambda: fitted(epochs="11 updates", trainer="adam", metrics=["accuracy"], valid=loader(30)),
+    limit_batches=lambda: fitted(limit_batches=2, epochs=3, metrics=["accuracy"], valid=loader(70), validate_every=2),
+    two_devices=lambda: fitted(
+        made(mlp(), [mx.cpu(0), mx.cpu(1)]), trainer="adam", accumulate=2, clip_norm=1.0, metrics=["accuracy"]
+    ),
+    metrics_of_classes_in_turn=lambda: fitted(train=batches(), valid=batches(3), metrics=CLASSES, accumulate=turns()),
+    list_of_batches=lambda: fitted(
+        train=batches(), accumulate=turns(), trainer="adam", valid=batches(5), metrics=["accuracy"]
+    ),
+    list_accumulated=lambda: fitted(train=batches(), accumulate=turns(2), limit_batches=turns(4) if size() == 1 else 4),
+    one_batch_in_a_list=lambda: fitted(train=batches(1), accumulate=turns(), epochs=3),
+    function_of_batches=lambda: fitted(train=lambda: iter(batches()), accumulate=turns(), epochs="5 updates"),
+)
 
 
 def main(folder, workers, *names):

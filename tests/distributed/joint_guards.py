@@ -32,36 +32,8 @@ def ready():
     return net
 
 
-@case
-def other_samples():
-    x, y = data()
-    return fitted(train=mxkit.data.ArrayLoader(x + rank(), y, 8))
-
-
-@case
-def cut_up_by_rank():
-    x, y = data()
-    return fitted(train=mxkit.data.ArrayLoader(x[rank() :: 2], y[rank() :: 2], 8))
-
-
-@case
-def other_batch_size():
-    return fitted(train=loader(50, 8 + rank()))
-
-
-@case
-def other_kind_of_data():
-    return fitted(train=loader() if rank() else batches())
-
-
-@case
-def lists_of_ones_own():
-    return fitted(train=batches()[rank() :: 2] + batches()[:1] * rank())
-
-
-@case
-def other_first_batch():
-    return fitted(train=lambda: iter(batches()[rank() :]))
+def arrays(change):
+    return fitted(train=mxkit.data.ArrayLoader(*map(change, data()), 8))
 
 
 @case
@@ -71,46 +43,6 @@ def other_order():
         return iter([parts[i] for i in np.random.RandomState(8 + rank()).permutation(len(parts))])
 
     return fitted(train=shuffled)
-
-
-@case
-def other_validation():
-    return fitted(valid=lambda: iter(batches()[rank() :]))
-
-
-@case
-def no_validation():
-    return fitted(valid=loader() if rank() else None)
-
-
-@case
-def other_net():
-    return fitted(made(mxkit.models.mlp(3, hidden=[8 + rank()])))
-
-
-@case
-def other_optimizer():
-    return fitted(trainer=("sgd", {"learning_rate": 0.1 + rank()}))
-
-
-@case
-def other_seed():
-    return fitted(seed=rank())
-
-
-@case
-def other_length():
-    return fitted(epochs=2 + rank())
-
-
-@case
-def other_metrics():
-    return fitted(metrics=["accuracy", "mcc"][rank() :])
-
-
-@case
-def other_callbacks():
-    return fitted(callbacks=[hooks.EMA()] * rank())
 
 
 @case
@@ -140,11 +72,6 @@ def changed_on_one():
 
 
 @case
-def metric_without_a_sum():
-    return fitted(metrics=[mx.metric.F1(name="theirs", average="micro")])
-
-
-@case
 def sparse_gradients():
     net = nn.HybridSequential()
     net.add(nn.Embedding(5, 3, sparse_grad=True), nn.Dense(3))
@@ -152,43 +79,9 @@ def sparse_gradients():
     return fitted(made(net), train)
 
 
-@case
-def trainer_of_gluons_own_path():
+def with_trainer(**options):
     net = ready()
-    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", kvstore="dist_sync"))
-
-
-@case
-def trainer_that_steps_on_its_kvstore():
-    net = ready()
-    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", update_on_kvstore=True))
-
-
-@case
-def trainer_that_compresses():
-    net = ready()
-    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", compression_params={"type": "2bit"}))
-
-
-@case
-def trainer_of_dist_async():
-    net = ready()
-    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", kvstore="dist_async"))
-
-
-@case
-def other_kvstore():
-    return fitted(kvstore=["dist_sync", None][rank()])
-
-
-@case
-def noise():
-    return fitted(trainer="sgld")
-
-
-@case
-def too_few_for_drop_last():
-    return fitted(train=loader(9, 8, drop_last=True))
+    return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", **options))
 
 
 @case
@@ -291,9 +184,31 @@ def alone():
     return {"recalibrated": mxkit.training.recalibrate_batch_norm(made(with_norm), loader())}
 
 
-@case
-def after_all_that():
-    return fitted()
+CASES.update(
+    other_samples=lambda: arrays(lambda values: values + rank()),
+    cut_up_by_rank=lambda: arrays(lambda values: values[rank() :: 2]),
+    other_batch_size=lambda: fitted(train=loader(50, 8 + rank())),
+    other_kind_of_data=lambda: fitted(train=loader() if rank() else batches()),
+    lists_of_ones_own=lambda: fitted(train=batches()[rank() :: 2] + batches()[:1] * rank()),
+    other_first_batch=lambda: fitted(train=lambda: iter(batches()[rank() :])),
+    other_validation=lambda: fitted(valid=lambda: iter(batches()[rank() :])),
+    no_validation=lambda: fitted(valid=loader() if rank() else None),
+    other_net=lambda: fitted(made(mxkit.models.mlp(3, hidden=[8 + rank()]))),
+    other_optimizer=lambda: fitted(trainer=("sgd", {"learning_rate": 0.1 + rank()})),
+    other_seed=lambda: fitted(seed=rank()),
+    other_length=lambda: fitted(epochs=2 + rank()),
+    other_metrics=lambda: fitted(metrics=["accuracy", "mcc"][rank() :]),
+    other_callbacks=lambda: fitted(callbacks=[hooks.EMA()] * rank()),
+    metric_without_a_sum=lambda: fitted(metrics=[mx.metric.F1(name="theirs", average="micro")]),
+    trainer_of_gluons_own_path=lambda: with_trainer(kvstore="dist_sync"),
+    trainer_that_steps_on_its_kvstore=lambda: with_trainer(update_on_kvstore=True),
+    trainer_that_compresses=lambda: with_trainer(compression_params={"type": "2bit"}),
+    trainer_of_dist_async=lambda: with_trainer(kvstore="dist_async"),
+    other_kvstore=lambda: fitted(kvstore=["dist_sync", None][rank()]),
+    noise=lambda: fitted(trainer="sgld"),
+    too_few_for_drop_last=lambda: fitted(train=loader(9, 8, drop_last=True)),
+    after_all_that=lambda: fitted(),
+)
 
 
 def main(folder, *names):

@@ -21,21 +21,15 @@ PAUSE = 0.05
 def calls(tmp_path):
     """A job whose workers wait for the file `go`."""
     job = Job([sys.executable, HERE / "calls.py", tmp_path], output=tmp_path / "output")
-    until = time.monotonic() + 90
-    while not ((tmp_path / "0").exists() and (tmp_path / "1").exists()):
-        assert job.process.poll() is None, job.text()
-        assert time.monotonic() < until, job.text()
-        time.sleep(0.05)
+    job.until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "files of the workers")
     yield job
     job.end()
 
 
 def listeners(processes):
     """Addresses where processes listen over TCP, in Linux's hexadecimal form."""
-    inodes = set()
-    for process in processes:
-        for file in Path(f"/proc/{process}/fd").iterdir():
-            inodes.add(os.readlink(str(file)))
+    files = (file for process in processes for file in Path(f"/proc/{process}/fd").iterdir())
+    inodes = {os.readlink(str(file)) for file in files}
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -46,9 +40,8 @@ def listeners(processes):
 
 
 def test_what_workers_call(calls, tmp_path):
-    assert listeners(calls.processes()) == {
-        "0100007F"
-    }  # 127.0.0.1: the coordinator, MXNet's scheduler, server, workers
+    # 127.0.0.1: the coordinator, MXNet's scheduler, server, workers
+    assert listeners(calls.processes()) == {"0100007F"}
     (tmp_path / "go").touch()
     assert calls.ended() == 3, calls.text()
     lines = calls.text().splitlines()

@@ -21,53 +21,34 @@ STEP = {
     "SLURM_NTASKS": "4",
     "SLURM_STEP_NODELIST": "node[1-2]",
     "SLURM_JOB_NODELIST": "node[1-2]",
-    "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
 }
 ONE_NODE = {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node2", "SLURM_STEP_ID": "1"}
 BATCH = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
 SALLOC = {"SLURM_JOB_ID": "6", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
-HETEROGENEOUS = {
-    **STEP,
-    "SLURM_JOB_ID": "8",
-    "SLURM_HET_SIZE": "2",
-    "SLURM_PROCID": "2",
-    "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_JOB_NODELIST_HET_GROUP_1": "node2",
-    "SLURM_NTASKS_HET_GROUP_1": "2",
-}
+HETEROGENEOUS = {**STEP, "SLURM_JOB_ID": "8", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
 del HETEROGENEOUS["SLURM_STEP_NUM_NODES"]
-PMI2 = {**STEP, "PMI_FD": "13", "PMI_JOBID": "4.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
+PMI2 = {**STEP, "PMI_JOBID": "4.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
 OPEN_MPI_4 = {
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_MCA_ess_base_jobid": "948895745",
     "OMPI_MCA_orte_precondition_transports": "6a5ae66afa926172-d5aa9699e32d1ec2",
-    "PMIX_HOSTNAME": "vm",
     "PMIX_NAMESPACE": "948895745",
-    "PMIX_RANK": "1",
 }
 HOROVODRUN = {
     "HOROVOD_RANK": "1",
     "HOROVOD_SIZE": "2",
-    "HOROVOD_LOCAL_RANK": "1",
     "HOROVOD_LOCAL_SIZE": "2",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
     "HOROVOD_GLOO_RENDEZVOUS_PORT": "31417",
 }
 OPEN_MPI_5 = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_VERSION": "5.0.11",
     "PMIX_NAMESPACE": "prterun-vm-26197@1",
-    "PMIX_RANK": "1",
-    "PRTE_LAUNCHED": "1",
 }
-MPICH = {"HYDI_CONTROL_FD": "7", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1", "PMI_FD": "8"}
-MPICH.update(PMI_RANK="1", PMI_SIZE="2")
-INTEL = {**MPICH, "I_MPI_HYDRA_UUID": "7a660000-a154-da57-f560-0600ad192d04", "HYDRA_BSTRAP_LAUNCHER": "ssh"}
+MPICH = {"MPI_LOCALNRANKS": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}
+INTEL = {**MPICH, "I_MPI_HYDRA_UUID": "7a660000-a154-da57-f560-0600ad192d04"}
 # One step of SLURM for each machine, whose process started two workers.
 PER_NODE = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "node2"}
 OPEN_MPI_IN_SLURM = {**PER_NODE, **OPEN_MPI_4, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -79,7 +60,6 @@ TORCHRUN = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
     "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
 TORCHRUN_IN_SLURM = {**PER_NODE, **TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1"}
 KUBEFLOW = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
@@ -205,17 +185,6 @@ def test_variables_that_are_refused(variables, text):
 )
 def test_the_first_host_of_a_list_of_slurm(nodes, host):
     assert first_host(nodes) == host
-
-
-def test_a_port_in_use_and_a_host_that_is_another_machine():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen(1)
-        port = other.getsockname()[1]
-        with pytest.raises(DistributedError, match=f"rank 0 cannot listen at 127.0.0.1:{port}.*Does another job use"):
-            listen("127.0.0.1", port)
-    with pytest.raises(DistributedError, match="rank 0 cannot listen at 203.0.113.7.*or is the host another machine"):
-        listen("203.0.113.7")
 
 
 def test_a_name_that_leads_to_loopback_is_heard_at_all_addresses(monkeypatch):

@@ -24,7 +24,7 @@ def shares_of(epoch_loader):
         epoch_loader.share = (rank, WORKERS)
         epoch_loader.epoch = 0
         parts.append([list(epoch_loader) for _ in range(EPOCHS)])
-    return [[list(zip(*epoch)) for epoch in zip(*parts)]][0]
+    return [list(zip(*epoch)) for epoch in zip(*parts)]
 
 
 def model_of(net, turned=None):

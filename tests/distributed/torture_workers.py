@@ -83,36 +83,30 @@ class Job:
             above = b""
         return f"worker {variables[b'MXKIT_RANK'].decode()}" if b"keeper.py" in above else "a child"
 
-    def find(self, name, seconds=30):
-        """The number of a process; it may come later."""
+    def until(self, look, what, seconds=90):
+        """Wait until `look` returns something while the launcher runs, and return it."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.process.poll() is None:
-            numbers = [number for number, other in self.processes().items() if other == name]
-            if numbers:
-                return numbers[0]
-            time.sleep(0.02)
-        raise LookupError(f"no {name}: {self.processes()}; {self.text()[-2000:]}")
+            found = look()
+            if found:
+                return found
+            time.sleep(0.02)  # another process makes it
+        raise LookupError(f"no {what}: {self.processes()}; {self.text()[-3000:]}")
+
+    def find(self, name):
+        """The number of a process, which may start later."""
+        return self.until(lambda: [number for number, other in self.processes().items() if other == name], name, 30)[0]
 
     def text(self):
         return self.output.read_text(errors="replace")
 
-    def wait(self, text, seconds=60):
+    def wait(self, text):
         """Wait until the output has a text."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.process.poll() is None:
-            if text in self.text():
-                return
-            time.sleep(0.02)
-        raise LookupError(f"no {text!r} in {self.text()[-3000:]}")
+        self.until(lambda: text in self.text(), repr(text))
 
-    def wait_for_checkpoint(self, folder, seconds=90):
+    def wait_for_checkpoint(self, folder):
         """Wait until the training in a folder has its first checkpoint."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and self.process.poll() is None:
-            if list((folder / "checkpoints").glob("step-*")):
-                return
-            time.sleep(0.02)  # another process writes it
-        raise LookupError(f"no checkpoint: {self.text()[-3000:]}")
+        self.until(lambda: list((folder / "checkpoints").glob("step-*")), "checkpoint")
 
     def gone(self, numbers, seconds=60):
         """Wait until processes are gone; return the seconds that it took, or None."""

@@ -64,9 +64,6 @@ class Turn(mxkit.Callback):
 
 
 def resumed(folder):
-    def run():
-        return trained(epochs=2, checkpoint=mxkit.Checkpoints(folder / "run", every="1 epoch"), resume="auto")
-
     class Stop(mxkit.Callback):
         def on_epoch(self, state, row):
             state.stop("for now", for_now=True)
