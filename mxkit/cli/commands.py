@@ -64,8 +64,8 @@ def train(
 ) -> None:
     """Train RECIPE, or resume a stopped run; print the scores over the test part at the end.
 
-    Started several times by mxkit launch, srun or mpirun, all train together. Ctrl-C stops at the next checkpoint, with
-    exit code 130, and prints the command that resumes the run.
+    Processes that mxkit launch, srun or mpirun starts train together. Ctrl-C stops at the next checkpoint, with exit
+    code 130, and prints the command that resumes the run.
     """
     if exact:
         os.environ[WORD] = "1"  # read when the next line loads MXNet
@@ -96,8 +96,9 @@ def train(
             except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress, report=_write_report)
+        stopped = run.history.stopped or ""
         if rank():
-            raise typer.Exit(130 if (run.history.stopped or "").startswith("KeyboardInterrupt") else 0)
+            raise typer.Exit(130 if stopped.startswith("KeyboardInterrupt") else 0)
         typer.echo(f"run {run.folder}")
         if run.had_ended:
             name = "epochs" if prepared.recipe.epochs is not None else "updates"
@@ -107,10 +108,10 @@ def train(
             cli_runs.show_samples(prepared.data, run.split)
         for line in describe_scores(run.split, run.scores):
             typer.echo(line)
-        if (run.history.stopped or "").startswith("KeyboardInterrupt"):
+        if stopped.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt
-        if not all(math.isfinite(one) for one in run.scores.values() if isinstance(one, float)):
-            typer.echo(f"error: the scores are not finite. {run.history.stopped or ''}", err=True)
+        if not all(math.isfinite(score) for score in run.scores.values() if isinstance(score, float)):
+            typer.echo(f"error: the scores are not finite. {stopped}", err=True)
             raise typer.Exit(1)
 
 
@@ -122,7 +123,7 @@ def _write_report(runs: Sequence[Path]) -> None:
 
 @contextmanager
 def _stops() -> Iterator[List[Any]]:
-    """After Ctrl-C and SIGTERM print the command that resumes the run; after an error print where its files are.
+    """Print the command that resumes the run after Ctrl-C and SIGTERM, and the folder of the run after an error.
 
     Yields a list, to which the caller adds the folder of the run. SIGTERM then ends the process as usual.
     """
@@ -170,7 +171,7 @@ def show(
     diff: bool = typer.Option(False, "--diff", help="Print the differences of RECIPE and OTHER."),
     as_script: bool = typer.Option(False, "--as-script", help="Print RECIPE as a Python script."),
 ) -> None:
-    """Print RECIPE with every default, merged with its bases and variables; --set changes only RECIPE."""
+    """Print RECIPE with every default, merged with its bases and variables; --set changes RECIPE only."""
     from mxkit.recipe.changed_keys import differences
     from mxkit.recipe.reading import dump_recipe, load_recipe
 
@@ -221,9 +222,9 @@ app.command("run", context_settings=FOR_PYTHON)(run_script)
 
 
 def main(arguments: Optional[List[str]] = None) -> None:
-    """Run the command; errors that mxkit raises on purpose are printed without a traceback.
+    """Run the command, and print errors of mxkit without a traceback.
 
-    Exit codes: 0 success, 1 an error while working, 2 a wrong command line or recipe, 130 Ctrl-C.
+    Exit codes: 0 success, 1 an error while the command runs, 2 a wrong command line or recipe, 130 Ctrl-C.
     """
     if os.environ.get("_MXKIT_COMPLETE") == "complete_bash" and complete_value():
         return
@@ -241,11 +242,11 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
 
 def _show_error(error: Exception) -> Optional[int]:
-    """Print an error whose text is enough, and return the exit code; None for an error that needs its traceback."""
+    """Print an error that needs no traceback, and return the exit code; None for other errors."""
     if isinstance(error, (MxkitError, OSError)):  # OSError: a file that cannot be written, a full disk
         typer.echo(f"error: {error}", err=True)
         return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
-    if type(error).__name__ == "MXNetError":  # its class would need an import of MXNet
+    if type(error).__name__ == "MXNetError":  # `isinstance` would have to import MXNet
         lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
         typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)
         return 1

@@ -1,6 +1,6 @@
-"""What a shell completes: recipes, runs, metrics, and the keys behind `--set`.
+"""Completion in shells: recipes, runs, metrics, and the keys of `--set`.
 
-A shell waits for this at each Tab, so nothing here imports MXNet: names are read from mxkit's source.
+A shell waits for it at each Tab, so nothing here imports MXNet: names are read from mxkit's source.
 """
 
 import ast
@@ -11,22 +11,22 @@ from typing import Any, Dict, Iterable, List, Set
 
 import typer
 
-# The columns of `mxkit runs` that every run has.
+# Columns of `mxkit runs` that every run has.
 COLUMNS = ("name", "started", "state", "epochs", "seconds", "size")
 _PACKAGE = Path(__file__).parents[1]
 _RECIPES = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
-# Keys of a recipe that take a name of a table, with the file of the table.
+# Keys of a recipe whose values are names of a table, with the file of the table.
 _TABLES = {"loss": "losses/by_name.py", "loss.name": "losses/by_name.py", "metrics": "metrics/by_name.py"}
 
 
 def recipes(incomplete: str) -> List[str]:
-    """Names of shipped recipes, and YAML files of this folder; the shell completes files of other folders itself."""
+    """Names of shipped recipes, and YAML files of this folder; the shell itself completes files of other folders."""
     shipped = [path.stem for folder in _RECIPES for path in folder.glob("*.yaml")]
     return _fitting([*shipped, *map(str, Path().glob("*.yaml"))], incomplete)
 
 
 def run_folders(incomplete: str) -> List[str]:
-    """Folders of runs: those in `runs`, and those in the folder that is typed already."""
+    """Folders of runs: those in `runs`, and those in the folder that the user has typed."""
     folders = (Path("runs"), Path(incomplete.rpartition("/")[0] or "."))
     return _fitting([str(file.parent) for folder in folders for file in folder.glob("*/recipe.yaml")], incomplete)
 
@@ -43,17 +43,17 @@ def run_columns(context: typer.Context, incomplete: str) -> List[str]:
 
 
 def settings(context: typer.Context, incomplete: str) -> List[str]:
-    """Keys behind `--set`: of all recipes, and those that RECIPE has; behind `loss=` and `metrics=` the names."""
+    """Keys of `--set`: those of all recipes and those in RECIPE; after `loss=` and `metrics=`, the names."""
     key, equals, _ = incomplete.partition("=")
     if equals:
         return _fitting([f"{key}={name}" for name in _names_for(key)], incomplete)
-    # the parser stops at a last `--set` without a value, and leaves RECIPE among the words that it did not read
+    # the parser stops at a last `--set` without a value, so RECIPE may be among the words that it did not read
     recipe = context.params.get("recipe") or "".join(context.args[:1])
     return _fitting(_keys_of_format() | _keys_of_recipe(recipe), incomplete)
 
 
 def complete_value() -> bool:
-    """Print names for a value behind `--set KEY=` in bash, which splits words at `=` so that typer cannot."""
+    """Print names for a value after `--set KEY=` in bash, which splits words at `=`, so typer cannot."""
     words = os.environ["COMP_WORDS"].split()[: int(os.environ["COMP_CWORD"]) + 1]
     *before, key, _, value = [*words, ""] if words[-1] == "=" else ["", "", *words]
     if before[-1:] != ["--set"] or words[-2 if value else -1] != "=":
@@ -75,18 +75,18 @@ def _content(file: Path) -> Dict[str, Any]:
 
 
 def _names_for(key: str) -> List[str]:
-    """Names that a key takes, of its table `NAME: Dict[...] = {...}`; in a list where the key takes one."""
+    """Names that a key takes, from its table `NAME: Dict[...] = {...}`; in brackets if the key takes a list."""
     if key not in _TABLES:
         return []
     tree = ast.parse((_PACKAGE / _TABLES[key]).read_text(encoding="utf-8"))
     tables = [node.value for node in tree.body if isinstance(node, ast.AnnAssign)]
-    found = (part for table in tables if table for part in ast.walk(table) if isinstance(part, ast.Dict))
-    names = [str(one.value) for part in found for one in part.keys if isinstance(one, ast.Constant)]
+    parts = (part for table in tables if table for part in ast.walk(table) if isinstance(part, ast.Dict))
+    names = [str(one.value) for part in parts for one in part.keys if isinstance(one, ast.Constant)]
     return [f"[{name}]" if key == "metrics" else name for name in names]
 
 
 def _keys_of_format() -> Set[str]:
-    """Dotted keys of the classes in `recipe/schema.py`; those of its lists are left out, which have a number."""
+    """Dotted keys of the classes in `recipe/schema.py`, without keys inside lists, which contain a number."""
     tree = ast.parse((_PACKAGE / "recipe" / "schema.py").read_text(encoding="utf-8"))
     classes = {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
@@ -106,23 +106,23 @@ def _keys_of_format() -> Set[str]:
 
 
 def _keys_of_recipe(recipe: str) -> Set[str]:
-    """Dotted keys of a recipe and its bases, such as arguments of its model; none if a file cannot be read."""
+    """Dotted keys of a recipe and its bases, such as arguments of its model; a file that cannot be read has none."""
     import yaml
 
-    found: Set[str] = set()
+    keys: Set[str] = set()
     for _ in range(9):  # a base may name itself
         shipped = (folder / f"{recipe}.yaml" for folder in _RECIPES)
-        file = next((one for one in (Path(recipe), *shipped) if recipe and one.is_file()), None)
+        file = next((one for one in (Path(recipe), *shipped) if one.is_file()), None)
         try:
             content = yaml.safe_load(file.read_text(encoding="utf-8")) if file else None
         except (OSError, ValueError, yaml.YAMLError):
             break
         if not file or not isinstance(content, dict):
             break
-        found |= _dotted(content, "")
+        keys |= _dotted(content, "")
         base = str(content.get("base") or "")
         recipe = str(file.parent / base) if (file.parent / base).is_file() else base
-    return found - {"base"}
+    return keys - {"base"}
 
 
 def _dotted(content: Dict[str, Any], prefix: str) -> Set[str]:

@@ -1,12 +1,12 @@
 """The commands `mxkit predict` and `mxkit benchmark`."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from csv import writer as csv_writer
 import io
 from json import dumps as to_json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from mxkit.cli.runs import INVERT, RUN, WHICH
 from mxkit.errors import MxkitError
@@ -23,8 +23,8 @@ def predict(
 ) -> None:
     """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
 
-    A folder is read recursively, in the order of names. A file that is no image is named and skipped, and the exit code
-    is 1. FILEs are written file by file: after an interrupt they hold whole lines, of the images up to there.
+    Folders are read recursively, in the order of names. Files that are not images are named and skipped, and the exit
+    code is 1. FILE is written line by line: after an interrupt it holds whole lines of the images before.
     """
     from mxkit.data.files.image_files import find_images
     from mxkit.recipe.file_predictions import predict_files
@@ -36,16 +36,22 @@ def predict(
     predictions = predict_files(run, files, which=which, invert=invert)
     failed = 0
     with ExitStack() as opened:
-        ways = [opened.enter_context(way(path)) for path, way in ((csv, _to_csv), (jsonl, _to_json)) if path]
-        # lines on a terminal are the progress themselves
-        bar = opened.enter_context(batches_bar("predict", files, None, bool(ways) or not sys.stdout.isatty()))
-        for one in predictions:
-            if one.error:
-                tqdm.write(f"error: {one.error}", file=sys.stderr)
+        tables = [
+            (opened.enter_context(path.open("wb", buffering=0)), row)
+            for path, row in ((csv, _csv_rows()), (jsonl, _json_row))
+            if path
+        ]
+        # on a terminal the lines show the progress
+        bar = opened.enter_context(batches_bar("predict", files, None, bool(tables) or not sys.stdout.isatty()))
+        for prediction in predictions:
+            if prediction.error:
+                tqdm.write(f"error: {prediction.error}", file=sys.stderr)
                 failed += 1
+            elif tables:
+                for file, row in tables:
+                    _write_line(file, row(prediction))
             else:
-                for write in ways or (_show,):
-                    write(one)
+                _show(prediction)
             bar.update()
     for path in filter(None, (csv, jsonl)):
         typer.echo(f"{len(files) - failed} images in {path}")
@@ -65,7 +71,7 @@ def benchmark(
 ) -> None:
     """Measure how fast a RUN's net predicts on the CPU: latency, samples a second, memory, agreement of answers.
 
-    Each precision is compared with the net as trained, in float32; one that the processor lacks is named.
+    Each precision is compared with the trained net in float32. Precisions that the processor lacks are named.
     """
     from mxkit.export.inference.inference_figures import InterruptedMeasurement
     from mxkit.export.inference.measuring_inference import measure_inference
@@ -96,7 +102,7 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], inputs: Sequence[
     """Refuse files that cannot be written, before anything is computed."""
     given = [path for path in (one, other) if path]
     if len({path.resolve() for path in given}) < len(given):
-        raise typer.BadParameter(f"{one} is given for two tables; each needs a file of its own")
+        raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")
     read = {Path(path).resolve() for path in inputs}
     for path in given:
         if path.resolve() in read:
@@ -111,47 +117,40 @@ def _show(prediction: Any) -> None:
     line = "\t".join([prediction.path, *describe_prediction(prediction.answer)])
     try:
         typer.echo(line)
-    except UnicodeEncodeError:  # the name of a file may be no UTF-8
+    except UnicodeEncodeError:  # a file's name need not be UTF-8
         typer.echo(line.encode("utf-8", "backslashreplace").decode())
 
 
-@contextmanager
-def _to_csv(path: Path) -> Iterator[Callable[[Any], None]]:
-    names: List[str] = []
-    with _lines(path) as write_line:
+def _csv_rows() -> Callable[[Any], str]:
+    """A function that turns predictions into rows of CSV, the first one below the names of the columns."""
+    named = False
 
-        def write(prediction: Any) -> None:
-            cells, text = _columns(prediction.answer), io.StringIO()
-            rows = csv_writer(text, lineterminator="\n")
-            if not names:
-                names.extend(["path", *cells])
-                rows.writerow(names)
-            rows.writerow([prediction.path, *cells.values()])
-            write_line(text.getvalue())
+    def row(prediction: Any) -> str:
+        nonlocal named
+        cells, text = _columns(prediction.answer), io.StringIO()
+        rows = csv_writer(text, lineterminator="\n")
+        if not named:
+            rows.writerow(["path", *cells])
+            named = True
+        rows.writerow([prediction.path, *cells.values()])
+        return text.getvalue()
 
-        yield write
+    return row
 
 
 def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:
-    """An answer as cells of a table: a label's or a class's name is the column, a value's its number."""
+    """Cells of a table by column: the name of a label or a class, or the number of a value."""
     if "values" in answer:
         return {f"value {number}": value for number, value in enumerate(answer["values"])}
     return next((one for one in answer.values() if isinstance(one, dict)), answer)
 
 
-@contextmanager
-def _to_json(path: Path) -> Iterator[Callable[[Any], None]]:
-    with _lines(path) as write_line:
-        yield lambda one: write_line(to_json({"path": one.path, **one.answer}) + "\n")
+def _json_row(prediction: Any) -> str:
+    return to_json({"path": prediction.path, **prediction.answer}) + "\n"
 
 
-@contextmanager
-def _lines(path: Path) -> Iterator[Callable[[str], None]]:
-    """A file of which each line is one call of the system, so that a process that is ended leaves whole lines."""
-    with path.open("wb", buffering=0) as file:
-        yield lambda text: _write_whole(file, text.encode("utf-8", "surrogateescape"))
-
-
-def _write_whole(file: Any, content: bytes) -> None:
+def _write_line(file: Any, line: str) -> None:
+    """Write a line by one call of the system, so that a killed process leaves whole lines."""
+    content = line.encode("utf-8", "surrogateescape")
     while content:  # a full disk takes a part, and then raises
         content = content[file.write(content) :]

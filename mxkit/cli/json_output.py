@@ -1,4 +1,4 @@
-"""JSON for programs in place of a table: the fields of the Python objects, alone on standard output."""
+"""Prints JSON instead of a table: the fields of the Python objects, and nothing else on standard output."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ JSON = typer.Option(False, "--json", help="For programs: the fields of the Pytho
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: NamedTuples are mappings, paths are texts, NaN and infinity are null."""
+    """Print a value as JSON: NamedTuples become mappings, paths become texts, NaN and infinity become null."""
     from mxkit.recipe.scores import null_for_nan
 
     typer.echo(json.dumps(null_for_nan(_plain(value)), indent=1))

@@ -61,7 +61,7 @@ def make_records(
 
 @rec_app.command("list")
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
-    """List the records: number, byte, id, labels, bytes, format, height and width. Damaged ones are left out."""
+    """List the records: number, byte, id, labels, bytes, format, height and width. Damaged records are left out."""
     from mxkit.export.record_checking import rows
     from mxkit.export.terminal import write_lines
 
@@ -76,7 +76,7 @@ def list_records(file: Path = _FILE, json: bool = JSON) -> None:
         table.append([*numbers, labels, str(row.bytes), row.format or "no image", size])
     widths = [max(map(len, column)) for column in zip(*table)]
     form = "  ".join(f"{{:{'<' if column in (3, 5, 6) else '>'}{width}}}" for column, width in enumerate(widths))
-    # rich takes 0.5 ms a line, and these are plain numbers
+    # rich takes 0.5 ms a line
     write_lines([*(form.format(*row).rstrip() for row in table), f"{len(table) - 1} records"])
 
 

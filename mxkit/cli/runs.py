@@ -33,7 +33,7 @@ def evaluate(
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.data_checks import load_data
     from mxkit.recipe.run import load_run
-    from mxkit.recipe.scores import describe_scores, evaluate_split
+    from mxkit.recipe.scores import evaluate_split
 
     recipe, net = load_run(run, which)
     try:
@@ -43,15 +43,21 @@ def evaluate(
         raise typer.Exit(1) from error
     scores = evaluate_split(recipe, net, data, split)
     show_samples(data, split)
+    _show_scores(split, scores, json)
+
+
+def _show_scores(split: str, scores: Any, json: bool, prefix: str = "") -> None:
+    from mxkit.recipe.scores import describe_scores
+
     if json:
         print_json({split: scores})
         return
     for line in describe_scores(split, scores):
-        typer.echo(line)
+        typer.echo(prefix + line)
 
 
 def show_samples(data: Any, split: str) -> None:
-    """Print the number of samples of a part of the data to standard error, if it is known."""
+    """Print the number of samples of a part of the data to standard error, if the data has a length."""
     from mxkit.recipe.building import count_samples
 
     count = count_samples(getattr(data, split))
@@ -61,7 +67,6 @@ def show_samples(data: Any, split: str) -> None:
 
 def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception, json: bool) -> None:
     """Show the scores of scores.json, because the data is missing."""
-    from mxkit.recipe.scores import describe_scores
     from mxkit.reports.run_files import read_run
 
     typer.echo(f"error: nothing was evaluated, because the data of {run} cannot be read: {error}", err=True)
@@ -70,11 +75,7 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
         typer.echo(f"{run / 'scores.json'} has no scores of {split} and this checkpoint either", err=True)
         return
     typer.echo(f"the scores in {run / 'scores.json'}, from the end of the training:", err=True)
-    if json:
-        print_json({split: scores})
-        return
-    for line in describe_scores(split, scores):
-        typer.echo(f"recorded {line}")
+    _show_scores(split, scores, json, "recorded ")
 
 
 def layers(
@@ -202,7 +203,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones.
 
-    prune keeps the newest, the best one and those of keep_every. With names like step-00000120 it removes only these.
+    prune keeps the newest, the best one and those of keep_every. With names like step-00000120 it removes only those.
     """
     from mxkit.storage.listing import Pruned, checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed

@@ -5,21 +5,21 @@ from typing import List
 
 import typer
 
-#: Of `run`: all that follows is Python's and the script's.
+#: Settings of `run`: all following words belong to Python and the script.
 FOR_PYTHON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
 
 
 def run(
     arguments: List[str] = typer.Argument(
-        None, metavar="SCRIPT | -m MODULE | -c CODE", help="What would follow `python`, its own options too."
+        None, metavar="SCRIPT | -m MODULE | -c CODE", help="The arguments of `python`, including its options."
     ),
     old_numpy: bool = typer.Option(
         False, "--old-numpy", help="The script's own modules get the names that NumPy removed, like np.float."
     ),
 ) -> None:
-    """Run a script that imports MXNet and knows nothing of mxkit, as Python would: mxkit run SCRIPT ARGUMENTS.
+    """Run a script that imports MXNet without mxkit, as Python would: mxkit run SCRIPT ARGUMENTS.
 
-    Processes that it starts with the same Python get mxkit too. --old-numpy says at the end what it lent.
+    Processes that the script starts with the same Python get mxkit too. --old-numpy prints the names that were used.
     """
     from mxkit.runtime.enabling import python_command, refuse_other_patches, variables
 
@@ -29,12 +29,12 @@ def run(
 
 
 def enable(
-    off: bool = typer.Option(False, "--off", help="Undo it."),
+    off: bool = typer.Option(False, "--off", help="Remove the file again."),
     system: bool = typer.Option(False, "--system", help="Also outside a virtual environment, as in a container."),
 ) -> None:
-    """Let every program of this virtual environment import MXNet without mxkit in its code; programs run on as before.
+    """Let every program of this virtual environment import MXNet without `import mxkit` in its code.
 
-    It writes one .pth file, which waits for `import mxnet`.
+    It writes one .pth file, which imports mxkit when a program imports MXNet. Other programs run as before.
     """
     from mxkit.runtime.enabling import disable, enabling_file
     from mxkit.runtime.enabling import enable as write

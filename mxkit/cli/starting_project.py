@@ -6,12 +6,11 @@ import re
 import typer
 
 _TEMPLATES = Path(__file__).with_name("project")
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
 def init(name: Path = typer.Argument(..., metavar="NAME", help="The folder to make; it must be new or empty.")) -> None:
-    """Write a small project that trains at once: a recipe, a data module, a net, a test and a README."""
-    if not re.fullmatch(_NAME, name.name):
+    """Write a small project that can be trained immediately: a recipe, a data module, a net, a test and a README."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name.name):
         raise typer.BadParameter(f"expected a name of letters, digits, '_', '-' and '.'; received {name.name!r}")
     if name.exists() and (not name.is_dir() or any(name.iterdir())):
         raise typer.BadParameter(f"{name} exists and is not an empty folder: choose another name")

@@ -20,9 +20,9 @@ def sweep(
         help="log:1e-4..1e-1, 0.1..0.5, 16..256, or sgd,adam; or one value, as for mxkit train. May be repeated.",
         autocompletion=keys,
     ),
-    trials: int = typer.Option(20, min=1, help="Number of trials of the sweep, of all processes together."),
+    trials: int = typer.Option(20, min=1, help="Number of trials of the sweep, over all processes."),
     prune: bool = typer.Option(
-        False, "--prune", help="End a trial early that is worse than the median of those before."
+        False, "--prune", help="End trials early that are worse than the median of earlier ones."
     ),
     name: Optional[str] = typer.Option(None, help="Name of the sweep's folder; sweep-RECIPE by default."),
     output: Path = typer.Option(Path("runs"), help="The folder in which the sweep's folder is made."),
@@ -30,10 +30,10 @@ def sweep(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress of the trainings."),
     json: bool = JSON,
 ) -> None:
-    """Train RECIPE with values from ranges, chosen by Optuna; print a table of the trials and draw a picture.
+    """Train RECIPE with values that Optuna chooses from ranges; print a table of the trials and draw a picture.
 
-    The same command, started again, goes on with the sweep after a kill or with more --trials; started twice at once,
-    two processes share the work.
+    Repeat the same command to continue a sweep after a kill, or with more --trials. Several processes that run the
+    command at the same time share the trials.
     """
     from mxkit.recipe.sweeping import Sweep
 
@@ -45,7 +45,7 @@ def sweep(
         try:
             made.run(trials, progress=not quiet, notify=lambda line: typer.echo(line, err=True))
         except KeyboardInterrupt:
-            typer.echo(f"stopped; the same command goes on with {shlex.quote(str(made.folder))}", err=True)
+            typer.echo(f"stopped; the same command continues {shlex.quote(str(made.folder))}", err=True)
             raise typer.Exit(130) from None
         listed = made.trials
         if json:
@@ -55,7 +55,7 @@ def sweep(
         if any(one.value is not None for one in listed):
             typer.echo(f"picture {made.plot()}", err=json)
         if listed[0].state != "finished":
-            typer.echo("error: no trial was trained to its end; the table has the reasons", err=True)
+            typer.echo("error: no trial has finished; the table has the reasons", err=True)
             raise typer.Exit(1)
         typer.echo(f"best {made.folder / listed[0].name}", err=json)
 

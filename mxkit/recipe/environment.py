@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 import datetime
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 import json
 import os
 from pathlib import Path
@@ -27,8 +27,8 @@ WORKERS = "workers.json"
 _PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
 _VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
 _PRIVATE = (SECRET, LAUNCHED)
-# Files that git does not track are not looked for: a folder of data may hold millions. No lock is taken, and no daemon
-# of file system events is started.
+# Without untracked files: a folder of data may hold millions. Without a lock, and without a daemon for file system
+# events.
 _GIT = ("git", "-c", "core.fsmonitor=false", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno")
 _GIT_SECONDS = 3.0
 
@@ -45,7 +45,7 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     """
     warn_if_late(os.environ)
     file, now = folder / FILE, describe_environment(devices)
-    earlier: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    earlier = _entries(file)
     if earlier and {**earlier[-1], "since": now["since"]} == now:
         return
     write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
@@ -56,20 +56,19 @@ def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Di
 
     Args:
         folder: Folder of the run.
-        epoch: Number of the epoch, from 1. Entries of it and of later ones, of a run that was stopped, are replaced.
-        seconds: Of the epoch.
+        epoch: Number of the epoch, from 1. A resumed run replaces the entries of this epoch and of later ones.
+        seconds: Duration of the epoch.
         shares: As `Together.shares`.
     """
     file = folder / WORKERS
-    earlier: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    rows = [row for row in earlier if row["epoch"] < epoch]
-    write_atomically(
-        file, json.dumps([*rows, {"epoch": epoch, "seconds": seconds, "workers": shares}], indent=1).encode()
-    )
+    rows = [row for row in _entries(file) if row["epoch"] < epoch]
+    rows.append({"epoch": epoch, "seconds": seconds, "workers": shares})
+    write_atomically(file, json.dumps(rows, indent=1).encode())
 
 
-def _is_told(name: str) -> bool:
-    return name.startswith(_VARIABLES) and name not in _PRIVATE
+def _entries(file: Path) -> List[Dict[str, Any]]:
+    entries: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return entries
 
 
 def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
@@ -80,19 +79,17 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
 
     Returns:
         `arrays` is "np" under `npx.set_np()`, else "nd"; `memory` is in bytes; `threads` is the number of threads of
-        one MXNet operator in this process, `workers` of processes that train together. `gpus` is empty unless
-        `devices` has a GPU. `bits` holds the settings, when MXNet was loaded, that decide whether results are equal bit
-        for bit. `distributions` are all that are installed; `git` as `git_state`.
+        one MXNet operator in this process; `workers` is the number of processes that train together. `gpus` is empty
+        unless `devices` has a GPU. `bits` holds the settings that decide the bits of results, as they were when MXNet
+        was loaded. `distributions` has all installed distributions; `git` is as `git_state`.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
     """
     memory = read_memory()
-    gpus = [one.device_id for one in devices if is_gpu(one)]
-    packages = {}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            packages[name] = version(name)
+    gpus = [device.device_id for device in devices if is_gpu(device)]
+    installed = _installed_distributions()
+    variables = sorted(name for name in os.environ if name.startswith(_VARIABLES) and name not in _PRIVATE)
     return {
         "since": datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         "versions": {
@@ -100,7 +97,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
             "MXNet": mx.__version__,
             "NumPy": np.__version__,
             "Python": platform.python_version(),
-            **packages,
+            **{name.lower(): version for name, version in installed.items() if name.lower() in _PACKAGES},
         },
         "git": git_state(Path.cwd()),
         "arrays": "np" if mx.util.is_np_array() else "nd",
@@ -113,9 +110,9 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],
         "bits": gpu_facts(gpus) if gpus else switches(),
         "workers": size(),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if _is_told(name)},
-        "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
-        "distributions": _installed_distributions(),
+        "variables": {name: os.environ[name] for name in variables},
+        "features": sorted(name for name, feature in mx.runtime.Features().items() if feature.enabled),
+        "distributions": installed,
     }
 
 
@@ -123,7 +120,7 @@ def git_state(folder: Path) -> Optional[Dict[str, Any]]:
     """The git commit of a working folder, and whether a tracked file differs from it (`dirty`).
 
     Returns:
-        None without git, a repository or a commit, and if git takes more than 3 seconds.
+        None without git, a repository or a commit, or if git takes more than 3 seconds.
     """
     try:
         done = subprocess.run(
@@ -139,11 +136,11 @@ def git_state(folder: Path) -> Optional[Dict[str, Any]]:
 
 
 def _installed_distributions() -> Dict[str, str]:
-    """Version of each installed distribution; of two of one name, of the first on the path, which is imported."""
-    found: Dict[str, str] = {}
+    """Version of each installed distribution; of two with one name, that of the first on the path is imported."""
+    versions: Dict[str, str] = {}
     for distribution in distributions():
-        with suppress(OSError, ValueError):  # a broken record of pip's
+        with suppress(OSError, ValueError):  # a broken record of pip
             metadata = distribution.metadata  # read from the file at each access
             if metadata["Name"] and metadata["Version"]:
-                found.setdefault(metadata["Name"], metadata["Version"])
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+                versions.setdefault(metadata["Name"], metadata["Version"])
+    return dict(sorted(versions.items(), key=lambda item: item[0].lower()))

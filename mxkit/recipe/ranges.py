@@ -1,8 +1,8 @@
-"""The ranges of a sweep: what `--set KEY=RANGE` of `mxkit sweep` means."""
+"""The ranges of a sweep, from `--set KEY=RANGE` of `mxkit sweep`."""
 
 from itertools import accumulate
 import re
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import RecipeError
 from mxkit.recipe.changed_keys import differences
@@ -11,7 +11,7 @@ from mxkit.recipe.schema import Recipe
 
 FORMS = (
     "0.1..0.5 (a number between), log:1e-4..1e-1 (the same, evenly over orders of magnitude), 16..256 (a whole number; "
-    "log:16..256), sgd,adam (one of these). Quote a value that has a comma itself: 'devices=\"gpu:0,2\"'"
+    "log:16..256), sgd,adam (one of these). Quote a value that contains a comma: 'devices=\"gpu:0,2\"'"
 )
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
@@ -24,7 +24,7 @@ class Range(NamedTuple):
 
     Attributes:
         key: Dotted path in the recipe.
-        text: The range as it was written.
+        text: The range as the user wrote it.
         low: Lowest number; None for choices.
         high: Highest number; None for choices.
         log: Whether numbers are drawn evenly over orders of magnitude.
@@ -44,7 +44,7 @@ class Range(NamedTuple):
         return self.choices or (repr(self.low), repr(self.high))
 
     def suggest(self, trial: Any) -> str:
-        """The value of an Optuna trial as YAML; it is chosen now unless the trial has one."""
+        """The value of an Optuna trial as YAML; Optuna chooses it unless the trial has one."""
         if self.choices:
             return str(trial.suggest_categorical(self.key, self.choices))
         suggest = trial.suggest_int if isinstance(self.low, int) else trial.suggest_float
@@ -55,51 +55,50 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
     """Split the settings of a sweep into those with one value and those with a range.
 
     Raises:
-        RecipeError: A range has another form, a key is given twice, or there is no range.
+        RecipeError: A range has a wrong form, a key has two ranges, or there is no range.
 
     >>> read_ranges(["epochs=2", "optimizer.name=sgd,adam", "optimizer.learning_rate=log:1e-4..1e-1"])[1][0].choices
     ('sgd', 'adam')
     """
     fixed: List[str] = []
-    ranges: List[Range] = []
+    ranges: Dict[str, Range] = {}
     for setting in settings:
-        found = _read(setting)
-        if found is None:
+        given = _read(setting)
+        if given is None:
             fixed.append(setting)
-        elif any(found.key == one.key for one in ranges):
-            raise RecipeError(f"--set {setting!r}: {found.key} has a range already; give it once")
-        else:
-            ranges.append(found)
+        elif ranges.setdefault(given.key, given) is not given:
+            raise RecipeError(f"--set {setting!r}: {given.key} has a range already; give it once")
     if not ranges:
         raise RecipeError(f"nothing to try: no --set has a range; received {list(settings)}; expected KEY={FORMS}")
-    return fixed, ranges
+    return fixed, list(ranges.values())
 
 
 def _read(setting: str) -> Optional[Range]:
-    key, _, text = setting.partition("=")
-    key, text = key.strip(), text.strip()
-    match = _RANGE.fullmatch(text)
+    key, text = (part.strip() for part in setting.partition("=")[::2])
+    match, choices = _RANGE.fullmatch(text), _split(text)
+    given, wrong = Range(key, text, choices=tuple(choices)), ""
     if match:
         log, ends = bool(match[1]), (match[2], match[3])
-        whole = all(re.fullmatch(r"[-+]?\d+", one) for one in ends)
-        low, high = (int(one) if whole else float(one) for one in ends)
-        wrong = "the first number must be below the second" if not low < high else ""
-        wrong = wrong or ("log: needs numbers above 0" if log and low <= 0 else "")
-        if wrong:
-            raise RecipeError(f"--set {setting!r}: {key}: {wrong}; received {text!r}; expected {FORMS}")
-        return Range(key, text, low, high, log)
-    if _RANGE_LIKE.match(text):
-        raise RecipeError(f"--set {setting!r}: {key}: no range; received {text!r}; expected {FORMS}")
-    choices = _split(text)
-    if len(choices) < 2:
+        whole = all(re.fullmatch(r"[-+]?\d+", end) for end in ends)
+        low, high = (int(end) if whole else float(end) for end in ends)
+        given = Range(key, text, low, high, log)
+        if low >= high:
+            wrong = "the first number must be below the second"
+        elif log and low <= 0:
+            wrong = "log: needs numbers above 0"
+    elif _RANGE_LIKE.match(text):
+        wrong = "not a range"
+    elif len(choices) < 2:
         return None
-    if "" in choices or len(set(choices)) < len(choices):
-        raise RecipeError(f"--set {setting!r}: {key}: a choice is empty or given twice; expected {FORMS}")
-    return Range(key, text, choices=tuple(choices))
+    elif "" in choices or len(set(choices)) < len(choices):
+        wrong = "a choice is empty or given twice"
+    if wrong:
+        raise RecipeError(f"--set {setting!r}: {key}: {wrong}; received {text!r}; expected {FORMS}")
+    return given
 
 
 def _split(text: str) -> List[str]:
-    """Split at commas outside of brackets and quotes.
+    """Split at commas outside brackets and quotes.
 
     >>> _split("[16, 8],[32]"), _split("'a,b'"), _split("don't, do")
     (['[16, 8]', '[32]'], ["'a,b'"], ["don't", 'do'])
@@ -123,8 +122,8 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
         The recipe with the first value of each range.
 
     Raises:
-        RecipeError: A key is unknown, or an end is refused; the text has the recipe's own. Or names that are tried for
-            a section would replace its other keys.
+        RecipeError: The recipe refuses a key or an end of a range; or names that are tried for a section would replace
+            its other keys.
     """
     first = [f"{one.key}={one.tried[0]}" for one in ranges]
     loaded = []
@@ -144,10 +143,10 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
 
 
 def _refuse_lost_keys(tried: Range, value: str, recipe: str, others: Sequence[str], after: Recipe) -> None:
-    """`optimizer=adam` is short for `{name: adam}`: the recipe's learning rate would be lost without a word."""
+    """Refuse to lose keys of a section: `optimizer=adam` means `{name: adam}`, without the recipe's learning rate."""
     try:
         before = load_recipe(recipe, others)
-    except RecipeError:  # it needs this section, and so has none
+    except RecipeError:  # it has no such section, and needs one
         return
     start = f"{tried.key}."
     lost = [one for one in differences(before, after) if one.startswith(start) and not one.startswith(f"{start}name:")]

@@ -8,15 +8,13 @@ from typing import Any, Callable, Tuple
 from mxkit.runtime.operators import Operator, is_recording, mxnet_module, replace
 
 #: Operators whose gradient does not add under `grad_req='add'`: it overwrites, divides the sum, or reads free memory.
+#: By module of `mx.nd` and `mx.sym`.
 _NEVER_ADD = {
-    "ndarray.op": ("mean", "clip", "flip", "reverse", "cumsum", "moments", "Crop"),
-    "ndarray._internal": ("_copyto", "_split_v2"),
-    "ndarray.contrib": ("boolean_mask",),
-    "ndarray.linalg": ("gemm", "gemm2", "inverse", "slogdet", "trmm", "trsm"),
-    "symbol.op": ("mean", "clip", "flip", "reverse", "cumsum", "moments", "Crop"),
-    "symbol.contrib": ("boolean_mask",),
-    "symbol.linalg": ("gemm", "gemm2", "inverse", "slogdet", "trmm", "trsm"),
+    "op": ("mean", "clip", "flip", "reverse", "cumsum", "moments", "Crop"),
+    "contrib": ("boolean_mask",),
+    "linalg": ("gemm", "gemm2", "inverse", "slogdet", "trmm", "trsm"),
 }
+_NEVER_ADD_IN_ARRAYS = ("_copyto", "_split_v2")
 _NEVER_ADD_IN_NUMPY = ("cumsum", "moveaxis", "trace")
 _NEVER_ADD_INSIDE_NUMPY = (
     *("boolean_mask", "clip", "copyto", "diff", "dsplit", "flip", "hsplit", "inv", "mean", "norm", "rot90", "slogdet"),
@@ -107,24 +105,26 @@ def add_in_legacy(kind: str) -> None:
     Args:
         kind: "ndarray" or "symbol".
     """
-    for name, names in _NEVER_ADD.items():
-        if name.startswith(kind):
-            _wrap(name, adding if kind == "ndarray" else adding_in_graphs, names)
+    for module, names in _NEVER_ADD.items():
+        _wrap(f"{kind}.{module}", names)
+    if kind == "ndarray":
+        _wrap("ndarray._internal", _NEVER_ADD_IN_ARRAYS)
 
 
 def add_in_numpy(kind: str) -> None:
     """Apply T143 to `mx.np` or its symbols."""
-    _wrap(kind + ".numpy._internal", adding if kind == "ndarray" else adding_in_graphs, _NEVER_ADD_INSIDE_NUMPY)
-    _wrap(kind + ".numpy._op", adding if kind == "ndarray" else adding_in_graphs, _NEVER_ADD_IN_NUMPY)
+    _wrap(kind + ".numpy._internal", _NEVER_ADD_INSIDE_NUMPY)
+    _wrap(kind + ".numpy._op", _NEVER_ADD_IN_NUMPY)
     if kind == "ndarray":
         replace(mxnet_module("ndarray.numpy._op"), dot=adding_products, tensordot=adding)
 
 
 def add_in_methods() -> None:
     """Apply T143 to the methods of `mx.np.ndarray`."""
-    _wrap("numpy._op", adding, _NEVER_ADD_IN_NUMPY)
+    _wrap("numpy._op", _NEVER_ADD_IN_NUMPY)
     replace(mxnet_module("numpy._op"), dot=adding_products)
 
 
-def _wrap(module: str, wrapper: Callable[[Operator], Operator], names: Tuple[str, ...]) -> None:
+def _wrap(module: str, names: Tuple[str, ...]) -> None:
+    wrapper = adding_in_graphs if module.startswith("symbol") else adding
     replace(mxnet_module(module), **dict.fromkeys(names, wrapper))

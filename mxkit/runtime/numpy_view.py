@@ -7,6 +7,7 @@ patched NumPy too.
 
 from functools import partial
 from importlib import import_module
+import math
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
@@ -20,13 +21,9 @@ _BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex, 
 _CONSTANTS = {
     "PZERO": 0.0,
     "NZERO": -0.0,
-    "Inf": float("inf"),
-    "Infinity": float("inf"),
-    "infty": float("inf"),
-    "PINF": float("inf"),
-    "NINF": float("-inf"),
-    "NAN": float("nan"),
-    "NaN": float("nan"),
+    **dict.fromkeys(("Inf", "Infinity", "infty", "PINF"), math.inf),
+    "NINF": -math.inf,
+    **dict.fromkeys(("NAN", "NaN"), math.nan),
 }
 
 # T84: removed function -> its successor, and the NumPy version from which the successor is used. Functions that MXNet

@@ -1,8 +1,8 @@
-"""The pools of processes of Gluon's DataLoader, whose end does not wait for processes that are dead (T234).
+"""Pools of processes for Gluon's DataLoader that end without waiting for dead processes (T234).
 
-`multiprocessing.Pool.terminate` takes the lock by which its workers read tasks. A worker that was killed while it held
-that lock never releases it, and the program hangs for ever; so do the other workers. And the result of a worker that
-was killed never comes: MXNet's loader waits 120 s for it.
+`multiprocessing.Pool.terminate` takes the lock with which its workers read tasks. If a worker is killed while it holds
+that lock, the program and the other workers hang for ever. And MXNet's loader waits 120 s for the result of a killed
+worker.
 """
 
 from functools import partial
@@ -19,15 +19,15 @@ import warnings
 
 from mxkit.errors import DataError
 
-_GRACE = 1.0  # seconds for each step of the end, which takes milliseconds
-_LOOKS = 0.1  # seconds between two looks at the workers
-_LOST = (ConnectionError, EOFError, FileNotFoundError)  # of memory that a dead worker shared
-# T235: Python 3.12 and newer, at each fork. MXNet ends its own threads before a fork and starts them again after it.
+_GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
+_LOOKS = 0.1  # seconds between two checks of the workers
+_LOST = (ConnectionError, EOFError, FileNotFoundError)  # errors of memory that a dead worker has shared
+# T235: Python 3.12 and newer warn at each fork. MXNet ends its threads before a fork and restarts them after it.
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 
 
 class WorkerPool(multiprocessing.pool.Pool):
-    """A pool that ends within seconds whatever its workers do, and tells that a worker died while it is waited for."""
+    """A pool that ends within seconds whatever its workers do, and raises an error if a worker dies during a wait."""
 
     def __init__(self, processes: Optional[int] = None, initializer: Any = None, initargs: Sequence[Any] = ()) -> None:
         with warnings.catch_warnings():
@@ -37,9 +37,9 @@ class WorkerPool(multiprocessing.pool.Pool):
         self.died: Optional[DataError] = None
 
     def terminate(self) -> None:
-        """End the workers; `died` then says which of them had ended before."""
+        """End the workers; `died` then names a worker that had ended before."""
         if isinstance(sys.exc_info()[1], _LOST):
-            time.sleep(_LOOKS)  # a process closes its connections a moment before it has ended
+            time.sleep(_LOOKS)  # a process closes its connections shortly before its exit code is known
         self.died = self.died or self._look()
         super().terminate()
 
@@ -61,38 +61,28 @@ class WorkerPool(multiprocessing.pool.Pool):
         return next((_error(worker) for worker in self._started if worker.exitcode is not None), None)
 
     @classmethod
-    def _terminate_pool(
-        cls,
-        taskqueue: Any,
-        inqueue: Any,
-        outqueue: Any,
-        pool: List[Any],
-        change_notifier: Any,
-        worker_handler: Any,
-        task_handler: Any,
-        result_handler: Any,
-        cache: Any,
-    ) -> None:
+    def _terminate_pool(cls, _: Any, inqueue: Any, outqueue: Any, pool: Any, change_notifier: Any, *rest: Any) -> None:
         """End the threads and processes, as `multiprocessing.pool.Pool` does, without its locks."""
+        worker_handler, task_handler, result_handler, _ = rest
         worker_handler._state = multiprocessing.pool.TERMINATE
         change_notifier.put(None)
-        _join(worker_handler)  # it starts no more workers, and tells the thread of the tasks to end
+        _join(worker_handler)  # it starts no more workers, and lets the thread of the tasks end
         task_handler._state = multiprocessing.pool.TERMINATE
-        outqueue._wlock.acquire(True, _GRACE)  # no worker is stopped in the middle of a result
+        outqueue._wlock.acquire(True, _GRACE)  # so that no worker is killed in the middle of a result
         for worker in pool:
             if worker.exitcode is None:
                 worker.kill()
         for worker in pool:
             worker.join(_GRACE)
-        outqueue._wlock.release()  # also where a dead worker held it
+        outqueue._wlock.release()  # also if a dead worker holds it
         end = time.monotonic() + _GRACE
         while task_handler is not threading.current_thread() and task_handler.is_alive() and time.monotonic() < end:
-            if inqueue._reader.poll(0.001):  # it may wait for room in the pipe, which nobody reads any more
+            if inqueue._reader.poll(0.001):  # it may wait for space in the pipe, which no process reads any more
                 os.read(inqueue._reader.fileno(), 2**16)
         _join(task_handler)
         result_handler._state = multiprocessing.pool.TERMINATE
         if result_handler.is_alive():
-            outqueue.put(None)  # after those of the workers and of the thread of the tasks
+            outqueue.put(None)  # behind the messages of the workers and of the thread of the tasks
         _join(result_handler)
 
 
@@ -112,7 +102,7 @@ def _error(worker: Any) -> DataError:
 
 
 class _Multiprocessing(ModuleType):
-    """`multiprocessing` with the pool of this module."""
+    """`multiprocessing` with `WorkerPool` as its `Pool`."""
 
     def __init__(self) -> None:
         super().__init__(multiprocessing.__name__)
@@ -121,12 +111,12 @@ class _Multiprocessing(ModuleType):
 
 
 def replace_pools(module: ModuleType) -> None:
-    """Give a module's calls of `multiprocessing.Pool` the pool of this module."""
+    """Replace the pool that a module gets from `multiprocessing.Pool` by `WorkerPool`."""
     module.multiprocessing = _Multiprocessing()  # type: ignore[attr-defined]
 
 
 def named_deaths(upstream: Any) -> Any:
-    """An iterator's `__next__` that names a dead worker where its batch, in memory that it shared, is gone with it."""
+    """An iterator's `__next__` that names the dead worker whose shared memory held the batch."""
 
     def __next__(self: Any) -> Any:  # noqa: N807
         try:

@@ -161,8 +161,8 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
     [
         ("epochs=log:0..5", "epochs: log: needs numbers above 0; received 'log:0..5'; expected 0.1..0.5"),
         ("epochs=5..5", "epochs: the first number must be below the second; received '5..5'"),
-        ("epochs=log:5", "epochs: no range; received 'log:5'; expected 0.1..0.5"),
-        ("epochs=1..x", "epochs: no range; received '1..x'"),
+        ("epochs=log:5", "epochs: not a range; received 'log:5'; expected 0.1..0.5"),
+        ("epochs=1..x", "epochs: not a range; received '1..x'"),
         ("optimizer.name=sgd,sgd", "optimizer.name: a choice is empty or given twice"),
         ("epochs=3", "nothing to try: no --set has a range; received ['epochs=3']"),
         ("epochs=0..5", "epochs: input should be greater than or equal to 1; received 0"),
@@ -174,7 +174,7 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
             "sgd replaces the whole section: optimizer.learning_rate: 0.03 -> (not said). To keep these, write "
             "optimizer.name=sgd,adam; to do without them, optimizer='{name: sgd},{name: adam}'",
         ),
-        ("devices=gpu:0,2", "Quote a value that has a comma itself"),
+        ("devices=gpu:0,2", "Quote a value that contains a comma"),
     ],
 )
 def test_a_wrong_range_is_refused_before_anything_is_made(tmp_path, setting, expected):
