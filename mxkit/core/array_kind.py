@@ -50,13 +50,13 @@ def of_kind(values: Any, numpy: bool) -> Any:
 
 
 def copied(array: Any, device: Optional["mx.Context"] = None) -> Any:
-    """Copy an array of either kind, as NDArray, without a wait; `as_in_context` may return the array itself.
+    """Copy an array of either kind as an NDArray, without a wait; `as_in_context` may return the array itself.
 
     Args:
         array: Any array of MXNet.
         device: Device of the copy; None is that of the array.
     """
-    with np_shape(True):  # mx.np has arrays without axes and of size 0, which mx.nd takes for arrays of unknown shape
+    with np_shape(True):  # else MXNet takes arrays of mx.np without axes or elements for arrays of unknown shape
         return legacy(array).copyto(array.ctx if device is None else device)
 
 
@@ -72,15 +72,15 @@ def copy_into(array: Any, target: Any) -> None:
 
 
 def handed_over(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches of NDArrays, as views of `mx.np` while the consuming thread is under `npx.set_np()`."""
+    """Yield batches of NDArrays; they are views as `mx.np` arrays while the calling thread is under `npx.set_np()`."""
     for batch in batches:
         yield of_kind(batch, True) if is_np_array() else batch
 
 
 def switches_here() -> Tuple[bool, bool]:
-    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another one.
+    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another thread.
 
-    `np_array(True)` alone counts as both switches; `set_np` refuses it.
+    `np_array(True)` alone counts as both switches, because `set_np` refuses it.
     """
     return is_np_shape() or is_np_array(), is_np_array()
 

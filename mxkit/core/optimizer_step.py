@@ -13,8 +13,8 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Weights of a parameter from which on a call of `sgd_mom_update` takes less time than a share of
-# `multi_sgd_mom_update`: on one thread from 10,000, on two from 25,000 (`python -m benchmarks optimizers`).
+# Smallest number of weights for which a call of `sgd_mom_update` takes less time than a part of a call of
+# `multi_sgd_mom_update`: 10,000 on one thread, 25,000 on two (`python -m benchmarks optimizers`).
 LARGE = 2**15
 # Parameters in a call of a multi operator; MXNet's LAMB uses the same number.
 GROUP = 45
@@ -23,13 +23,13 @@ _Operator = Tuple[str, int, Tuple[str, ...]]  # name, arrays of state, settings 
 
 
 class OptimizerStep:
-    """Does what `trainer.update(divisor)` does to weights, states and optimizer, in less time.
+    """Updates weights, states and optimizer as `trainer.update(divisor)` does, in less time.
 
-    MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four a call. `sgd_mom_update` takes half the time
-    for a large parameter and computes the same bits; small parameters go 45 a call. The operators of SGD, Adam, NAG and
-    RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls its schedule.
-    Other optimizers, subclasses, sparse arrays and other dtypes than float32 go through `trainer.update`; an update
-    that has to create states does too.
+    MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four per call. `sgd_mom_update` takes half the
+    time for a large parameter and computes the same bits; small parameters go 45 per call. The operators of SGD, Adam,
+    NAG and RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls its
+    schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, dtypes other than float32,
+    and updates that have to create states.
 
     Args:
         trainer: A Trainer that steps on the devices.
@@ -55,7 +55,7 @@ class OptimizerStep:
             self._seen = seen
         if not self._plans:
             self._update(divisor)
-            self._seen = []  # its states may be complete now
+            self._seen = []  # the states may be complete now
             return
         trainer._check_and_rescale_grad(trainer._scale / divisor)
         for plan in self._plans:
@@ -92,7 +92,7 @@ class _DevicePlan:
         if name.startswith("multi"):
             large = LARGE if name == "multi_sgd_mom_update" and weights[0].ctx.device_type == "cpu" else math.inf
             single = {position for position in single if sizes[position] >= large}
-        # one call checks each of its parameters as often as its largest has weights
+        # the largest parameter of a call decides the length of the loop over all of them
         others = sorted(set(range(len(arrays))) - single, key=sizes.__getitem__)
         groups = [others[start : start + GROUP] for start in range(0, len(others), GROUP)]
         self._calls = [_Call(name, group, [arrays[position] for position in group]) for group in groups]
@@ -102,7 +102,7 @@ class _DevicePlan:
         self._settings: Any = None
 
     def run(self, optimizer: Any) -> None:
-        """Count the update, get the rates of all parameters from the optimizer as MXNet does, update the weights."""
+        """Count the update, get all rates from the optimizer as MXNet does, and update the weights."""
         optimizer._set_current_context(self._device)
         indices, lrs, wds = self._indices, [], []
         size = optimizer.aggregate_num if self._updater.aggregate_updates else 1
@@ -141,7 +141,7 @@ class _Call:
         self._prepared = ""
 
     def set(self, lrs: Sequence[float], wds: Sequence[float], settings: Mapping[str, Any], change: bool) -> None:
-        """Set the rates, and the other attributes too unless only the rates change."""
+        """Set the rates, and unless `change` the other attributes too."""
         name, rates = _rates(self._name, [[each[position] for position in self._positions] for each in (lrs, wds)])
         if name != self._prepared:
             inputs = list(chain.from_iterable(self._arrays))
@@ -170,11 +170,10 @@ def same_rate(rate: Any) -> Optional[str]:
     """Text that `sgd_mom_update` reads as the float32 that `multi_sgd_mom_update` reads from `str(rate)` (T182).
 
     The parser of single numbers (dmlc's ParseFloat) is wrong in the last bit for one text in ten, like "1.41e-05"; the
-    one of lists (C++'s streams) never is. Neither errs for the digits of a float32 without an exponent.
+    parser of lists (C++'s streams) is always right. Both are right for the digits of a float32 without an exponent.
 
     Returns:
-        The text; None for a rate that is too small, too large, negative, not a number, or whose nearest float32 is not
-        unique.
+        The text; None for a rate that is too small, too large, negative, not a number, or halfway between two float32.
 
     >>> same_rate(0.1), same_rate(1e-12)
     ('0.1000000014901161194', None)
@@ -189,7 +188,7 @@ def same_rate(rate: Any) -> Optional[str]:
 
 
 def _bias_corrected(optimizer: Any, indices: Sequence[int], lrs: Sequence[float]) -> List[float]:
-    """Learning rates of Adam, with its own expression: another order of the factors would round differently."""
+    """Learning rates of Adam, by MXNet's own expression: another order of the factors would round differently."""
     factors: Dict[int, float] = {}
     rates = []
     for index, lr in zip(indices, lrs):
@@ -201,7 +200,7 @@ def _bias_corrected(optimizer: Any, indices: Sequence[int], lrs: Sequence[float]
 
 
 def _operator_of(trainer: Any) -> Optional[_Operator]:
-    """The operator of the optimizer's update; None if there is none, or if a part of the update is not MXNet's."""
+    """The operator of the optimizer's update; None if it has none, or if a part of the update is not MXNet's own."""
     optimizer = trainer._optimizer
     if (
         trainer._params_to_init
@@ -223,7 +222,7 @@ def _operator_of(trainer: Any) -> Optional[_Operator]:
 
 
 def _objects_of(trainer: Any) -> List[Any]:
-    """What the plans were made of: Gluon and mxkit replace these objects where an array changes."""
+    """The objects on which the plans depend: Gluon and mxkit replace them when an array changes."""
     parameters = chain.from_iterable((one._data, one._grad, one._grad_req) for one in trainer._params)
     updaters = chain.from_iterable((one.states, one.states_synced, *one.states.values()) for one in trainer._updaters)
     return [*parameters, *updaters]

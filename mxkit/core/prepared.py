@@ -1,4 +1,4 @@
-"""Operators and graphs that are called again and again on the same arrays: prepared once, then a call of C each."""
+"""Operators and graphs for repeated calls on the same arrays: prepared once, then each call is one call of C."""
 
 import ctypes
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
@@ -9,8 +9,8 @@ from mxkit.core.variables import environment
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
 
-# Without "VERBOSE", each `bind` prints a line about MXNet's fused operators, which are for predictions only. A user's
-# choice of other operators must not change the training's bits (T192).
+# VERBOSE=0 stops a line that each `bind` prints about MXNet's fused operators, which are for predictions only. A user's
+# choice of a backend must not change the training's bits (T192).
 _NO_FUSION = {"MXNET_SUBGRAPH_VERBOSE": "0", "MXNET_SUBGRAPH_BACKEND": None}
 _TRAINING = ctypes.c_int(1)
 _NO_GRADIENTS = ctypes.c_uint(0)
@@ -19,17 +19,17 @@ _NO_GRADIENTS = ctypes.c_uint(0)
 class PreparedCall:
     """An operator with its arrays and its attributes.
 
-    A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared one 4 us. The bits are the same. Call it outside
-    of `autograd.record`.
+    A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared call 4 us. The bits are the same. Call it outside
+    `autograd.record`.
 
     Args:
         operator: Name in MXNet's registry, like "sgd_mom_update".
-        inputs: Arrays that it reads, as NDArray.
-        outputs: Arrays that it writes.
-        attributes: Its attributes; `str` turns their values into text, as MXNet does.
+        inputs: NDArrays that the operator reads.
+        outputs: NDArrays that it writes.
+        attributes: Attributes of the operator; `str` turns their values into text, as MXNet does.
 
     Raises:
-        mxnet.MXNetError: The operator is unknown; or, by the call, it refuses the arrays or an attribute.
+        mxnet.MXNetError: The operator is unknown; or, when it is called, it refuses the arrays or an attribute.
 
     >>> total = mx.nd.zeros(2)
     >>> add = PreparedCall("_plus_scalar", [total], [total], {"scalar": 1.5})
@@ -61,7 +61,7 @@ class PreparedCall:
         self._attributes = len(attributes), names, self._values, ctypes.byref(ctypes.POINTER(ctypes.c_int)())
 
     def change(self, attributes: Mapping[str, Any]) -> None:
-        """Replace the values of some attributes; all others would take 6 us."""
+        """Replace the values of some attributes; to replace all takes 6 us."""
         for name, value in attributes.items():
             self._values[self._names.index(name)] = str(value).encode()
 
@@ -85,16 +85,16 @@ class PreparedCall:
 class BoundGraph:
     """A graph whose first output is a loss, bound to a net's parameters and to its own copies of the other inputs.
 
-    A call of a net and of `backward` takes 300 us of Python and of autograd's bookkeeping for the smallest net, a bound
-    graph 10 us. Operators, their order and their bits are the same. It writes to the gradients that the parameters had
-    when it was made: ask `is_current` before each batch (T192).
+    A call of the smallest net and of `backward` takes 300 us of Python and of autograd's bookkeeping, a bound graph
+    10 us. Operators, their order and their bits are the same. The graph writes to the gradients that the parameters had
+    when it was made: check `is_current` before each batch (T192).
 
     Args:
         graph: Symbol with several outputs; `make_loss` or `BlockGrad` is the last operator of each.
-        inputs: Arrays by name, of the shapes and types of each batch, on the CPU.
+        inputs: Arrays on the CPU by name, with the shapes and types of each batch.
         parameters: The other inputs by name.
-        numpy: Whether shapes inside the graph are those of `mx.np`.
-        shared: Another bound graph, whose memory this one uses too.
+        numpy: Whether shapes inside the graph follow the rules of `mx.np`.
+        shared: Another bound graph, with which this one shares memory.
 
     Attributes:
         size: Elements of the inputs.
@@ -128,25 +128,26 @@ class BoundGraph:
                 written,
                 shared_exec=None if shared is None else shared.executor,
             )
-        # The executor's operators write auxiliary states, like running statistics, and tell the engine that they read
-        # them, so nobody waits for it (T193). This operator, which copies them to themselves, waits, and is waited for.
+        # The executor's operators write auxiliary states, like running statistics, but declare to the engine that they
+        # only read them, so later readers do not wait (T193). This operator copies the states to themselves: it waits
+        # for the executor, and readers wait for it.
         copies = {"num_outputs": len(written)}
         self._announce = PreparedCall("amp_multicast", written, written, copies) if written else None
         self._outputs = [PreparedCall("_copy", [output], [], {}) for output in self.executor.outputs[1:]]
         self._parameters = [parameters[name] for name in [*names, *states] if name in parameters]
         self._held = _arrays_of(self._parameters)
-        # not their views: `mark_variables` gives an array of mx.np a new record of its gradient, which old views lack
+        # not views: `mark_variables` gives an array of mx.np a new record of its gradient, which earlier views lack
         self._trained = [parameters[name]._data[0] for name in trained]
 
     def is_current(self) -> bool:
-        """Whether the parameters have the same arrays, and ask for gradients in the same way, as at first."""
+        """Whether the parameters have the same arrays and `grad_req` as when the graph was bound."""
         return all(now is before for now, before in zip(_arrays_of(self._parameters), self._held))
 
     def forward(self, inputs: Sequence[Any]) -> List[Any]:
         """Compute a batch in training mode.
 
         Args:
-            inputs: Arrays in the order, with the shapes and the types of `inputs` at first.
+            inputs: Arrays in the order and with the shapes and types of the argument `inputs` of the class.
 
         Returns:
             Copies of the outputs after the first.
@@ -194,7 +195,7 @@ def parts_of(array: Any, sizes: Sequence[int]) -> List[Any]:
 
 
 def _arrays_of(parameters: Sequence[Any]) -> List[Any]:
-    """What a bound graph depends on: values, gradients and requests."""
+    """The objects on which a bound graph depends: values, gradients and requests."""
     held = [parameter._data and parameter._data[0] for parameter in parameters]
     held += [parameter._grad and parameter._grad[0] for parameter in parameters]
     return held + [parameter._grad_req for parameter in parameters]

@@ -26,9 +26,9 @@ class Record(NamedTuple):
 
     Attributes:
         labels: float32 of shape (N,).
-        several: Whether the labels are an array in the file, which may be of one number or of none.
-        id: Number of the record, as its writer chose it.
-        content: The image as a file, or no bytes.
+        several: Whether the file stores the labels as an array, which may have one number or none.
+        id: Number of the record, chosen by its writer.
+        content: The bytes of an image file, or no bytes.
     """
 
     labels: "np.ndarray"
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 def record_offsets(path: Path) -> "np.ndarray":
-    """Byte at which each record begins, int64 of shape (N,), from the whole file without its index.
+    """Byte at which each record begins, int64 of shape (N,); reads the whole file, without its index.
 
     Raises:
         DataError: The file is empty, damaged or not RecordIO.
@@ -58,8 +58,8 @@ def file_size(path: Path) -> int:
     Raises:
         DataError: The path is a folder or a device, or the file is empty.
     """
-    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-        raise DataError(f"{path} is no file: expected a .rec file, received a folder or a device")
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+        raise DataError(f"{path} is not a file: expected a .rec file, received a folder or a device")
     size = path.stat().st_size
     if size == 0:
         raise DataError(f"{path}: the file is empty")
@@ -86,8 +86,8 @@ def read_index(index: Path, size: int) -> "np.ndarray":
         raise DataError(f"{index}: expected lines of a key, a tab and a place in the file ({error!s:.200})") from error
     if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
         raise DataError(
-            f"{index}: it names records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
-            "bytes. One of them was cut off, or is of another file"
+            f"{index}: it has records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
+            "bytes. One of the two was cut off, or belongs to another file"
         )
     return offsets
 
@@ -110,7 +110,7 @@ def read_record(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[byt
 
 
 def _parts(file: BinaryIO, offset: int, size: int, path: Path) -> Iterator[Tuple[int, int, int]]:
-    """Place and length of the content of each part of a record, and the byte after the part; sizes are checked."""
+    """Start and length of the content of each part of a record, and the byte after the part; checks the sizes."""
     what, allowed = "record", (_WHOLE, _FIRST)
     while True:
         file.seek(offset)
@@ -147,19 +147,19 @@ def unpack(content: bytes) -> Record:
 
 
 def is_faces_header(record: Record) -> bool:
-    """Whether a record is insightface's first one: the ids of the first identity and after the last one, no image."""
+    """Whether it is insightface's first record: the ids of the first identity and after the last one, and no image."""
     return record.id == 0 and not record.content and len(record.labels) == 2
 
 
 def pack(labels: Sequence[float], number: int, content: bytes) -> bytes:
-    """Build the content of a record, which `unpack` splits; one label stands in the header, as `im2rec` writes it."""
+    """Build the content of a record for `unpack`; the header holds a single label, as `im2rec` writes it."""
     several = b"" if len(labels) == 1 else np.asarray(labels, "<f4").tobytes()
     count, label = (0, labels[0]) if len(labels) == 1 else (len(labels), 0.0)
     return struct.pack("<IfQQ", count, label, number % 2**64, number >> 64) + several + content
 
 
 def cuts_of(content: bytes) -> List[int]:
-    """Places of the magic number at which `write_record` cuts a record into parts."""
+    """Positions of the magic number at which `write_record` cuts a record into parts."""
     cuts, at = [], content.find(MAGIC)
     while at >= 0:
         if at % 4 == 0:
@@ -169,7 +169,7 @@ def cuts_of(content: bytes) -> List[int]:
 
 
 def write_record(file: BinaryIO, content: bytes) -> None:
-    """Append a record, which is cut into parts where the magic number stands at a multiple of 4 bytes.
+    """Append a record; it is cut into parts where the magic number begins at a multiple of 4 bytes.
 
     Raises:
         ValueError: A part is longer than the format allows.

@@ -1,4 +1,4 @@
-"""Classes of unequal sizes: weights for the loss, and orders in which each class occurs equally often."""
+"""Classes of unequal sizes: weights for the loss, and orders with equally many samples of each class."""
 
 import hashlib
 from typing import Any, Dict
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def class_weights(labels: Any) -> Dict[int, float]:
-    """Weights with which each class counts equally: samples / (classes * samples of the class).
+    """Weights that give each class the same influence: samples / (classes * samples of the class).
 
     Pass them to a loss: `("softmax_ce", {"class_weight": class_weights(y)})`. The mean weight of a sample is 1, so the
-    learning rate needs no change. A class without a sample gets no weight.
+    learning rate needs no change. A class without a sample has no weight.
 
     Args:
         labels: Class number of each sample, shape (N,), NumPy, NDArray, `mx.np` or a list.
@@ -27,7 +27,7 @@ def class_weights(labels: Any) -> Dict[int, float]:
     host = _labels(labels, "class_weights: labels")
     if host.dtype.kind not in "iufb" or not (np.isfinite(host) & (host == np.floor(host)) & (host >= 0)).all():
         raise DataError(
-            "class_weights: labels: expected class numbers from 0; received others. Number the classes first: "
+            "class_weights: labels: expected class numbers from 0; received other values. Number the classes first: "
             "np.unique(labels, return_inverse=True)[1]"
         )
     classes, counts = np.unique(host.astype(np.int64), return_counts=True)
@@ -44,14 +44,14 @@ def class_codes(labels: Any, size: int, name: str) -> "np.ndarray":
 
 
 def digest_of(codes: "np.ndarray") -> str:
-    """16 hexadecimal digits."""
+    """A digest of 16 hexadecimal digits."""
     return hashlib.sha256(codes.astype(np.int64).tobytes()).hexdigest()[:16]
 
 
 def balanced_order(codes: "np.ndarray", rng: "np.random.Generator") -> "np.ndarray":
-    """Draw as many sample numbers as there are samples: each class equally often, and each sample of a class.
+    """Draw N sample numbers for N samples: each class equally often, and in a class each sample equally often.
 
-    The classes come in rounds, each in an order of its own, so that batches are balanced too.
+    The order consists of rounds of all classes, each round in its own random order, so that batches are balanced too.
     """
     sizes, members = np.bincount(codes), codes.argsort(kind="stable")
     drawn = rounds(rng, np.arange(len(sizes)), len(codes))
@@ -63,13 +63,13 @@ def balanced_order(codes: "np.ndarray", rng: "np.random.Generator") -> "np.ndarr
 
 
 def rounds(rng: "np.random.Generator", values: "np.ndarray", count: int) -> "np.ndarray":
-    """The first `count` values of a series of random orders of all values, from `random()`, whose bits are for good."""
+    """The first `count` values of consecutive random orders of all values; `random()` has equal bits in every NumPy."""
     orders = rng.random((-(-count // len(values)), len(values))).argsort(axis=1, kind="stable")
     return np.asarray(values[orders.reshape(-1)[:count]])
 
 
 def occurrences(order: "np.ndarray") -> "np.ndarray":
-    """How often each number of an order came before in it.
+    """How often each number of an order occurs before its place.
 
     >>> occurrences(np.array([3, 1, 3, 3, 1])).tolist()
     [0, 0, 1, 2, 1]

@@ -1,4 +1,4 @@
-"""A net as boxes and arrows from top to bottom, drawn by matplotlib alone."""
+"""Draws a net as boxes and arrows from top to bottom, with matplotlib alone."""
 
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
@@ -11,7 +11,7 @@ from mxkit.nets.layer_table import layers
 from mxkit.plots.plotting import BLUE, CHARACTER, GREY, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
 
-# Inches of a row, of the gap between two boxes of a row, and of an arrow that passes beside boxes.
+# Inches of a row, of the gap between two boxes of a row, and of the lane of an arrow beside boxes; size of letters.
 _ROW, _GAP, _LANE, _FONT = 0.62, 0.3, 0.25, 8.0
 _COLOURS = {"Conv": BLUE, "Dense": ORANGE}
 
@@ -24,12 +24,12 @@ class Box(NamedTuple):
 
 
 def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[PathLike] = None) -> Any:
-    """Draw a net: a box for each block with its output's shape, arrows where arrays go.
+    """Draw a net: a box with the output's shape for each block, and an arrow for each array between two blocks.
 
     Args:
         net: A net of HybridBlocks, initialized or not.
         inputs: Arrays, or shapes as tuples of whole numbers; as for `mxkit.layers`.
-        depth: Blocks below this depth are drawn as one box: 1 shows the children of the net. None shows all.
+        depth: Each block at this depth is one box, with all blocks in it: 1 shows the net's children. None shows all.
         path: Where to save the picture, or None. Its suffix decides the format: `.svg`, `.png`, `.pdf`.
 
     Returns:
@@ -92,7 +92,7 @@ def _boxes(traced: Trace, table: Any, depth: Optional[int]) -> Tuple[Dict[Any, B
 
 
 def _is_inside(traced: Trace, call: int, depth: Optional[int]) -> bool:
-    """Whether a call is drawn as a part of the box of the call around it."""
+    """Whether a call is drawn inside the box of its parent call."""
     parent = traced.calls[call].parent
     below = depth is not None and _depth(traced.calls[call].path) > depth
     return below or (parent >= 0 and _is_layer(traced.calls[parent].block))
@@ -108,7 +108,7 @@ def _depth(path: str) -> int:
 
 
 def _rows(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]]) -> Dict[Any, int]:
-    """The row of each box: one below the lowest box before it."""
+    """The row of each box: one row below the lowest box that leads to it."""
     rows = dict.fromkeys(boxes, 0)
     for _ in boxes:
         lower = {after: rows[before] + 1 for before, after in sorted(arrows, key=lambda one: rows[one[0]])}
@@ -122,7 +122,7 @@ def _rows(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]]) -> Dict[Any, int]
 def _places(
     boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, int]
 ) -> Tuple[Dict[Any, float], List[List[Any]]]:
-    """Horizontal centres of boxes and of the lanes of long arrows; and the keys through which each arrow goes."""
+    """Horizontal centres of boxes and of the lanes of long arrows; and the keys of the path of each arrow."""
     levels: List[List[Any]] = [[] for _ in range(max(rows.values()) + 1)]
     for key in boxes:
         levels[rows[key]].append(key)
@@ -141,10 +141,10 @@ def _places(
     for sweep in range(24):
         for level in levels if sweep % 2 == 0 else levels[::-1]:
             wanted = {key: _mean([places[one] for one in beside[key]], places[key]) for key in level}
-            # boxes stand below each other, whatever passes beside them
+            # boxes are centred below boxes, regardless of lanes
             straight = {key: [places[one] for one in beside[key] if one in boxes] for key in level if key in boxes}
             wanted.update((key, _mean(one, wanted[key])) for key, one in straight.items() if sweep >= 12)
-            # early sweeps find the order of a row, later ones only its places
+            # early sweeps decide the order of a row, later sweeps only its positions
             order = sorted(level, key=wanted.__getitem__) if sweep < 12 else sorted(level, key=places.__getitem__)
             widths = [_width(boxes.get(key)) + _GAP for key in order]
             lefts = [0.0]
@@ -181,7 +181,7 @@ def _drawn(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, 
         return height - ((rows[key] if key in boxes else key[3]) + 0.5) * (_ROW + 0.2)
 
     for chain in chains:
-        # straight down beside the boxes of a row, aslant between rows only
+        # vertical beside the boxes of a row, diagonal only between rows
         points = [
             (places[key], middle(key) + side) for key in chain for side in ((0,) if key in boxes else (0.3, -0.3))
         ]

@@ -4,7 +4,7 @@ from typing import Any, Collection, Dict, Optional, Sequence, Tuple
 
 from mxkit.plots.plotting import BLUE, GREY, ORANGE, PathLike, new_figure, saved
 
-# Name of the trial, its state, its value, and what was chosen for each key.
+# Name of the trial, its state, its value, and the chosen value of each key.
 Point = Tuple[str, str, Optional[float], Dict[str, Any]]
 
 
@@ -18,12 +18,12 @@ def plot_sweep(
 ) -> Any:
     """Draw the value of each trial over each key that the sweep varied: a panel for each key.
 
-    Finished trials are blue, the best one orange; of a pruned trial, grey, the last value is drawn.
+    Finished trials are blue, the best trial is orange. Pruned trials are grey, at their last value.
 
     Args:
         trials: The trials; those without a value are left out.
         column: Name of the value.
-        mode: "min" or "max", whichever is better.
+        mode: "min" if lower is better, or "max".
         logarithmic: Keys with a logarithmic axis.
         path: Where to save the picture (its suffix decides the format), or None.
 

@@ -1,4 +1,4 @@
-"""What the logs of a recipe's run get: the recipe's values, the final scores, and the files of the run's folder."""
+"""Data of a recipe's run for logs: the recipe's values, the final scores, and the files of the run's folder."""
 
 from contextlib import suppress
 import json
@@ -21,12 +21,12 @@ _NO_SETTINGS = ("format", "description", "import_path")
 
 
 def recipe_run(recipe: Recipe, folder: RunFolder) -> RecipeRun:
-    """What logs get of a recipe's run."""
+    """The data of a recipe's run for logs."""
     return RecipeRun(folder.path, settings_of_recipe(recipe), lambda: _files(recipe, folder))
 
 
 def settings_of_recipe(recipe: Recipe) -> Dict[str, Any]:
-    """Values of a recipe by dotted path, without null and empty ones; a list is its JSON."""
+    """Values of a recipe by dotted path, without null and empty values; lists are JSON texts."""
     return dict(_flat(recipe.model_dump(exclude=set(_NO_SETTINGS))))
 
 

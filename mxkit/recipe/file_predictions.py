@@ -20,19 +20,19 @@ from mxkit.runtime.machine import read_processors
 from mxnet import autograd
 import numpy as np
 
-# Files that a thread reads before it hands them over, which takes as long as decoding a small one.
+# Files that a thread reads before it passes them on, which takes as long as decoding a small file.
 _GROUP = 8
 
 
 class FilePrediction(NamedTuple):
-    """What a net says of an image file.
+    """The prediction of a net for an image file.
 
     Attributes:
         path: The file.
         answer: `{"class": "cat", "probability": 0.9}`; under a hinge loss "score" instead of "probability"; for several
             labels `{"probabilities": {"cat": 0.9, "dog": 0.2}}`, or "scores"; for a regression `{"values": [...]}`.
             Empty if the file was not read.
-        error: Why the file was not read; else empty.
+        error: The reason why the file was not read; else empty.
     """
 
     path: str
@@ -47,7 +47,7 @@ class _File(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Files in their order, the pixels of those that were read as an NDArray, and the net's outputs for each device."""
+    """Files in their order, an NDArray with the pixels of the readable ones, and the net's outputs for each device."""
 
     files: List[_File]
     x: Any
@@ -66,9 +66,9 @@ def predict_files(
     """Predict image files with the net of a run, however many there are.
 
     Threads read files while the net computes. Apart from the names, memory does not grow with the number of files: at
-    most two batches, and two batches or 16 images per thread that are ready, exist at a time. All batches but the last
-    have `batch_size` images, and equal those of `mxkit.predict` on such batches to the bit; in a batch of another size
-    the last bits may differ.
+    a time it holds at most two batches, and two more batches or 16 images per thread, which are ready. All batches
+    but the last have `batch_size` images, and their results have the same bits as those of `mxkit.predict` on such
+    batches; in a batch of another size the last bits may differ.
 
     Args:
         run: Folder of the run.
@@ -80,7 +80,7 @@ def predict_files(
 
     Returns:
         An iterator of a `FilePrediction` for each file, in the order of `files`; those of a folder are sorted. A file
-        that is no image has an `error`, and the next one takes its place in the batch.
+        that is not an image has an `error`, and the next file takes its place in the batch.
 
     Raises:
         DataError: The net was not trained on images, or compares samples; a folder has no image. While iterating: the

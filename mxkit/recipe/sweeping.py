@@ -1,4 +1,4 @@
-"""Sweeps: runs of one recipe whose values Optuna chooses, by any number of processes."""
+"""Sweeps: runs of one recipe with values that Optuna chooses, in any number of processes."""
 
 from contextlib import ExitStack, contextmanager, suppress
 import fcntl
@@ -24,7 +24,7 @@ from mxkit.training.callbacks.pruning import OptunaPruning
 from mxkit.training.state import FitState
 import numpy as np
 
-# Seconds that a process waits while another one writes.
+# Seconds for which a process waits while another process writes.
 _WAIT = 120
 _STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running?"}
 
@@ -36,10 +36,10 @@ class SweepTrial(NamedTuple):
         name: Name of its folder.
         state: "finished"; "pruned"; "failed"; "diverged" if the loss or a weight was not finite, or the column never
             was; or "running?" for a trial that is training or was killed.
-        value: Best value of the sweep's column; of a trial that ended early the last one; None if there is none.
+        value: Best value of the sweep's column; the last value if the trial ended early; None without a value.
         epoch: The epoch of the best value, or None.
         chosen: The values of the keys: numbers, or choices as YAML.
-        reason: Why it did not finish, or an empty string.
+        reason: The reason why the trial did not finish, or an empty string.
     """
 
     name: str
@@ -53,21 +53,21 @@ class SweepTrial(NamedTuple):
 class Sweep:
     """A sweep in its folder, open in `with`: `sweep.db` for Optuna, `sweep.lock`, a run's folder for each trial.
 
-    A process holds the lock of byte 0 while it chooses a trial, and that of byte N+1 while it trains trial N; the
-    system takes both from a process that dies. A trial that Optuna calls running and whose lock is free was killed:
-    the next process resumes it.
+    A process locks byte 0 while it chooses a trial, and byte N+1 while it trains trial N; the system releases the locks
+    of a process that dies. If Optuna calls a trial running and its lock is free, the trial was killed: the next process
+    resumes it.
 
     Args:
         recipe: A YAML file, or the name of a shipped recipe.
         settings: `KEY=VALUE`, and `KEY=RANGE` at least once.
         output: The folder in which the sweep's folder is made.
-        name: Name of the sweep's folder; None makes `sweep-<recipe>`. An existing sweep is joined.
-        seed: Seed of the choices; the seed of each training is the recipe's.
-        prune: Whether trials end early that are worse than the median of those before.
+        name: Name of the sweep's folder; None means `sweep-<recipe>`. The process joins an existing sweep.
+        seed: Seed of the choices; each training has the recipe's seed.
+        prune: Whether trials end early if they are worse than the median of earlier trials.
 
     Attributes:
         folder: The folder.
-        column: The column of the history that is compared: the recipe's `keep_best`, else valid_loss.
+        column: The column of the history by which trials are compared: the recipe's `keep_best`, else valid_loss.
         mode: "min" or "max".
 
     Raises:
@@ -135,7 +135,7 @@ class Sweep:
         )
 
     def _join(self, base: Recipe) -> None:
-        """Refuse to add trials that cannot be compared with those of the sweep."""
+        """Refuse to add trials that cannot be compared with the trials of the sweep."""
         ranges = {one.key: one.text for one in self._ranges}
         known = self._study.user_attrs.get("sweep")
         if known is None:
@@ -148,8 +148,8 @@ class Sweep:
         ] or differences(load_recipe(known["recipe"]), load_recipe(base.model_dump(mode="json")))
         if changed:
             raise RecipeError(
-                f"{self.folder} is a sweep of other settings: {'; '.join(changed)}. Repeat its own to go on with it, "
-                "or give the new one a name: --name NAME"
+                f"{self.folder} is a sweep with other settings: {'; '.join(changed)}. Repeat its own settings to "
+                "continue it, or name the new sweep: --name NAME"
             )
 
     @contextmanager
@@ -170,21 +170,18 @@ class Sweep:
         fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, number + 1, os.SEEK_SET)
 
     def run(self, trials: int, *, progress: Union[bool, str] = True, notify: Callable[[str], None] = print) -> None:
-        """Train until the sweep has this many trials, those of other processes, pruned and failed ones included.
+        """Train until the sweep has enough trials, including pruned and failed trials and those of other processes.
 
         Args:
             trials: Number of trials.
             progress: As for `fit`.
-            notify: Receives a line before each trial, and after one that failed.
+            notify: Receives a line before each trial, and after each trial that failed.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; the next `run` resumes the trial.
         """
-        while True:
-            trial = self._next(trials)
-            if trial is None:
-                return
-            # values of an earlier process stay; it may have been killed between two of them
+        for trial in iter(lambda: self._next(trials), None):
+            # values that an earlier process chose stay; it may have been killed between two of them
             chosen = [f"{one.key}={one.suggest(trial)}" for one in self._ranges]
             notify(f"trial {trial.number + 1} of {trials}: {', '.join(chosen)}")
             try:
@@ -193,12 +190,12 @@ class Sweep:
                 self._release(trial.number)
 
     def _next(self, trials: int) -> Any:
-        """A trial of a killed process, or a new one; None if there is nothing to do."""
+        """The trial of a killed process, or a new trial; None if there are enough."""
         with self._choosing():
             known = self._study.get_trials(deepcopy=False)
             for one in known:
                 if one.state.name == "RUNNING" and self._take(one.number):
-                    # it may have ended since it was read
+                    # it may have ended in the meantime
                     if self._study.get_trials(deepcopy=False)[one.number].state.name == "RUNNING":
                         self._sample_for(one.number)
                         return self._optuna.trial.Trial(self._study, one._trial_id)
@@ -211,7 +208,7 @@ class Sweep:
             return trial
 
     def _sample_for(self, number: int) -> None:
-        # a seed of its own for each trial: processes with one seed would choose the same values
+        # each trial has its own seed: processes with the same seed would choose the same values
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
 
@@ -225,7 +222,7 @@ class Sweep:
                     self._recipe, overrides=[*self._fixed, *self._pinned, *chosen], output=self.folder, name=path.name
                 )
             history = train_run(prepared, progress=progress, callbacks=[report]).history
-        except MxkitError as error:  # as for other rates or sizes, which is what a sweep is for
+        except MxkitError as error:  # values that cannot be trained must not end the sweep
             state = "diverged" if isinstance(error, NonFiniteError) else "failed"
             self._end(trial, state, str(error))
             notify(f"trial {trial.number + 1} {state}: {error}")
@@ -244,12 +241,12 @@ class Sweep:
     def _end(self, trial: Any, state: str, reason: str) -> None:
         trial.set_user_attr("reason", reason)
         trial.set_user_attr("state", state)
-        # to Optuna, which has no other states, a pruned trial is worse than a finished one; a failed one says nothing
+        # Optuna has no other states: it counts a pruned trial as worse than a finished one, and ignores a failed one
         self._study.tell(trial, state=self._optuna.trial.TrialState["FAIL" if state == "failed" else "PRUNED"])
 
     @property
     def trials(self) -> List[SweepTrial]:
-        """The trials; finished ones come first, from the best to the worst."""
+        """The trials: first the finished ones, from the best to the worst."""
         listed = [self._listed(one) for one in self._study.get_trials(deepcopy=False)]
         sign = -1 if self.mode == "max" else 1
         return sorted(
@@ -279,7 +276,7 @@ class Sweep:
 
 
 class _Report(OptunaPruning):
-    """Ends a trial like a run that a callback stopped, so that its folder says why."""
+    """Ends a trial like a run that a callback stopped, so that its folder records the reason."""
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         """Nothing is raised."""

@@ -1,4 +1,4 @@
-"""Makes MXNet work in programs that do not import mxkit: for one program, or for every one of an environment."""
+"""Makes MXNet work in programs that do not import mxkit: in one program, or in all programs of an environment."""
 
 from contextlib import suppress
 import os
@@ -13,12 +13,12 @@ from mxkit.runtime.startup import waiting
 from mxkit.runtime.versions import release
 
 _STARTUP = Path(waiting.__file__).resolve().parent
-# Gone since NumPy 1.24; from 1.20 on they are no attributes, but computed with a warning.
+# NumPy 1.24 removed them; from 1.20 on NumPy's `__getattr__` returns them with a warning.
 _OLD_NAMES = ("float", "int", "object", "complex", "str")
 
 
 def enabling_file() -> Path:
-    """The `.pth` file of this environment, which Python runs when it starts; it exists while mxkit is enabled."""
+    """The `.pth` file of this environment that Python runs when it starts; it exists while mxkit is enabled."""
     return Path(sysconfig.get_path("purelib"), "mxkit-enabled.pth")
 
 
@@ -32,10 +32,10 @@ def enable(system: bool = False) -> Path:
     """Let every program of this environment import MXNet as if it had imported mxkit before.
 
     Args:
-        system: Also if this Python is in no virtual environment.
+        system: Allow a Python outside a virtual environment.
 
     Returns:
-        The file that was written.
+        The new file.
 
     Raises:
         MXNetImportError: This Python is in no virtual environment, or another tool restores NumPy's old names.
@@ -44,37 +44,37 @@ def enable(system: bool = False) -> Path:
     if not (system or sys.prefix != sys.base_prefix or Path(sys.prefix, "conda-meta").is_dir()):
         raise MXNetImportError(
             f"{sys.executable} is in no virtual environment: mxkit enable would change every program that it runs. "
-            "Make an environment (python3 -m venv .venv) and use its mxkit, or run one program by mxkit run. In a "
+            "Make an environment (python3 -m venv .venv) and use its mxkit, or run one program with mxkit run. In a "
             "container, --system enables it for this Python"
         )
     with suppress(ImportError):  # the doctor reports it
         __import__("numpy")
     refuse_other_patches()
-    # Programs that start meanwhile must not read half a line.
+    # Programs that start in the meantime must not read half a line.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(enabling_text(), encoding="utf-8")
         unfinished.replace(path)
     finally:
-        if unfinished.exists():
+        with suppress(FileNotFoundError):
             unfinished.unlink()
     return path
 
 
 def disable() -> bool:
-    """Remove the file of `enable`; whether there was one."""
-    path = enabling_file()
-    if not path.exists():
+    """Remove the file of `enable`; return whether it existed."""
+    try:
+        enabling_file().unlink()
+    except FileNotFoundError:
         return False
-    path.unlink()
     return True
 
 
 def refuse_other_patches() -> None:
-    """Refuse an environment in which something else changes MXNet's or NumPy's names while Python starts.
+    """Refuse an environment in which another tool changes MXNet's or NumPy's names while Python starts.
 
     Raises:
-        MXNetImportError: It does; the text names it.
+        MXNetImportError: The text names the file of the other tool.
     """
     numpy = sys.modules.get("numpy")
     names = (
@@ -82,24 +82,20 @@ def refuse_other_patches() -> None:
     )
     what = f"sets numpy.{' and numpy.'.join(names)}" if names else "imports MXNet" if "mxnet" in sys.modules else ""
     if what:
-        who = ", ".join(map(str, _startup_files())) or "what this Python runs while it starts"
+        who = ", ".join(map(str, _startup_files())) or "a file that this Python runs while it starts"
         raise MXNetImportError(
-            f"{who} {what} in every program, for all libraries: mxkit gives MXNet these names itself, and no library "
+            f"{who} {what} in every program, for all libraries: mxkit gives these names to MXNet alone, and no library "
             "sees them. Remove that patch, then repeat the command"
         )
 
 
 def _startup_files() -> List[Path]:
-    """Files that Python runs while it starts and that speak of NumPy or MXNet; all of them if none does."""
+    """Files with code that Python runs while it starts: those that mention NumPy or MXNet; if none does, all."""
     modules = (sys.modules.get(name) for name in ("sitecustomize", "usercustomize"))
     files = [Path(module.__file__) for module in modules if module and module.__file__]
     files += [path for entry in sys.path for path in sorted(Path(entry).glob("*.pth")) if path != enabling_file()]
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in files if path.parent != _STARTUP}
-    running = [
-        path
-        for path, text in texts.items()
-        if path.suffix == ".py" or text.startswith("import ") or "\nimport " in text
-    ]
+    running = [path for path, text in texts.items() if path.suffix == ".py" or "\nimport " in f"\n{text}"]
     return [path for path in running if "numpy" in texts[path] or "mxnet" in texts[path]] or running
 
 
@@ -107,17 +103,17 @@ def python_command(arguments: Sequence[str]) -> List[str]:
     """The command line that runs this Python, with its own options, with more arguments.
 
     Args:
-        arguments: What follows `python`: its options, then a script, `-m` or `-c`, then what these get.
+        arguments: Arguments of `python`: its options, then a script, `-m` or `-c`, then the arguments of these.
 
     Raises:
-        MXNetImportError: An option lets Python ignore PYTHONPATH or its packages.
+        MXNetImportError: With an option, Python ignores PYTHONPATH or its packages.
     """
     options: List[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     refused = next((letter for letter in _letters([*options, *arguments]) if letter in "IES"), "")
     if refused:
         raise MXNetImportError(
-            f"python -{refused} ignores PYTHONPATH, by which mxkit run reaches the program. Leave it out, or use mxkit "
-            "enable, which -I and -E leave alone, and Python itself"
+            f"python -{refused} ignores PYTHONPATH, which mxkit run needs. Leave the option out, or use mxkit enable "
+            "and Python itself, which work with -I and -E"
         )
     return [sys.executable, *options, *arguments]
 
@@ -142,12 +138,12 @@ def _letters(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def variables(old_numpy: bool = False) -> Dict[str, str]:
-    """Environment variables by which this environment's Python, and those that it starts, get mxkit.
+    """Environment variables with which this environment's Python, and each Python that it starts, gets mxkit.
 
     Args:
         old_numpy: The modules of the script get the names that NumPy removed.
     """
     before = os.environ.get("PYTHONPATH")
     entries = [entry for entry in before.split(os.pathsep) if entry != str(_STARTUP)] if before else []
-    found = {"MXKIT_RUN": os.path.realpath(sys.prefix), "PYTHONPATH": os.pathsep.join([str(_STARTUP), *entries])}
-    return {**found, "MXKIT_OLD_NUMPY": "1"} if old_numpy else found
+    own = {"MXKIT_RUN": os.path.realpath(sys.prefix), "PYTHONPATH": os.pathsep.join([str(_STARTUP), *entries])}
+    return {**own, "MXKIT_OLD_NUMPY": "1"} if old_numpy else own

@@ -1,8 +1,8 @@
 """A private module for MXNet 1.9.1 and GluonCV: the installed NumPy with the names that NumPy removed.
 
-Only modules of the viewed packages see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and `sys.modules`
-do not change. All but the old names and NumPy's classes is read from NumPy at each access, so that MXNet sees a
-patched NumPy too.
+Only modules of these packages see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and `sys.modules` do not
+change. Apart from the old names and NumPy's classes, each access reads from NumPy, so that MXNet sees a patched NumPy
+too.
 """
 
 from functools import partial

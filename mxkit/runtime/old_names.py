@@ -1,6 +1,6 @@
-"""Lends the names that NumPy removed to the modules of a script, and to no library: `mxkit run --old-numpy`.
+"""Gives the names that NumPy removed to the modules of a script, but not to libraries: `mxkit run --old-numpy`.
 
-NumPy asks its module's function `__getattr__` for a name that it lacks. The one here looks at who reads the name.
+Python calls a module's function `__getattr__` for a name that the module lacks. The one here checks which module asks.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.wheels import spec_by_other_finders
 
-# Of scripts of MXNet's time; MXNet itself reads none of these. The successor's name in NumPy, or the value.
+# Names in old scripts that MXNet itself does not read, with the successor's name in NumPy, or the value.
 _RENAMED = {
     "float_": "float64",
     "complex_": "complex128",
@@ -45,7 +45,7 @@ class LendingFinder:
         spec = spec_by_other_finders(fullname, path, target)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            # On the loader that was made for this import, so that NumPy keeps a loader of Python's.
+            # only this loader, which was made for this import, changes: NumPy keeps a loader of Python
             loader.exec_module = _lending_after(loader, self._libraries)
         return spec
 
@@ -61,16 +61,16 @@ def _lending_after(loader: Any, libraries: Tuple[str, ...]) -> Callable[[ModuleT
 
 
 def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
-    """Give NumPy a `__getattr__` that knows the old names where a module of the script reads them.
+    """Give NumPy a `__getattr__` that knows the old names when a module of the script reads them.
 
     Side effects:
-        What was lent is printed on standard error when the process ends.
+        Prints the names that were read on standard error when the process ends.
     """
     by_numpy = vars(numpy).get("__getattr__")
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         reader: Any = sys._getframe(1)
-        if reader.f_globals.get("__name__") == "importlib._bootstrap":  # `from numpy import float` asks there first
+        if reader.f_globals.get("__name__") == "importlib._bootstrap":  # `from numpy import float` asks from there
             reader = reader.f_back
         file = reader.f_globals.get("__file__")
         is_own = _is_own(file, libraries) if file else reader.f_globals.get("__name__") == "__main__"
@@ -94,14 +94,14 @@ def _names(numpy: ModuleType) -> Dict[str, Any]:
 def _say() -> None:
     if _lent:
         lines = (f"np.{name} ({os.path.relpath(file)}, line {line})" for (name, file), line in _lent.items())
-        sys.stderr.write(f"mxkit run --old-numpy lent names that NumPy removed: {', '.join(lines)}\n")
+        sys.stderr.write(f"mxkit run --old-numpy: names that NumPy removed were read: {', '.join(lines)}\n")
 
 
 @lru_cache(maxsize=None)
 def _is_own(file: str, libraries: Tuple[str, ...]) -> bool:
-    """Whether a module belongs to the script: it lies in its folder, in the working folder, or in one that it added.
+    """Whether a module belongs to the script: it is in the script's folder, the working folder, or one that it added.
 
-    The folder nearest to the file decides, so that an environment inside the script's folder holds libraries.
+    The folder nearest to the file decides, so that an environment inside the script's folder counts as libraries.
     """
     path = os.path.realpath(file)
     if any(part in _PACKAGES for part in Path(path).parts):

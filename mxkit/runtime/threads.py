@@ -1,11 +1,12 @@
-"""How many threads MXNet's operators take on the CPU: chosen before its library is loaded (T96), changed while it runs.
+"""Number of threads of MXNet's operators on the CPU: chosen before its library is loaded (T96), changed while it runs.
 
 MXNet reads its variables once, while the library is loaded (src/engine/openmp.cc). `MXNET_OMP_MAX_THREADS` is set
-only meanwhile: no other library reads it, forked workers still take one thread each, and it works even if OpenMP was
-loaded before. `OMP_NUM_THREADS` has none of these properties, and child processes would take it for the user's own.
+only during that time: no other library reads it, forked workers still use one thread each, and it works even if OpenMP
+was loaded before. `OMP_NUM_THREADS` has none of these properties, and child processes would mistake it for a setting
+of the user.
 
-OpenMP keeps one number for each thread, and MXNet asks for that of the engine's worker, up to the number that was
-chosen at the import. So a function that runs on a device's worker changes it for all later operators there (T185).
+OpenMP keeps a number for each thread. MXNet uses that of the engine's worker, up to the number of the import. So a
+function that runs on a device's worker changes the number for all later operators there (T185).
 """
 
 from contextlib import ExitStack, contextmanager
@@ -27,8 +28,8 @@ from mxkit.runtime.machine import Processors, read_processors
 
 _OPENMP = "OMP_NUM_THREADS"
 _MOST = "MXNET_OMP_MAX_THREADS"
-# Variables by which a user sets MXNet's threads, the strongest first, with the value that means the default. mxkit
-# chooses only if none is set. Other engines compute in threads that `_MOST` does not reach.
+# Variables with which a user sets MXNet's threads, in order of precedence, with the value that means the default. mxkit
+# chooses only if none is set. Other engines compute in threads that `_MOST` does not affect.
 _SETTINGS = {
     _OPENMP: "",
     _MOST: "",
@@ -36,21 +37,21 @@ _SETTINGS = {
     "MXNET_ENGINE_TYPE": "ThreadedEnginePerDevice",
 }
 # Idle threads spin for milliseconds before they sleep. If other programs need the cores too, that costs more than a
-# second thread gains, so they spin only as long as the usual gap between operators. Relative to one thread, on two
-# cores, ResNet-18 at 32 px takes 0.72 of the time (0.66 with libgomp's default, 300,000) and LeNet 0.84 (0.82); beside
-# two processes of a test suite LeNet takes 1.4 (3 to 5 with 30,000; 1.0 with 0, which takes 1.6 on an idle machine).
+# second thread gains, so they spin only for the usual gap between operators. Relative to one thread, on two cores,
+# ResNet-18 at 32 px takes 0.72 of the time (0.66 with libgomp's default, 300,000) and LeNet 0.84 (0.82); beside two
+# processes of a test suite LeNet takes 1.4 (3 to 5 with 30,000; 1.0 with 0, which takes 1.6 on an idle machine).
 _SPINS = {"GOMP_SPINCOUNT": "3000"}
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 class Choice(NamedTuple):
-    """The threads of MXNet's operators, and who chose them.
+    """The number of threads of MXNet's operators, and the setting that decided it.
 
     Attributes:
-        taken: How many an operator takes; None if a variable is not a number, at which MXNet ends the process.
-        alone: How many it would take without mxkit.
-        setting: The user's variable that decides instead of mxkit, or the one that is not a number; else empty.
+        taken: Threads of an operator; None if a variable is not a number, in which case MXNet ends the process.
+        alone: Threads of an operator without mxkit.
+        setting: The user's variable that decides instead of mxkit, or the variable that is not a number; else empty.
     """
 
     taken: Optional[int]
@@ -59,7 +60,7 @@ class Choice(NamedTuple):
 
     @property
     def by_mxkit(self) -> bool:
-        """Whether mxkit changes what MXNet would take."""
+        """Whether mxkit changes MXNet's own number."""
         return self.taken != self.alone
 
 
@@ -103,9 +104,9 @@ def _alone(processors: Processors, environment: Mapping[str, str]) -> int:
 
 
 def local_workers(environment: Mapping[str, str]) -> Optional[int]:
-    """How many workers of this process's distributed job compute on this host; None if that is not known.
+    """Number of workers of this process's distributed job that compute on this host; None if it is unknown.
 
-    MXNet's launchers tell each process the number of workers. Only the local launcher says that all are on this host.
+    MXNet's launchers give each process the number of workers. Only with the local launcher all are on this host.
 
     >>> local_workers({"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4", "DMLC_JOB_CLUSTER": "local"})
     4
@@ -145,20 +146,20 @@ def chosen_threads() -> Iterator[None]:
     _loaded = choice
 
 
-# Devices of which a user's number reaches the workers at once; a net on others gets it when `fit` or `predict` begins.
+# Devices whose workers get a user's number immediately; other devices get it when `fit` or `predict` begins.
 _VIRTUAL_DEVICES = range(16)
-_present: Optional[int] = None  # the number of the workers of `_reached`; None is that of the import
+_present: Optional[int] = None  # the number of the workers of `_reached`; None means the number of the import
 _reached: Set[int] = {0}
 _by_user = False  # the user's `threads` decides
-# Threads that do not use MXNet: of progress bars, notebooks, debuggers. mxkit's own wait until a batch is
-# asked for, or write arrays of NumPy to a checkpoint.
+# Modules of threads that do not use MXNet: progress bars, notebooks, debuggers. mxkit's own threads wait for a request
+# for a batch, or write NumPy arrays to a checkpoint.
 _WITHOUT_MXNET = (
     *("mxkit", "tqdm", "rich", "ipykernel", "IPython", "zmq", "tornado", "debugpy", "_pydevd_bundle", "execnet"),
 )
-_choosing = False  # a call has the choice, and calls inside it take its number
-# Functions of MXNet's that end the engine's workers before a fork, and start new ones after it. oneDNN makes the memory
-# of an operator's kernel for the threads that there are, MXNet keeps the kernel for its worker, and with more threads
-# the kernel writes past that memory: LeNet ends the process (T187). A new worker has no kernels.
+_choosing = False  # a call chooses the number, and calls inside it use the same
+# Functions of MXNet that end the engine's workers before a fork, and start new ones after it. oneDNN allocates the
+# memory of an operator's kernel for the present number of threads, and MXNet keeps the kernel for its worker. With more
+# threads the kernel writes past that memory: LeNet ends the process (T187). A new worker has no kernels.
 _RESTART = ("_ZN5mxnet22pthread_atfork_prepareEv", "_ZN5mxnet21pthread_atfork_parentEv")
 
 
@@ -205,8 +206,8 @@ def threads(number: Optional[int] = None) -> ContextManager[Any]:
         RuntimeError: Other threads of the program run, which may use MXNet.
 
     Side effects:
-        Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms: no other thread
-        of the program may use MXNet meanwhile, also none of a loader, so call it before a training, not in a callback.
+        Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms. In that time no
+        other thread of the program, such as a loader's, may use MXNet: call it before a training, not in a callback.
         The number holds for cpu(0) to cpu(15), and for the devices of nets that `fit` gets. Worker processes of
         loaders keep one thread.
 
@@ -261,7 +262,7 @@ def most() -> int:
 
 @lru_cache(maxsize=None)
 def obstacle() -> str:
-    """Why the number cannot be changed while this process runs; empty if it can. MXNet must be imported."""
+    """The reason why the number cannot be changed while this process runs; empty if it can. MXNet must be imported."""
     if _loaded is None:
         return "MXNet was imported before mxkit. Import mxkit first"
     if _loaded.setting not in ("", _MOST):
@@ -283,8 +284,8 @@ def obstacle() -> str:
 def may_choose() -> bool:
     """Whether a call may choose the number.
 
-    Not if the user decides, an outer call has chosen, MXNet was loaded with one thread, the number cannot be changed,
-    or another thread of the program runs, which may use MXNet.
+    It may not if the user or an outer call has chosen, MXNet was loaded with one thread, the number cannot be changed,
+    or the program has another thread, which may use MXNet.
     """
     decided = _choosing or _by_user or most() == 1 or (_loaded is not None and _loaded.setting)
     return not decided and not _other_threads() and not obstacle()
@@ -297,7 +298,7 @@ def _other_threads() -> List[str]:
 
 
 def _home(thread: threading.Thread) -> str:
-    """The module of a thread's class, or of its function; mxkit's threads are called so."""
+    """The module of a thread's class, or of its function; mxkit's threads are known by their names."""
     kind = "mxkit" if thread.name.startswith("mxkit-") else type(thread).__module__
     return kind if kind != "threading" else str(getattr(getattr(thread, "_target", None), "__module__", ""))
 
@@ -340,18 +341,18 @@ def _kept() -> str:
 
 
 def reach(devices: Iterable[int]) -> None:
-    """Give the number in force to the workers of these virtual devices, if they may have another."""
+    """Give the number in force to the workers of these virtual devices, which may have another one."""
     if _present is not None:
         _set(_present, devices)
 
 
 def _set(number: Optional[int], devices: Iterable[int], check: bool = True) -> None:
-    """Let operators take a number of threads; None is that of the import, which workers of new devices have.
+    """Let operators use a number of threads.
 
     Args:
-        number: The number.
+        number: The number; None is that of the import, which workers of new devices have.
         devices: Virtual devices whose workers may not have the present number yet.
-        check: Raise the errors of operators that are queued. False after another error, which must not be hidden.
+        check: Raise the errors of queued operators. False after another error, which must not be hidden.
     """
     global _present
     number = None if number == most() else number
@@ -392,7 +393,7 @@ def _task(number: int) -> Any:
 
 
 def _on_workers(number: int, devices: Iterable[int]) -> List[int]:
-    """Set OpenMP's number in the engine's worker of each virtual device; return what OpenMP then answers there.
+    """Set OpenMP's number in the engine's worker of each virtual device; return the numbers that OpenMP then has there.
 
     It waits for each worker: a fork waits for the engine and may hold Python's lock, which a task needs.
     """
@@ -407,7 +408,7 @@ def _on_workers(number: int, devices: Iterable[int]) -> List[int]:
 
 @lru_cache(maxsize=None)
 def _restore_after_forks() -> Any:
-    """MXNet ends its workers before a fork, and starts new ones in the parent with the number of the import (T186)."""
+    """Restore the number after forks: MXNet then starts new workers with the number of the import (T186)."""
 
     def restore() -> None:
         if _present is not None:
@@ -422,9 +423,9 @@ def _restore_after_forks() -> Any:
 
 
 def take_one_thread() -> None:
-    """Make operators of this process on `cpu(0)` take one thread, because it is one of several workers.
+    """Let operators of this process on `cpu(0)` use one thread, because it is one of several workers.
 
-    Call it in a worker that imported MXNet itself and has run no operator. Forked workers take one thread anyway, and
+    Call it in a worker that imported MXNet itself and has run no operator. Forked workers use one thread anyway, and
     MXNet's operators can hang in them. A user's setting wins here too.
     """
     if _loaded is not None and not _loaded.setting:

@@ -1,8 +1,9 @@
-"""What the workers of a job do together in a training: counts and sums of an update, scores, and when to stop."""
+"""The joint work of several workers in a training: counts and sums of each update, scores, and the decision to stop."""
 
 import base64
 from contextlib import contextmanager
 from itertools import chain, islice
+from operator import is_
 import socket
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -25,16 +26,16 @@ from mxkit.training.same_settings import SAME_DATA, facts_of_data, facts_of_opti
 import mxnet as mx
 import numpy as np
 
-# What a worker asks of all, by name; None for nothing.
+# A worker's requests to all workers, by name; None means no request.
 Wishes = Dict[str, Any]
 
-# The object that sent gradients last.
+# The object that was the last to send gradients.
 _latest: "Optional[weakref.ref[Together]]" = None
 _alone = False
 
 
 class Share:
-    """What this worker did in an epoch so far."""
+    """This worker's share of the present epoch."""
 
     def __init__(self) -> None:
         self.samples = self.updates = 0
@@ -45,20 +46,20 @@ class Share:
 class Together:
     """The part of an Accumulator and of `fit` that needs the other workers.
 
-    All workers make the same updates. A worker whose data ends before the others' goes on without samples.
+    All workers make the same updates. A worker whose data ends before that of the others continues without samples.
 
     Args:
         group: All workers.
 
     Attributes:
-        statistics: Parameters that a forward pass changes, like those of BatchNorm; each update gives all workers the
-            mean of them.
-        wishes: Returns what this worker asks of all; sent with each update.
-        shares: What each worker did in the epoch before, by rank: its `host`, its `samples`, the seconds that it
-            `waited` for the others, and those that the sums of one update took (`sums`, measured once an epoch).
-        agreed: What the workers ask for since the last update: of each name the first worker's that asks.
+        statistics: Parameters that a forward pass changes, like those of BatchNorm; each update gives all workers their
+            mean.
+        wishes: Returns this worker's requests, which are sent with each update.
+        shares: Each worker's share of the last epoch, by rank: its `host`, its `samples`, the seconds that it
+            `waited` for the others, and the seconds that the sums of one update took (`sums`, measured once an epoch).
+        agreed: The requests since the last update; for each name, that of the first worker that has one.
         broken: Whether this worker read a number that is not finite.
-        draws: Whether the training draws random numbers; None for a worker that has had no batch to know it by.
+        draws: Whether the training draws random numbers; None for a worker that has had no batch yet.
     """
 
     def __init__(self, group: Group) -> None:
@@ -86,7 +87,7 @@ class Together:
         kvstore: KVStoreSpec = None,
         threshold: Optional[float] = None,
     ) -> None:
-        """Refuse workers that would train in different ways; all take the seeds of the first one.
+        """Check that all workers train in the same way, and give all the seeds of worker 0.
 
         Args:
             options: The arguments of `updates`.
@@ -94,20 +95,19 @@ class Together:
             train: The training data.
             valid: The validation data, or None.
             metrics: The metrics.
-            others: What must be the same beside them, by name, of JSON's types.
+            others: Other values that must be the same on all workers, by name; JSON can hold them.
             kvstore: How gradients are added up, as for `fit`.
-            threshold: Of `TwoBits`, or None.
+            threshold: Threshold of `TwoBits`, or None.
 
         Raises:
-            DistributedError: They differ in a setting; the text names both values. Or Horovod is not here, or a
-                training of this process compressed its gradients, and this one shall not.
+            DistributedError: A setting differs; the text names both values. Or Horovod cannot be used, or an earlier
+                training of this process compressed its gradients and this one does not.
             DataError: A metric cannot be added up over workers.
         """
         facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others, "kvstore": kvstore}
         facts["threshold of compression"] = threshold
         facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
-        for name, data in (("train", train), ("valid", valid)):
-            facts.update(facts_of_data(name, data))
+        facts.update({**facts_of_data("train", train), **facts_of_data("valid", valid)})
         self.group.compare("the arguments of fit", facts)
         self._add_up = way_of(self.group, kvstore)
         if threshold is not None:
@@ -119,23 +119,23 @@ class Together:
             )
         for metric in metrics:
             metric.part()
-        for name, data in (("train", train), ("valid", valid)):
-            self.share_order(data, name, count=name == "valid")
+        self.share_order(train, "train", count=False)
+        self.share_order(valid, "valid", count=True)
 
     def share_order(self, data: Any, where: str, *, count: bool) -> None:
-        """Give the loaders of all workers the seed of the first one, which each drew if the user gave none.
+        """Give the loaders of all workers the seed of worker 0, because each worker draws one if the user passes none.
 
         Args:
             data: A loader, or other data, which has no seed.
             where: The place in the program, for messages.
-            count: Give them the first one's count of epochs, too.
+            count: Give them worker 0's count of epochs, too.
         """
         if isinstance(data, Epochs):
             data.seed, epoch = self.group.gather(f"the order of {where}", [data.seed, data.epoch])[0]
             data.epoch = epoch if count else data.epoch
 
     def in_turn(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
-        """This worker's batches of data that all of them read: one of so many as there are workers.
+        """This worker's batches of data that every worker reads: with N workers, every N-th batch.
 
         Raises:
             DistributedError: The first batches are not the same on all workers.
@@ -143,7 +143,10 @@ class Together:
         return islice(self.compared(batches, where), self.group.rank, None, self.group.size)
 
     def compared(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
-        """The batches, unless each worker has its own: every worker reads all batches, and takes its turn.
+        """Check that all workers read the same batches, of which each then takes its own.
+
+        Returns:
+            The batches.
 
         Raises:
             DistributedError: The first batches, one for each worker, are not the same on all workers.
@@ -157,14 +160,14 @@ class Together:
         return chain(first, batches)
 
     def same_parameters(self, parameters: Sequence[Any], where: str) -> None:
-        """Refuse workers whose nets drifted apart, or were never the same.
+        """Check that the nets of all workers have the same parameters.
 
         Args:
-            parameters: Those to compare; running statistics are the same only after an update.
+            parameters: The parameters to compare; running statistics are the same only after an update.
             where: The place in the program, for messages.
 
         Raises:
-            DistributedError: Their values differ.
+            DistributedError: The values differ.
         """
         values = [values[0] for values in map(values_of, parameters) if values]
         total = 0
@@ -172,7 +175,7 @@ class Together:
             total = zlib.crc32(np.ascontiguousarray(to_host(value)), total)
         hint = (
             " (all must begin with the same: call mxkit.distributed.broadcast_parameters(net) before a loop of your "
-            "own; and callbacks must change parameters on all of them)"
+            "own; and callbacks must change parameters on all workers)"
         )
         shapes = [[list(value.shape), np.dtype(value.dtype).name] for value in values]
         self.group.compare(f"the parameters {where}", {f"shapes{hint}": shapes, f"checksum of the values{hint}": total})
@@ -184,15 +187,15 @@ class Together:
 
         Args:
             step: Number of the update.
-            samples: Of this worker.
-            count: Of this worker; None if its data has ended.
+            samples: Samples of this worker.
+            count: Count of this worker; None if its data has ended.
             same: Values that must be the same on all workers, by name.
 
         Returns:
-            Samples and count of all; None if the data of all has ended.
+            Samples and count of all workers; None if the data of all has ended.
 
         Raises:
-            DistributedError: A worker is lost, or is at another place, or its values are not the same.
+            DistributedError: A worker is lost, is at another place, or has other values.
         """
         self._share.samples += samples
         self._share.updates += 1
@@ -205,14 +208,14 @@ class Together:
         return sum(value[0] for value in counts), self._count
 
     def agree(self, where: str) -> None:
-        """Let all workers know what one of them asks for."""
+        """Exchange the requests of all workers."""
         self._gathered(where, None)
 
     def end_epoch(self, epoch: int) -> None:
         """Do what `agree` does, and set `shares`."""
         own, self._share = self._share, Share()
-        told = {"host": socket.gethostname(), "samples": own.samples, "waited": own.waited, "sums": own.sums}
-        self.shares = self._gathered(f"the end of epoch {epoch}", told)
+        share = {"host": socket.gethostname(), "samples": own.samples, "waited": own.waited, "sums": own.sums}
+        self.shares = self._gathered(f"the end of epoch {epoch}", share)
 
     def _gathered(self, key: str, value: Any) -> List[Any]:
         own = {**self.wishes(), "broken": self.broken or None, "draws": self.draws}
@@ -227,13 +230,13 @@ class Together:
         return [value for value, _ in gathered]
 
     def add_up(self, trained: Sequence[Any], losses: Sequence[Any]) -> Any:
-        """Add up gradients over all workers, and give all the mean of the statistics.
+        """Add up gradients over all workers, and give all workers the mean of the statistics.
 
         Returns:
             The sum of all workers' losses, float32 of shape (1,).
         """
         same = self._wait_for_others([array for parameter in trained for array in kept_gradients(parameter)])
-        measured = self._share.updates == 2  # the first one makes the keys
+        measured = self._share.updates == 2  # the first update makes the keys
         if measured:
             mx.nd.waitall()
         begun = time.perf_counter()
@@ -241,7 +244,7 @@ class Together:
         if self._two_bits is None:
             self._add_up("gradient", gradients)
         else:
-            # MXNet would send 0 for NaN and 1 for infinity, for ever: the loss tells the others
+            # MXNet would send 0 for NaN and 1 for infinity from now on: the loss carries the NaN to the others
             losses = [*losses, 0 * sum_of_squares([one for replicas in gradients for one in replicas])]
             self._two_bits.add_up(gradients, self._count, same=same)
         if measured:
@@ -262,21 +265,22 @@ class Together:
         return whole[0:1].copy()
 
     def _wait_for_others(self, gradients: List[Any]) -> bool:
-        """Wait if other arrays were sent last, of another Accumulator or before layers froze (see `Group.add_up`).
+        """Wait if the last arrays that were sent are others, of another Accumulator or of layers that are now frozen.
+
+        See `Group.add_up`.
 
         Returns:
-            Whether this object sent the same arrays before.
+            Whether the last arrays of this object were the same.
         """
         global _latest
-        before = self._sent
-        same = len(before) == len(gradients) and all(one is other for one, other in zip(before, gradients))
+        same = len(self._sent) == len(gradients) and all(map(is_, self._sent, gradients))
         if not same or _latest is None or _latest() is not self:
             mx.nd.waitall()
             _latest, self._sent = weakref.ref(self), gradients
         return same
 
     def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
-        """What `Metric.state` of each metric returns on each worker, by rank; nothing is added up or rounded."""
+        """`Metric.state` of each metric on each worker, by rank; nothing is added up or rounded."""
         states = []
         for numbers, arrays in (metric.state() for metric in metrics):
             states.append([numbers, {name: _text_of(array.asnumpy()) for name, array in arrays.items()}])
@@ -287,14 +291,14 @@ class Together:
         ]
 
     def join_metrics(self, metrics: Sequence[Metric], where: str) -> None:
-        """Add up the sums of all workers, which all then have."""
+        """Give all workers the sums over all of them."""
         gathered = self.group.gather(f"metrics {where}", [metric.part() for metric in metrics])
         for number, metric in enumerate(metrics):
             metric.take([worker[number] for worker in gathered])
 
 
 def copied_batch(batch: Any) -> Any:
-    """A batch whose memory an iterator in C++ cannot fill with a later one."""
+    """Copy a batch, because an iterator in C++ may fill its memory with a later batch."""
     if isinstance(batch, (tuple, list)):
         return tuple(map(copied_batch, batch))
     return batch.copy() if isinstance(batch, mx.nd.NDArray) else batch
@@ -308,7 +312,7 @@ def together() -> Optional[Together]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let trainings that begin inside `with` be this worker's own."""
+    """Let this worker alone run the trainings that begin inside `with`."""
     global _alone
     before, _alone = _alone, True
     try:
@@ -318,37 +322,39 @@ def alone() -> Iterator[None]:
 
 
 def check_joint(trainer: Any) -> None:
-    """Refuse a Trainer that cannot train with other workers.
+    """Check that a Trainer can train with other workers.
 
     Raises:
-        ValueError: It has MXNet's own distributed kvstore, compresses gradients, steps inside a kvstore, or draws
+        ValueError: It has a distributed kvstore of MXNet, compresses gradients, steps inside a kvstore, or draws
             random numbers.
     """
     kvstore = kvstore_settings(trainer)["kvstore"]
     kind = str(getattr(kvstore, "type", kvstore))
     if "dist" in kind:
         raise ValueError(
-            f"the Trainer has kvstore={kind!r}, by which MXNet would add the gradients up once more: make it without, "
-            "because mxkit adds them up over the workers (dist_async: docs, several machines, updates one by one)"
+            f"the Trainer has kvstore={kind!r}, with which MXNet would add up the gradients a second time: make it "
+            "without, because mxkit adds them up over the workers (dist_async: docs, several machines, updates one by "
+            "one)"
         )
     if compression_of(trainer):  # T231
         raise ValueError(
             f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
-            "all of them have one kvstore, which MXNet compresses as a whole. Make it without; fit has compression="
+            "MXNet compresses all of a kvstore or nothing, and all trainings share one. Make it without; fit has "
+            "compression="
         )
     if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(
-            "the Trainer steps inside its kvstore, which would not see the gradients of the other workers: make it "
+            "the Trainer steps inside its kvstore, which does not get the gradients of the other workers: make it "
             "with update_on_kvstore=False, or pass fit the name of the optimizer (Nadam, LARS and LBSGD need one "
             "device a worker)"
         )
     if isinstance(trainer.optimizer, mx.optimizer.SGLD):
-        raise ValueError("the optimizer SGLD draws other noise on each worker, so that their nets would drift apart")
+        raise ValueError("the optimizer SGLD draws other noise on each worker, so their nets would become different")
 
 
 @contextmanager
 def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
-    """Let loaders read this worker's share of each batch inside `with`; of other data workers take batches in turn."""
+    """Let loaders read this worker's share of each batch inside `with`; workers take batches of other data in turn."""
     loaders = [one for one in data if group is not None and has_equal_batches(one)]
     before = [one.share for one in loaders]
     try:
@@ -357,7 +363,7 @@ def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
             if not len(one):
                 raise DataError(
                     f"{type(one).__name__}: {one.size} samples do not fill one batch of {one.whole_batch}, which is "
-                    f"{one.batch_size} for each of {one.share[1]} workers, and drop_last leaves a smaller one out"
+                    f"{one.batch_size} for each of {one.share[1]} workers, and drop_last leaves out a smaller batch"
                 )
         yield
     finally:
@@ -366,10 +372,10 @@ def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
 
 
 def _two_parts(values: Any) -> Any:
-    """Float64 values as float32 of twice the length: their first 12 bits, and the rest.
+    """Split float64 values into float32 of twice the length: their first 12 bits, and the rest.
 
-    The servers add in float32, whatever the dtype (T225); and sums of equal numbers of 12 bits are
-    exact, so that the mean of equal statistics is the same number.
+    The servers add in float32, whatever the dtype (T225). Sums of equal numbers of 12 bits are exact, so that the mean
+    of equal statistics is the same number.
     """
     scaled = values * (2.0**41 + 1)
     first = scaled - (scaled - values)
@@ -377,11 +383,11 @@ def _two_parts(values: Any) -> Any:
 
 
 def _text_of(array: "np.ndarray") -> List[str]:
-    """The dtype and the bytes of an array, in a form that JSON can hold."""
+    """Encode the dtype and the bytes of an array in a form that JSON can hold."""
     return [array.dtype.name, base64.b64encode(zlib.compress(np.ascontiguousarray(array), 1)).decode()]
 
 
 def _array_of(text: Sequence[str]) -> Any:
-    """The array of a text of `_text_of`, with one axis."""
+    """Decode an array of `_text_of`, with one axis."""
     values = np.frombuffer(zlib.decompress(base64.b64decode(text[1])), text[0])
     return mx.nd.array(values, dtype=values.dtype)

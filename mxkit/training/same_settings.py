@@ -1,4 +1,4 @@
-"""What the workers of a job compare before they train together."""
+"""Facts that the workers of a job compare before they train together."""
 
 from typing import Any, Dict
 
@@ -6,7 +6,7 @@ from mxkit.core.gluon_data import loader_parts
 from mxkit.data.fingerprint import fingerprint
 from mxkit.storage.optimizer_state import optimizer_numbers
 
-# Ends the names of facts about data, in messages.
+# End of the names of facts about data, for messages.
 SAME_DATA = (
     " (all workers must get the same data in the same order, whole and not cut up by rank: fit gives each its part)"
 )
@@ -24,17 +24,17 @@ def facts_of_optimizer(optimizer: Any) -> Dict[str, Any]:
 
 
 def facts_of_data(name: str, data: Any) -> Dict[str, Any]:
-    """What decides the batches, as far as it is known without reading them all."""
-    parts, source = loader_parts(data), data
-    facts: Dict[str, Any] = {}
+    """Facts that decide the batches, as far as they are known without reading all batches."""
+    parts = loader_parts(data)
+    facts: Dict[str, Any] = {"class": type(data).__name__}
     if parts is not None:
         facts.update({"batch_size": parts.batch_size, "number of samples": len(parts.dataset)})
         facts["sampler"] = type(parts.sampler).__name__
     else:
-        facts["number of samples"] = getattr(source, "size", getattr(source, "num_data", None))
-        facts.update((one, getattr(source, one, None)) for one in ("batch_size", "shuffle", "drop_last", "balance"))
-    if hasattr(source, "__len__"):
-        facts["number of batches"] = len(source)
-    facts = {"class": type(data).__name__, **facts, "digest of the arrays": fingerprint(data)}
+        facts["number of samples"] = getattr(data, "size", getattr(data, "num_data", None))
+        facts.update((key, getattr(data, key, None)) for key in ("batch_size", "shuffle", "drop_last", "balance"))
+    if hasattr(data, "__len__"):
+        facts["number of batches"] = len(data)
+    facts["digest of the arrays"] = fingerprint(data)
     plain = (type(None), bool, int, float, str)
-    return {f"{one} of {name}{SAME_DATA}": value for one, value in facts.items() if isinstance(value, plain)}
+    return {f"{key} of {name}{SAME_DATA}": value for key, value in facts.items() if isinstance(value, plain)}

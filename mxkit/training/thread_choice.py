@@ -1,4 +1,4 @@
-"""Chooses how many threads an operator takes in a training, by the net's work for one batch."""
+"""Chooses the number of threads of an operator in a training, by the net's work for one batch."""
 
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
@@ -13,9 +13,9 @@ from mxkit.runtime.threads import choosing, most, reach
 import mxnet as mx
 from mxnet import gluon
 
-# Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it. On two cores, an
-# update with two threads took, relative to one: softmax regression, batch 64 (0.5 million a product) 1.7; LSTM of 64
-# units (0.5) 1.7; MLP 784-256-10 (6.5) 1.1; transformer of 64 units (8.4) 1.1; LeNet, batch 64 (32) 0.79.
+# Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it. Time of an update
+# with two threads on two cores, relative to one thread: softmax regression, batch 64 (0.5 million a product) 1.7; LSTM
+# of 64 units (0.5) 1.7; MLP 784-256-10 (6.5) 1.1; transformer of 64 units (8.4) 1.1; LeNet, batch 64 (32) 0.79.
 MACS_PER_THREAD = 8_000_000
 
 
@@ -25,15 +25,15 @@ def threads_for(
 ) -> Iterator[None]:
     """Choose MXNet's threads on the CPU for a training, until the end of `with`.
 
-    They stay those of the import, one per core, where nothing is chosen: the user decides, by a variable or by
-    `mxkit.threads`; an outer call has chosen; the net has no graph or is on a GPU; the shapes of a batch are unknown.
+    The number of the import, one per core, stays in four cases: the user decides, by a variable or `mxkit.threads`; an
+    outer call has chosen; the net has no graph or is on a GPU; the shapes of a batch are unknown.
 
     Args:
         net: An initialized block.
-        train: The training data, of which nothing is read.
+        train: The training data, which is not read.
         valid: The validation data, or None.
         number: The number of a resumed run, instead of a choice.
-        by_net: False if the net's forward pass is not `net(*inputs)`, so that its work is not known.
+        by_net: False if the net's forward pass is not `net(*inputs)`, so that its work is unknown.
     """
     devices = net_devices(net)
     on_cpu = [device.device_id for device in devices if device.device_type == "cpu"]
@@ -54,9 +54,9 @@ def _number(net: Any, shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
 
 
 def batch_shapes(data: Any) -> List[Tuple[int, ...]]:
-    """Shapes of the inputs of the first batch, as far as they are known without reading; else an empty list.
+    """Shapes of the inputs of the first batch, if they are known without reading it; else an empty list.
 
-    A batch that is read may start threads of the loader. They use MXNet, whose workers `threads_for` restarts.
+    To read a batch may start threads of the loader. They use MXNet, whose workers `threads_for` restarts.
     """
     loader = loader_parts(data)
     if type(data) is ArrayLoader and data.transform is None:
@@ -80,7 +80,7 @@ def chosen_number(macs: Sequence[int]) -> int:
     """One thread for each MACS_PER_THREAD that a product has on average, rounded, at least one.
 
     Args:
-        macs: Multiply-adds of each operator for one batch; those without any are no products.
+        macs: Multiply-adds of each operator for one batch; operators without any are not products.
     """
     products = [number for number in macs if number]
     return max(1, round(sum(products) / max(1, len(products)) / MACS_PER_THREAD))

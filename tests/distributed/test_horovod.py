@@ -25,7 +25,7 @@ def _chosen(monkeypatch):
 def test_a_fit_without_horovod_says_how_to_build_it(tmp_path):
     status, output = ended(start("joint_cases.py", tmp_path, 2, 2, "one_batch"))
     assert status == 1
-    assert "'horovod' needs Horovod with MXNet, of which there is no wheel: build it by HOROVOD_WITH_MXNET=1" in output
+    assert "'horovod' needs Horovod with MXNet, for which no wheel exists: build it by HOROVOD_WITH_MXNET=1" in output
     assert "No module named 'horovod'" in output
 
 

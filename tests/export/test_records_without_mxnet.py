@@ -129,7 +129,7 @@ def test_an_index_of_another_file(tmp_path):
     with pytest.raises(DataError, match=r"a.idx: entry 3 is byte 4, where no record of a.rec begins. It is of another"):
         summarize(file)
     index.write_text("6\t9999999\n")
-    with pytest.raises(DataError, match=r"a.idx: it names records up to byte 9999999; the .rec file has"):
+    with pytest.raises(DataError, match=r"a.idx: it has records up to byte 9999999; the .rec file has"):
         summarize(file)
     index.write_text("6\t99999999999999999999999\n")
     with pytest.raises(DataError, match="a.idx: expected lines of a key, a tab and a place in the file"):
@@ -185,5 +185,5 @@ def test_the_folder_is_complete_or_absent(tmp_path):
     (tmp_path / "out/mine.txt").write_text("")
     with pytest.raises(DataError, match="out is not empty: expected a new folder. Name another one, or remove it"):
         extract(file, tmp_path / "out", found)
-    with pytest.raises(DataError, match="is no file: expected a .rec file, received a folder or a device"):
+    with pytest.raises(DataError, match="is not a file: expected a .rec file, received a folder or a device"):
         summarize(tmp_path)

@@ -100,7 +100,7 @@ def test_another_sweep_of_this_name_is_refused(killed):
     assert "optimizer.learning_rate: log:1e-3..1e-1 -> log:1e-4..1e-1" in err
     code, _, err = command("sweep", *arguments, "--set", "optimizer.momentum=0.5")
     assert code == 2
-    assert "optimizer.momentum: (not said) -> 0.5. Repeat its own to go on with it, or give the new one a name" in err
+    assert "optimizer.momentum: (not said) -> 0.5. Repeat its own settings to continue it, or name the new sweep" in err
 
 
 def test_bad_trials_are_lines_and_pruned_ones_end_early(tmp_path):

@@ -166,7 +166,7 @@ def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
 def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
     log = MLflowLog("failing", tracking_uri=store)
     gone = LambdaCallback(on_epoch=lambda state, row: client(store).delete_run(log.id))
-    with pytest.warns(UserWarning, match="MLflowLog: the run goes on, but MLflow did not take its numbers or files"):
+    with pytest.warns(UserWarning, match="MLflowLog: the training continues, but MLflow refused its numbers or files"):
         history = run(hybrid(), log, gone, epochs=2)
     assert len(history) == 2
 

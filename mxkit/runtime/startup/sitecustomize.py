@@ -1,6 +1,6 @@
-"""What `mxkit run` lets Python import while it starts: the finder, and then the `sitecustomize` of the environment.
+"""Python imports it under `mxkit run` while it starts: it adds the finder and runs the environment's `sitecustomize`.
 
-Any Python that the program starts finds this file on PYTHONPATH, so it is written for all of them.
+Every Python that the program starts finds this file on PYTHONPATH, so its code fits all versions.
 """
 
 import os
@@ -11,7 +11,7 @@ def _start():
     # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != here]
-    if os.path.realpath(sys.prefix) == os.environ.get("MXKIT_RUN"):  # another Python may have a MXNet that works
+    if os.path.realpath(sys.prefix) == os.environ.get("MXKIT_RUN"):  # another Python may have its own working MXNet
         path = os.path.join(here, "waiting.py")
         with open(path) as file:
             code = compile(file.read() + "\nwait(libraries)\n", path, "exec")
@@ -23,7 +23,7 @@ def _start():
     except ImportError as error:
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = ours  # the import of this file ends with a look at it
+        sys.modules["sitecustomize"] = ours  # Python looks it up when the import of this file ends
 
 
 if __name__ == "sitecustomize":

@@ -1,14 +1,14 @@
 """A finder that imports mxkit just before a program imports MXNet.
 
-`mxkit enable` copies this text into a `.pth` file, and `sitecustomize.py` runs it. A process without MXNet hardly takes
-longer, and nothing is said if mxkit is no longer installed.
+`mxkit enable` copies this text into a `.pth` file, and `sitecustomize.py` runs it. It costs a process without MXNet
+almost no time, and prints nothing if mxkit is no longer installed.
 """
 
 import sys
 
 
 class Waiting:
-    """Answers for MXNet and GluonCV by mxkit's finder, and for NumPy where scripts get its old names."""
+    """Finds MXNet and GluonCV by mxkit's finder, and NumPy if scripts get its old names."""
 
     def __init__(self, libraries: object = None) -> None:
         self._libraries = libraries
@@ -23,16 +23,16 @@ class Waiting:
         try:
             __import__(module)
         except ImportError as error:
-            if module not in sys.modules:  # if it is, MXNet is not installed, which the finder says to an import
+            if module not in sys.modules:  # otherwise MXNet is not installed: the finder raises the error
                 if fullname == "numpy" or (error.name or "").partition(".")[0] == "mxkit":
-                    return None  # mxkit was uninstalled, or `import mxnet` will tell what is wrong
+                    return None  # mxkit was uninstalled, or `import mxnet` will raise a clear error
                 raise
         arguments = (self._libraries,) if fullname == "numpy" else ()
         return getattr(sys.modules[module], finder)(*arguments).find_spec(fullname, path, target)
 
 
 def wait(libraries: object = None) -> None:
-    """Wait for the imports.
+    """Add the finder.
 
     Args:
         libraries: `sys.path` without the program's own folders, if its modules get NumPy's old names.

@@ -1,4 +1,4 @@
-"""A callback that tells Optuna how a trial goes, and stops one that is worse than the trials before it."""
+"""A callback that reports a trial to Optuna, and stops it if it is worse than earlier trials."""
 
 from typing import Any, Optional, Set
 
@@ -10,9 +10,9 @@ from mxkit.training.state import FitState
 
 
 class OptunaPruning(Callback):
-    """Report a column of the history to an Optuna trial after each epoch, and stop where Optuna's pruner says so.
+    """Report a column of the history to an Optuna trial after each epoch, and stop if Optuna's pruner decides so.
 
-    It needs the package optuna. Epochs without a value of the column are not reported.
+    It needs the package optuna. Epochs without a value in the column are not reported.
 
     Args:
         trial: The argument of an Optuna objective.
@@ -22,7 +22,7 @@ class OptunaPruning(Callback):
         pruned: Why the trial was stopped, or an empty string.
 
     Raises:
-        optuna.TrialPruned: When `fit` ends, after the other callbacks: the trial was pruned. `study.optimize` takes it.
+        optuna.TrialPruned: When `fit` ends, after the other callbacks, if the trial was pruned, for `study.optimize`.
         UnknownNameError: When `fit` begins: the history will have no such column.
 
     >>> def objective(trial):
@@ -36,7 +36,7 @@ class OptunaPruning(Callback):
         self._reported: Set[int] = set()
 
     def on_fit_begin(self, state: FitState) -> None:
-        state.check_monitor(Monitor(self.monitor, "min"), self)  # which of both is better does not matter here
+        state.check_monitor(Monitor(self.monitor, "min"), self)  # "min" or "max" makes no difference here
         self.pruned = ""
         study = getattr(self.trial, "study", None)  # optuna.trial.FixedTrial has none
         if study is not None:  # a resumed run repeats the epochs after its checkpoint

@@ -1,4 +1,4 @@
-"""What the logs of a run for other programs share: when numbers are written, and what a recipe attaches."""
+"""The base of logs for other programs: it writes numbers when `fit` has read them, and attaches a recipe's files."""
 
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +17,7 @@ Numbers = Tuple[int, Dict[str, float]]
 
 
 class RecipeRun(NamedTuple):
-    """What a recipe tells the logs of its run.
+    """A recipe's run, for logs.
 
     Attributes:
         folder: Folder of the run.
@@ -31,9 +31,9 @@ class RecipeRun(NamedTuple):
 
 
 class RunLog(Callback):
-    """Base class of the logs that hand a run to another program.
+    """Base class of logs that pass a run to another program.
 
-    The numbers of an update are written once `fit` has read them: nothing waits for the device before `fit` ends.
+    The numbers of an update are written after `fit` has read them: nothing waits for the device before `fit` ends.
 
     Args:
         updates: Also write the loss, the learning rate and (with `clip_norm`) the gradient's norm of each update.
@@ -78,9 +78,9 @@ class RunLog(Callback):
     def on_update(self, state: FitState, update: Update) -> None:
         if self.updates:
             self._pending.append((update, float(state.trainer.learning_rate)))
-            self._write_read_ones()
+            self._write_settled()
 
-    def _write_read_ones(self) -> None:
+    def _write_settled(self) -> None:
         rows = []
         while self._pending and self._pending[0][0].settled:
             update, rate = self._pending.popleft()
@@ -93,7 +93,7 @@ class RunLog(Callback):
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         self._reached = (row["epoch"], row["updates"])
-        self._write_read_ones()
+        self._write_settled()
         self._write_row({name: value for name, value in row.items() if name != "epoch"})
 
     def _write_row(self, row: Mapping[str, Any]) -> None:
@@ -104,13 +104,13 @@ class RunLog(Callback):
         if not self._open:
             return
         self._error = error
-        # what failed on the device cannot be read, nor can the updates after it
+        # an update that failed on the device cannot be read, nor can the updates after it
         with suppress(mx.MXNetError, MemoryError):
             for update, _ in self._pending:
                 settle([update])
-        self._write_read_ones()
-        # after SIGTERM the process ends with `fit`
-        if self.recipe_run is None or isinstance(error, Terminated) or not _may_go_on(error):
+        self._write_settled()
+        # a recipe then writes its scores; after SIGTERM the process ends with `fit`
+        if self.recipe_run is None or not (error is None or isinstance(error, KeyboardInterrupt)):
             self.close()
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
@@ -135,16 +135,12 @@ class RunLog(Callback):
 
 
 def was_stopped(error: Optional[BaseException]) -> bool:
-    """Whether a signal ended the training, which a resume then continues."""
+    """Whether a signal stopped the training, so that it can be resumed."""
     return isinstance(error, (KeyboardInterrupt, Terminated))
 
 
-def _may_go_on(error: Optional[BaseException]) -> bool:
-    return error is None or was_stopped(error)
-
-
 def settings_of_fit(state: FitState) -> Dict[str, Any]:
-    """What `fit` knows of its run: the settings of a log without a recipe."""
+    """The settings of `fit`, for a log without a recipe."""
     return {
         "net": type(state.net).__name__,
         "optimizer": type(state.trainer.optimizer).__name__.lower(),
@@ -157,7 +153,7 @@ def settings_of_fit(state: FitState) -> Dict[str, Any]:
 
 @contextmanager
 def closed_logs() -> Iterator[List[RunLog]]:
-    """Yield an empty list, and close the logs that are in it at the end, also after an error."""
+    """Yield an empty list; at the end, close the logs that it contains, also after an error."""
     logs: List[RunLog] = []
     with ExitStack() as ends:
         try:

@@ -17,7 +17,7 @@ from mxkit.training.history import Row
 from mxkit.training.state import FitState
 import numpy as np
 
-# Files of a run that TensorBoard shows as texts, with their languages.
+# Files of a run that TensorBoard shows as text, with their languages.
 _TEXTS = {"recipe.yaml": "yaml", "environment.json": "json"}
 
 
@@ -27,7 +27,7 @@ class TensorBoardLog(RunLog):
     It needs the package tensorboardX. The numbers of updates are in the folder `updates` inside `folder`, because they
     have another axis. A hybridized net's graph is written after the first epoch. A confusion matrix among the metrics
     is drawn after each epoch. A recipe adds its text, its environment and the final scores. A resumed run continues in
-    the same folder, and hides what a killed run wrote after its checkpoint.
+    the same folder, and hides the numbers that a killed run wrote after its checkpoint.
 
     Args:
         folder: Folder of one run; `fit` makes it.
@@ -63,10 +63,10 @@ class TensorBoardLog(RunLog):
         if not state.updates and any(self.folder.glob("events.out.tfevents.*")):
             warnings.warn(
                 f"TensorBoardLog: {self.folder} has the log of an earlier run, and TensorBoard will draw both as one: "
-                "take another folder, or remove it",
+                "choose another folder, or remove this one",
                 stacklevel=2,
             )
-        # a name of its own: tensorboardX would write over the file of a run that began in this second
+        # a unique name: tensorboardX would overwrite the file of a run that began in the same second
         suffix = f".{state.updates:08}.{time.time_ns() % 10**9:09}"
         epoch = state.epoch if state.epoch > 1 else None
         self._writer = writer(logdir=str(self.folder), purge_step=epoch, filename_suffix=suffix)

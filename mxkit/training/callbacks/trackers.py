@@ -11,12 +11,12 @@ from mxkit.core.extras import require
 from mxkit.training.callbacks.run_log import Numbers, RunLog, was_stopped
 from mxkit.training.state import FitState
 
-# MLflow takes no more in one call, and no longer values.
+# MLflow's limits: metrics and parameters in one call, letters of a value.
 _METRICS, _PARAMETERS, _LETTERS = 1000, 100, 500
 
 
 class _Tracker(RunLog):
-    """A log whose run has an id, which checkpoints hold.
+    """A log whose run has an id, which is saved in checkpoints.
 
     Attributes:
         id: Id of the run, once it has begun.
@@ -39,14 +39,14 @@ class _Tracker(RunLog):
 class WandbLog(_Tracker):
     """Log a run to Weights & Biases: the history, the updates, the settings; the step is the number of the update.
 
-    It needs the package wandb. A recipe attaches its folder's files and the best checkpoint. A run resumed from a
-    checkpoint goes on under the same `id`. Other settings are W&B's own variables, like WANDB_ENTITY.
+    It needs the package wandb. A recipe attaches its folder's files and the best checkpoint. A run that is resumed from
+    a checkpoint keeps its `id`. For other settings use W&B's own variables, like WANDB_ENTITY.
 
     Args:
         project: Project of the run.
         run_name: Name of the run; None is the folder's name for a recipe, else W&B chooses.
-        mode: "online"; "offline" writes only files, which `wandb sync` uploads later, and looks up no server;
-            "disabled" does nothing. None is WANDB_MODE, or "online".
+        mode: "online"; "offline" writes files for `wandb sync` and contacts no server; "disabled" does nothing. None is
+            WANDB_MODE, or "online".
         folder: Where W&B makes its folder `wandb`. None is the run's folder for a recipe, else the current folder.
         updates: Also log the loss, the learning rate and (with `clip_norm`) the gradient's norm of each update, once
             `fit` has read them.
@@ -74,7 +74,7 @@ class WandbLog(_Tracker):
 
     def begin(self, state: FitState, settings: Mapping[str, Any]) -> None:
         if (self.mode or os.environ.get("WANDB_MODE")) == "offline":
-            # else wandb asks its server where to send reports of its own use; read when wandb is imported
+            # otherwise wandb contacts a server to report its own use; it reads the variable when it is imported
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = require("wandb", "wandb")
         if wandb.run is not None:
@@ -85,7 +85,7 @@ class WandbLog(_Tracker):
         of_recipe = None if self.recipe_run is None else self.recipe_run.folder
         folder = self.folder or of_recipe
         if folder is not None:
-            Path(folder).mkdir(parents=True, exist_ok=True)  # wandb would take another one
+            Path(folder).mkdir(parents=True, exist_ok=True)  # wandb replaces a missing folder by another one
         self._run = wandb.init(
             project=self.project,
             name=self.run_name or (of_recipe and of_recipe.name),
@@ -101,7 +101,7 @@ class WandbLog(_Tracker):
     def write(self, rows: List[Numbers], *, of_updates: bool) -> None:
         for step, numbers in rows:
             more = {} if of_updates else {"epoch": step}
-            # W&B ignores a step that it has: a resumed run repeats the updates after its checkpoint
+            # a resumed run repeats the updates after its checkpoint; W&B ignores steps that it has
             self._run.log({**more, **numbers}, step=step if of_updates else self._reached[1])
 
     def attach(self, file: Path, folder: Path) -> None:
@@ -115,9 +115,9 @@ class WandbLog(_Tracker):
 class MLflowLog(_Tracker):
     """Log a run to MLflow: the history over epochs, the updates as `update/loss` and so on, the settings.
 
-    It needs the package mlflow. A recipe attaches its folder's files and the best checkpoint. A run resumed from a
-    checkpoint goes on under the same `id`; no step is written twice. A store that fails during the training costs a
-    warning and its numbers, not the run.
+    It needs the package mlflow. A recipe attaches its folder's files and the best checkpoint. A run that is resumed
+    from a checkpoint keeps its `id`, and no step is written twice. If the store fails during the training, its numbers
+    are lost with a warning, and the training continues.
 
     Args:
         experiment: Name of the experiment, which is made if it does not exist.
@@ -170,7 +170,7 @@ class MLflowLog(_Tracker):
             try:
                 return str(self._client.create_experiment(self.experiment))
             except require("mlflow.exceptions", "mlflow").MlflowException:
-                found = self._client.get_experiment_by_name(self.experiment)  # another process has just made it
+                found = self._client.get_experiment_by_name(self.experiment)  # another process may have just made it
                 if found is None:
                     raise
         return str(found.experiment_id)
@@ -207,5 +207,5 @@ class MLflowLog(_Tracker):
             yield
         except (require("mlflow.exceptions", "mlflow").MlflowException, OSError) as error:
             warnings.warn(
-                f"MLflowLog: the run goes on, but MLflow did not take its numbers or files: {error}", stacklevel=2
+                f"MLflowLog: the training continues, but MLflow refused its numbers or files: {error}", stacklevel=2
             )
