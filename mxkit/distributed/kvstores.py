@@ -1,6 +1,7 @@
 """The ways in which workers add up their gradients, by MXNet's names of kvstores."""
 
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxkit.core.array_kind import legacy
 from mxkit.distributed.group import Group
@@ -9,36 +10,56 @@ import numpy as np
 
 _ASYNC = (
     "kvstore='dist_async': the servers would make an update for each worker alone, with a gradient of older weights; "
-    "all workers of fit make the same updates together. Use kvstore=None, or a loop of your own over MXNet's servers "
+    "all workers of fit make the same updates together. Use 'dist_sync', or a loop of your own over MXNet's servers "
     "(docs: several machines, updates one by one)"
 )
-KVStoreSpec = Optional[str]  # None is "dist_sync"
 CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
+
+
+class Chosen(NamedTuple):
+    """The way in which workers add up their gradients.
+
+    Attributes:
+        kvstore: "dist_sync" or "horovod".
+        threshold: Threshold of the compression, or None.
+    """
+
+    kvstore: str = "dist_sync"
+    threshold: Optional[float] = None
+
+
+_chosen = Chosen()
 _ring: Any = None
 
 
-def check_kvstore(kvstore: KVStoreSpec) -> None:
-    """Check the name of a kvstore.
+def set_kvstore(kvstore: str = "dist_sync", *, compression: CompressionSpec = None) -> None:
+    """Choose how workers add up their gradients in all later trainings of `fit`.
+
+    All workers must choose the same, before or after `initialize`; `fit` compares them. A single process adds up
+    nothing.
+
+    Args:
+        kvstore: "dist_sync" uses MXNet's parameter servers, "horovod" uses Horovod's ring.
+        compression: `{"type": "2bit", "threshold": 0.001}` lets each worker send -1, 0 or 1 times the threshold for an
+            element of its mean gradient, and add the rest to its next one. The result differs from a training without
+            it, and a resumed run has lost the rests. MXNet cannot switch it off: later trainings of the process must
+            compress, too.
 
     Raises:
-        ValueError: The name is unknown, or "dist_async".
+        ValueError: `kvstore` is unknown or "dist_async", or `compression` has another form or is used with "horovod".
+
+    >>> set_kvstore()
     """
-    if kvstore in (None, "dist_sync", "horovod"):
-        return
+    global _chosen
     if kvstore == "dist_async":
         raise ValueError(_ASYNC)
-    raise ValueError(f"kvstore: expected None, 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+    if kvstore not in ("dist_sync", "horovod"):
+        raise ValueError(f"kvstore: expected 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+    _chosen = Chosen(kvstore, None if compression is None else _threshold_of(compression, kvstore))
 
 
-def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional[float]:
-    """The threshold of a compression, or None.
-
-    Raises:
-        ValueError: MXNet has no such compression, or the kvstore is Horovod.
-    """
-    if compression is None:
-        return None
+def _threshold_of(compression: CompressionSpec, kvstore: str) -> float:
     threshold: Any = compression.get("threshold") if isinstance(compression, Mapping) else None
     number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool) and 0 < threshold < np.inf
     if not number or compression != {"type": "2bit", "threshold": threshold}:
@@ -49,6 +70,22 @@ def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional
     if kvstore == "horovod":
         raise ValueError("compression: kvstore='horovod' has none, MXNet's servers have it: leave out one of the two")
     return float(threshold)
+
+
+def chosen_kvstore() -> Chosen:
+    """The choice of `set_kvstore`."""
+    return _chosen
+
+
+@contextmanager
+def kvstore_kept() -> Iterator[None]:
+    """Restore the choice of `set_kvstore` at the end of `with`."""
+    global _chosen
+    before = _chosen
+    try:
+        yield
+    finally:
+        _chosen = before
 
 
 class TwoBits:
@@ -96,7 +133,7 @@ def _multiply(arrays: Sequence[Any], factor: float) -> None:
         flat *= factor
 
 
-def way_of(group: Group, kvstore: KVStoreSpec) -> AddUp:
+def way_of(group: Group, kvstore: str) -> AddUp:
     """The function that adds up gradients, like `Group.add_up`; all workers call `way_of` at the same place.
 
     Raises:

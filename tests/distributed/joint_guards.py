@@ -204,7 +204,7 @@ CASES.update(
     trainer_that_steps_on_its_kvstore=lambda: with_trainer(update_on_kvstore=True),
     trainer_that_compresses=lambda: with_trainer(compression_params={"type": "2bit"}),
     trainer_of_dist_async=lambda: with_trainer(kvstore="dist_async"),
-    other_kvstore=lambda: fitted(kvstore=["dist_sync", None][rank()]),
+    other_kvstore=lambda: fitted(kvstore=["dist_sync", "horovod"][rank()]),
     noise=lambda: fitted(trainer="sgld"),
     too_few_for_drop_last=lambda: fitted(train=loader(9, 8, drop_last=True)),
     after_all_that=lambda: fitted(),
