@@ -1,6 +1,6 @@
 """The differences of two recipes."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
 from mxkit.recipe.schema import Recipe
 
@@ -13,13 +13,17 @@ def differences(one: Recipe, other: Recipe) -> List[str]:
     >>> differences(first, load_recipe(first, ["epochs=3", "optimizer=sgd"]))
     ['optimizer.name: adam -> sgd', 'optimizer.learning_rate: 0.001 -> (not said)', 'epochs: 20 -> 3']
     """
-    left, right = flattened(one.model_dump()), flattened(other.model_dump())
-    missing = "(not said)"
-    return [
-        f"{path}: {left.get(path, missing)} -> {right.get(path, missing)}"
-        for path in dict.fromkeys([*left, *right])
-        if left.get(path, missing) != right.get(path, missing)
-    ]
+    return changes(flattened(one.model_dump()), flattened(other.model_dump()), "(not said)")
+
+
+def changes(left: Mapping[str, Any], right: Mapping[str, Any], missing: str) -> List[str]:
+    """Lines `key: one -> other`, one for each difference of two mappings.
+
+    >>> changes({"a": 1, "b": 2}, {"b": 2}, "nothing")
+    ['a: 1 -> nothing']
+    """
+    pairs = ((key, left.get(key, missing), right.get(key, missing)) for key in dict.fromkeys([*left, *right]))
+    return [f"{key}: {one} -> {other}" for key, one, other in pairs if one != other]
 
 
 def flattened(value: Any, path: str = "") -> Dict[str, Any]:

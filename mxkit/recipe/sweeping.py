@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from mxkit.core.extras import require
 from mxkit.errors import MxkitError, NonFiniteError, RecipeError
 from mxkit.recipe.building import has_samples
-from mxkit.recipe.changed_keys import differences
+from mxkit.recipe.changed_keys import changes, differences
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.ranges import check_ranges, read_ranges
@@ -141,11 +141,8 @@ class Sweep:
         if known is None:
             self._study.set_user_attr("sweep", {"recipe": base.model_dump(mode="json"), "ranges": ranges})
             return
-        changed = [
-            f"{key}: {known['ranges'].get(key, 'no range')} -> {ranges.get(key, 'no range')}"
-            for key in dict.fromkeys([*known["ranges"], *ranges])
-            if known["ranges"].get(key) != ranges.get(key)
-        ] or differences(load_recipe(known["recipe"]), load_recipe(base.model_dump(mode="json")))
+        changed = changes(known["ranges"], ranges, "no range")
+        changed = changed or differences(load_recipe(known["recipe"]), load_recipe(base.model_dump(mode="json")))
         if changed:
             raise RecipeError(
                 f"{self.folder} is a sweep with other settings: {'; '.join(changed)}. Repeat its own settings to "
@@ -247,21 +244,21 @@ class Sweep:
     @property
     def trials(self) -> List[SweepTrial]:
         """The trials: first the finished ones, from the best to the worst."""
-        listed = [self._listed(one) for one in self._study.get_trials(deepcopy=False)]
+        listed = [self._listed(trial) for trial in self._study.get_trials(deepcopy=False)]
         sign = -1 if self.mode == "max" else 1
+        worst = math.inf
         return sorted(
-            listed, key=lambda one: (one.state != "finished", math.inf if one.value is None else sign * one.value)
+            listed, key=lambda one: (one.state != "finished", worst if one.value is None else sign * one.value)
         )
 
-    def _listed(self, one: Any) -> SweepTrial:
-        number = one.value if one.value is not None and math.isfinite(one.value) else None
+    def _listed(self, trial: Any) -> SweepTrial:
         return SweepTrial(
-            f"trial-{one.number:04}",
-            one.user_attrs.get("state", _STATES.get(one.state.name, one.state.name)),
-            number,
-            one.user_attrs.get("epoch"),
-            {key.key: one.params.get(key.key) for key in self._ranges},
-            one.user_attrs.get("reason", ""),
+            f"trial-{trial.number:04}",
+            trial.user_attrs.get("state", _STATES.get(trial.state.name, trial.state.name)),
+            trial.value if trial.value is not None and math.isfinite(trial.value) else None,
+            trial.user_attrs.get("epoch"),
+            {one.key: trial.params.get(one.key) for one in self._ranges},
+            trial.user_attrs.get("reason", ""),
         )
 
     def plot(self) -> Path:
@@ -269,9 +266,8 @@ class Sweep:
         from mxkit.plots.sweep_plot import plot_sweep
 
         path = self.folder / "sweep.png"
-        points = [(one.name, one.state, one.value, one.chosen) for one in self.trials]
         logarithmic = [one.key for one in self._ranges if one.log]
-        plot_sweep(points, column=self.column, mode=self.mode, logarithmic=logarithmic, path=path)
+        plot_sweep(self.trials, column=self.column, mode=self.mode, logarithmic=logarithmic, path=path)
         return path
 
 
