@@ -95,16 +95,16 @@ def _keys_of_format() -> Set[str]:
     classes = {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
     def keys(name: str, prefix: str) -> Set[str]:
-        found: Set[str] = set()
+        dotted: Set[str] = set()
         for field in classes[name]:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                inner = [one.id for one in ast.walk(field.annotation) if isinstance(one, ast.Name)]
+                types = [part.id for part in ast.walk(field.annotation) if isinstance(part, ast.Name)]
                 key = prefix + field.target.id
-                found.add(key)
-                if "List" not in inner and "Dict" not in inner:
-                    found.update(*(keys(one, f"{key}.") for one in inner if one in classes))
-                    found.update(f"{key}.name" for one in inner if one.endswith("Component"))
-        return found - {f"{prefix}model_config"}
+                dotted.add(key)
+                if "List" not in types and "Dict" not in types:
+                    dotted.update(*(keys(one, f"{key}.") for one in types if one in classes))
+                    dotted.update(f"{key}.name" for one in types if one.endswith("Component"))
+        return dotted - {f"{prefix}model_config"}
 
     return keys("Recipe", "")
 

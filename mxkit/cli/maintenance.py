@@ -78,7 +78,7 @@ def install(
 ) -> None:
     """Install the MXNet that fits this machine and Python; it shows the commands and asks before it runs them.
 
-    Exit code 2: there is something to run, but nobody to ask (use --yes), or no pip.
+    Exit code 2: there is a command to run, but no terminal to ask (use --yes), or no pip.
     """
     from mxkit.runtime.installing import describe, has_pip, kind_of, look, plan, run, verify
 

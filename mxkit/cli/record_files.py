@@ -86,20 +86,20 @@ def check_records(file: Path = _FILE, json: bool = JSON) -> None:
     from mxkit.export.record_checking import check
     from mxkit.export.terminal import shown, write_lines
 
-    found = check(file)
+    checked = check(file)
     if json:
-        print_json(found)
+        print_json(checked)
     else:
         lines = []
-        for damage in found.damages:
+        for damage in checked.damages:
             record = "" if damage.number is None else f"record {damage.number}"
             place = "" if damage.byte is None else f"byte {damage.byte}"
             keys = f"key {', '.join(damage.keys)}" if damage.keys else ""
             where = ", ".join(filter(None, (record, place, keys)))
             lines.append(shown(": ".join(filter(None, (where, damage.problem)))))
-        index = "no .idx file" if found.indexed is None else f"{found.indexed} entries in the .idx file"
-        lines.append(f"{shown(str(file))}: {found.records} records, {found.images} images decoded, {index}")
-        lines.append(f"{len(found.damages)} problems" if found.damages else "nothing is damaged")
+        index = "no .idx file" if checked.indexed is None else f"{checked.indexed} entries in the .idx file"
+        lines.append(f"{shown(str(file))}: {checked.records} records, {checked.images} images decoded, {index}")
+        lines.append(f"{len(checked.damages)} problems" if checked.damages else "nothing is damaged")
         write_lines(lines)
-    if found.damages:
+    if checked.damages:
         raise typer.Exit(1)

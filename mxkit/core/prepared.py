@@ -116,14 +116,14 @@ class BoundGraph:
         self.size = sum(array.size for array in own.values())
         self._copies = [PreparedCall("_copyto", [array], [array], {}) for array in own.values()]
         names, states = graph.list_arguments(), graph.list_auxiliary_states()
-        found = {name: gradients_of(parameters[name]) for name in names if name in parameters}
-        trained = {name: gradients for name, gradients in found.items() if gradients}
+        gradients = {name: gradients_of(parameters[name]) for name in names if name in parameters}
+        trained = {name: replicas for name, replicas in gradients.items() if replicas}
         written = [first_value(parameters[name]) for name in states]
         with environment(_NO_FUSION), switches(numpy):
             self.executor: Any = graph.bind(
                 first.ctx,
                 [own[name] if name in own else first_value(parameters[name]) for name in names],
-                {name: gradients[0] for name, gradients in trained.items()},
+                {name: replicas[0] for name, replicas in trained.items()},
                 {name: parameters[name].grad_req if name in trained else "null" for name in names},
                 written,
                 shared_exec=None if shared is None else shared.executor,

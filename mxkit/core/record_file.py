@@ -2,7 +2,7 @@
 
 The format, little-endian, as `im2rec` and `mx.recordio` write it:
 
-    record   one part, or several if the content holds the magic number, which then stands between them
+    record   one part, or several if the content holds the magic number, which the parts then leave out
     part     uint32 0xCED7230A, uint32 (kind in the upper 3 bits, length in the others), content, zeros up to a
              multiple of 4 bytes; kinds: 0 a whole record, 1 its first part, 2 a middle part, 3 its last part
     content  uint32 number of labels (0: only the next one), float32 label, uint64 id, uint64 upper half of the id,

@@ -1,4 +1,4 @@
-"""Variables of the environment: some that hold for a while, and one that forbids the network."""
+"""Environment variables: sets some for a while, and reads the one that forbids the network."""
 
 from contextlib import contextmanager
 import os

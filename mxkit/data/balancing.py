@@ -76,9 +76,9 @@ def occurrences(order: "np.ndarray") -> "np.ndarray":
     """
     by_number = order.argsort(kind="stable")
     ordered = order[by_number]
-    found = np.empty(len(order), np.int64)
-    found[by_number] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return found
+    counts = np.empty(len(order), np.int64)
+    counts[by_number] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return counts
 
 
 def _labels(labels: Any, name: str) -> "np.ndarray":

@@ -24,8 +24,8 @@ from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
 
-# Most elements that go to a server at once, 1 MB of float32. The first sums come back while the next gradients are
-# sent; an array of 20 MB would use the network in one direction at a time. On one machine it only costs copies.
+# Most elements in one message to a server, 1 MB of float32. The first sums come back while the next gradients are sent;
+# an array of 20 MB would use the network in one direction at a time. On one machine it only costs copies.
 PIECE = 2**18
 
 
@@ -57,7 +57,7 @@ class Group:
         rank: Rank of this worker.
         size: Number of workers.
         place: As the argument.
-        piece: Most elements that go to a server at once; the same on all workers.
+        piece: Most elements in one message to a server; the same on all workers.
         used: Whether this worker has called an operation of all workers.
         compressions: Number of calls of `compress`.
     """

@@ -185,7 +185,7 @@ def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
                 watch_link(connection)
                 return connection
             connection.close()
-        time.sleep(0.1)  # a refused connection returns at once
+        time.sleep(0.1)  # a refused connection returns immediately
     raise DistributedError(
         f"no process listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
         "machine reachable from here, and is the port the same for all?"

@@ -83,6 +83,6 @@ def decoded(body: bytes) -> Dict[str, Any]:
 
 
 def watch_link(connection: Any) -> None:
-    """Let the kernel close a connection whose other machine is lost, and send small messages at once."""
+    """Let the kernel close a connection whose other machine is lost, and send small messages immediately."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LINK * 1000))

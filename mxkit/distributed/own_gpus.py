@@ -1,4 +1,4 @@
-"""Gives each worker of a machine GPUs of its own."""
+"""Divides the GPUs of a machine among its workers."""
 
 from typing import List, Sequence
 

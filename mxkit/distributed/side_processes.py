@@ -1,6 +1,6 @@
 """The processes beside the workers, which mxkit starts as `python -m mxkit.distributed.side_processes`.
 
-The scheduler of MXNet's parameter servers runs in the coordinator's process. Each server runs in a process of its own.
+The scheduler of MXNet's parameter servers runs in the coordinator's process. Each server runs in a separate process.
 """
 
 import asyncio

@@ -23,10 +23,10 @@ _NEVER_ADD_INSIDE_NUMPY = (
 
 
 def adding(operator: Operator) -> Operator:
-    """An operator whose gradients add to those of parameters and other leaves (T143).
+    """Wrap an operator so that its gradients add to those of parameters and other leaves (T143).
 
-    It reads copies of them, and the gradient of a copy adds. Intermediate results need none: MXNet sums their
-    gradients by an operator.
+    It reads copies of the leaves, and the gradient of a copy adds. Intermediate results need no copy: MXNet adds their
+    gradients with an operator.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ def adding_products(dot: Operator) -> Operator:
 def adding_optimized(add: Callable[[Operator], Operator]) -> Callable[[Operator], Operator]:
     """As `adding` or `adding_in_graphs`, for `np.einsum(optimize=True)`; the gradient without it adds.
 
-    An index that stands twice in one operand, as in "ii->i", is summed without: the gradient writes the diagonal alone.
+    An operand with the same index twice, as in "ii->i", is not optimized: the gradient would write only the diagonal.
     """
 
     def wrapper(einsum: Operator) -> Operator:
@@ -81,7 +81,7 @@ def adding_in_graphs(operator: Operator) -> Operator:
 
 
 def copy_of_leaf(value: Any) -> Any:
-    """Copy an array that has a gradient of its own, like a parameter; the copy is recorded, other values stay."""
+    """Copy an array that has its own gradient, like a parameter, with a recorded copy; other values stay."""
     ndarray, numpy = mxnet_module("ndarray"), mxnet_module("numpy")
     if type(value) is ndarray.NDArray and value.grad is not None:
         return ndarray.identity(value)

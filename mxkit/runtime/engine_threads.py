@@ -268,7 +268,7 @@ def obstacle() -> str:
     if _loaded.setting not in ("", _MOST):
         return f"{_loaded.setting} decides. Unset it before Python starts, or set it to this number"
     if os.environ.get("DMLC_ROLE"):
-        return "a distributed job exchanges gradients in threads of its own. Set OMP_NUM_THREADS before Python starts"
+        return "a distributed job exchanges gradients in other threads. Set OMP_NUM_THREADS before Python starts"
     library = sys.modules["mxnet.base"]._LIB
     if import_module("mxnet.runtime").Features().is_enabled("CUDA"):
         return "this wheel computes on GPUs, and mxkit restarts the engine's workers on the CPU only"

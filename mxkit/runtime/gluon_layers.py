@@ -1,6 +1,6 @@
-"""Layers of Gluon's zoo that know only `mx.nd`: under `npx.set_np()` their operators compute on views.
+"""Layers of Gluon and its zoo that were written for `mx.nd`: under `npx.set_np()` their operators compute on views.
 
-MXNet calls layers with arrays of `mx.np` there, which operators of `mx.nd` refuse.
+There MXNet calls layers with arrays of `mx.np`, which operators of `mx.nd` refuse.
 """
 
 from types import ModuleType

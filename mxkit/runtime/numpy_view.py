@@ -55,7 +55,7 @@ class NumpyView(ModuleType):
         for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
             self.__dict__[name] = getattr(numpy, name, None)
         self.__dict__["_numpy"] = numpy
-        # MXNet reads NumPy's classes often and nobody replaces them, so the view stores them.
+        # MXNet reads NumPy's classes often and no tool replaces them, so the view stores them.
         self.__dict__.update({name: value for name, value in vars(numpy).items() if isinstance(value, type)})
         self.__dict__.update(_old_names(numpy))
         # An attribute of the instance, as for any module: a method of the class takes four times as long.

@@ -1,8 +1,8 @@
 """AMX, the registers of some processors for bfloat16 and int8.
 
-oneDNN 2.4 uses them only with `DNNL_MAX_CPU_ISA=AVX512_CORE_AMX` in the environment. It does not ask Linux: the
-process then ends with an illegal instruction (T222). mxkit asks. It does not set the variable, which programs that
-MXNet's process starts would inherit.
+oneDNN 2.4 uses them only with `DNNL_MAX_CPU_ISA=AVX512_CORE_AMX` in the environment, and does not request them from
+Linux: the process then ends with an illegal instruction (T222). mxkit requests them. It does not set the variable,
+because child processes would inherit it.
 """
 
 import ctypes
@@ -24,19 +24,19 @@ def has_tiles(root: Path = ROOT) -> bool:
 
 
 def ask_linux() -> bool:
-    """Ask Linux for the registers, for this process and its threads; False before Linux 5.16."""
+    """Request the registers from Linux, for this process and its threads; False before Linux 5.16."""
     return bool(ctypes.CDLL(None).syscall(*_REQUEST) == 0)
 
 
 def prepare_tiles(
     environment: MutableMapping[str, str], root: Path = ROOT, ask: Callable[[], bool] = ask_linux
 ) -> None:
-    """Ask for AMX if the environment wants it, before MXNet's library is used.
+    """Request AMX if the environment asks for it, before MXNet's library is used.
 
     Args:
         environment: Environment variables.
-        root: Of the file system.
-        ask: The question to Linux.
+        root: Root of the file system.
+        ask: The function that requests AMX.
 
     Warns:
         TrapWarning: Linux refuses.

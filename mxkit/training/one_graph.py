@@ -60,21 +60,21 @@ class _Kind(NamedTuple):
 class OneGraph:
     """The graph of a hybridized net, extended by the loss and the sums of metrics, and bound to the parameters.
 
-    Each call of an operator or a graph, and autograd's work, cost 15 to 300 us, which is most of a small net's update.
-    The graph gives the same bits as separate calls of the net, the loss and the metrics. Only a batch with the shapes
-    and types of an earlier batch is computed in it: the earlier one was computed by separate calls, with all checks,
-    and the net's own graph must be unchanged since then. Net and loss are not changed, and get no parent.
+    Each call of an operator or a graph, and autograd's work, costs 15 to 300 us, which is most of a small net's update.
+    The graph gives the same bits as separate calls of the net, the loss and the metrics. It computes only batches with
+    the shapes and types of an earlier batch: separate calls computed that one, with all checks, and the net's own graph
+    must be unchanged since then. Net and loss do not change, and get no parent.
 
     Args:
-        net: The graph is used if the net is hybridized and its call does nothing outside of its graph.
+        net: The graph is used if the net is hybridized and its call does nothing outside its graph.
         batch_loss: The same holds for its loss; a loss by name need not be hybridized.
         parameters: The Trainer's parameters.
-        metrics: Metrics with a `total_of` are summed in the graph.
+        metrics: The graph sums metrics with a `total_of`.
         devices: The graph is used on one CPU: fused kernels of a GPU may round differently in another graph.
 
     Attributes:
-        devices: The same.
-        metrics: The same.
+        devices: As the argument.
+        metrics: As the argument.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class OneGraph:
 
     @property
     def likely(self) -> bool:
-        """Whether it will compute most batches, as far as this is known before the first one."""
+        """Whether the graph will compute most batches, as far as this is known before the first batch."""
         return bool(self._possible and is_hybridized(self._net) and (self._loss_by_name or is_hybridized(self._loss)))
 
     def compute(self, shards: Shards) -> List[Computed]:
@@ -114,9 +114,9 @@ class OneGraph:
         self._check_gradients()
         kind = _kind_of(shards[0]) if self._possible else None
         if kind is not None:
-            found = self._in_graph(shards[0], kind)
-            if found is not None:
-                return [found]
+            in_graph = self._in_graph(shards[0], kind)
+            if in_graph is not None:
+                return [in_graph]
         with autograd.record():
             computed = [Computed(*self._forward(self._net, one.unpacked().inputs, one.labels)) for one in shards]
         if kind is not None:
@@ -124,9 +124,9 @@ class OneGraph:
         return computed
 
     def _check_gradients(self) -> None:
-        """Drop graphs of the net that write to old gradients: parameters got new ones since the last call (T109).
+        """Drop graphs of the net that write to old gradients, if parameters have new ones since the last call (T109).
 
-        A callback froze a layer, for example, or the net was moved between two epochs.
+        For example, a callback froze a layer, or the net was moved between two epochs.
         """
         if self._gradients.moved():
             drop_static_graphs(self._net)
@@ -150,17 +150,17 @@ class OneGraph:
         self._sources = sources
         if kind not in self._steps:
             return None
-        found = self._kinds.get(kind)
-        if found is not None and found.bound is not None and not found.bound.is_current():
-            self._kinds, found = {}, None
-        if found is None:
-            found = self._kinds[kind] = self._bind(shard, kind)
-        if found.bound is None:
+        known = self._kinds.get(kind)
+        if known is not None and known.bound is not None and not known.bound.is_current():
+            self._kinds, known = {}, None
+        if known is None:
+            known = self._kinds[kind] = self._bind(shard, kind)
+        if known.bound is None:
             return None
-        numbers, *read = found.bound.forward(_arrays(shard))
-        losses, *totals = parts_of(numbers, found.sizes)
+        numbers, *read = known.bound.forward(_arrays(shard))
+        losses, *totals = parts_of(numbers, known.sizes)
         output = of_kind(read[0], shard.numpy) if read else None
-        return Computed(output, losses, list(zip(totals, found.counts)), found.bound.backward)
+        return Computed(output, losses, list(zip(totals, known.counts)), known.bound.backward)
 
     def _bind(self, shard: Shard, kind: Any) -> _Kind:
         """Make the graph for batches like this one, if this is possible."""
@@ -208,7 +208,7 @@ class OneGraph:
 
 
 def _kind_of(shard: Shard) -> Any:
-    """What decides a batch's graph: shapes, types, and the scales of packed images, which are constants in it."""
+    """Facts that decide a batch's graph: shapes, types, and the scales of packed images, which are its constants."""
     return tuple(
         [(array.shape, array.dtype, array.scale if type(array) is Packed else type(array)) for array in shard.inputs]
         + [(array.shape, array.dtype, type(array)) for array in shard.labels]

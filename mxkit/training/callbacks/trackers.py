@@ -165,15 +165,15 @@ class MLflowLog(_Tracker):
             client.log_batch(run, params=parameters[start : start + _PARAMETERS])
 
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is None:
+        known = self._client.get_experiment_by_name(self.experiment)
+        if known is None:
             try:
                 return str(self._client.create_experiment(self.experiment))
             except require("mlflow.exceptions", "mlflow").MlflowException:
-                found = self._client.get_experiment_by_name(self.experiment)  # another process may have just made it
-                if found is None:
+                known = self._client.get_experiment_by_name(self.experiment)  # another process may have just made it
+                if known is None:
                     raise
-        return str(found.experiment_id)
+        return str(known.experiment_id)
 
     def write(self, rows: List[Numbers], *, of_updates: bool) -> None:
         metric, now = require("mlflow.entities", "mlflow").Metric, int(time.time() * 1000)
