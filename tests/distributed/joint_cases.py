@@ -47,6 +47,12 @@ def mlp(**arguments):
     return mxkit.models.mlp(3, hidden=[8], **arguments)
 
 
+def net_of(*layers):
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
+
+
 def made(net, devices=None):
     mxkit.seed_all(7)
     mxkit.initialize(net, devices=devices or mx.cpu())
@@ -73,8 +79,9 @@ def fitted(net=None, train=None, valid=None, keep=(), **arguments):
 @case
 def convolutions():
     """Enough channels that oneDNN keeps gradients in an order of its own."""
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(32, 3, in_channels=16, padding=1), nn.Conv2D(32, 3, in_channels=32), nn.Dense(3, in_units=1152))
+    net = net_of(
+        nn.Conv2D(32, 3, in_channels=16, padding=1), nn.Conv2D(32, 3, in_channels=32), nn.Dense(3, in_units=1152)
+    )
     random = np.random.RandomState(1)
     x, y = random.randn(24, 16, 8, 8).astype("float32"), np.arange(24) % 3
     return fitted(made(net), mxkit.data.ArrayLoader(x, y, batch(4)), trainer=("sgd", {"learning_rate": 0.01}))
@@ -112,8 +119,7 @@ def shared_parameters():
     """One layer twice, and another with the same parameters; a Trainer as Gluon makes it."""
     first = nn.Dense(6, in_units=6)
     norm = nn.BatchNorm(in_channels=6, use_global_stats=True)
-    net = nn.HybridSequential()
-    net.add(first, norm, first, norm, nn.Dense(6, in_units=6, params=first.params), nn.Dense(3, in_units=6))
+    net = net_of(first, norm, first, norm, nn.Dense(6, in_units=6, params=first.params), nn.Dense(3, in_units=6))
     made(net)
     norm.running_mean.set_data(mx.nd.ones(6) * 0.25)
     return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}))
@@ -125,9 +131,8 @@ def rising(warmup):
 
 @case
 def batch_norm():
-    net = nn.HybridSequential()
     # a bias before BatchNorm has no gradient but noise, which adam makes as large as any other
-    net.add(nn.Dense(8, use_bias=False), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    net = net_of(nn.Dense(8, use_bias=False), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
     made(net, [mx.cpu(i) for i in range(WORKERS // size())])
     net.hybridize()
     return fitted(net, loader(64), trainer="adam")
@@ -136,8 +141,7 @@ def batch_norm():
 @case
 def statistics_of_batch_norm():
     """After one update the mean of the shares' means is that of the batch."""
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=6), nn.Dense(3))
+    net = net_of(nn.BatchNorm(in_channels=6), nn.Dense(3))
     result = fitted(made(net), loader(16 * WORKERS), epochs=1, limit_batches=1)
     return {"parameters": {"mean": result["parameters"]["0.running_mean"]}, "rows": []}
 
@@ -162,8 +166,7 @@ def half_precision():
 def numpy_net():
     mx.npx.set_np()
     try:
-        net = nn.HybridSequential()
-        net.add(nn.Dense(8, activation="tanh"), nn.Dense(3))
+        net = net_of(nn.Dense(8, activation="tanh"), nn.Dense(3))
         made(net).hybridize()
         return fitted(net, trainer="adam", accumulate=2, metrics=["accuracy"], valid=loader(30))
     finally:
@@ -214,13 +217,6 @@ def metrics_of_numbers():
     train = mxkit.data.ArrayLoader(x, y, batch(8))
     net = made(mxkit.models.mlp(1, hidden=[4]))
     return fitted(net, train, loss="l2", metrics=["mae", "mse", "rmse", "r2", "pearsonr"], valid=train)
-
-
-@case
-def deferred_shapes():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4), nn.Dense(3))
-    return fitted(made(net))
 
 
 @case
@@ -396,6 +392,7 @@ CASES.update(
     one_batch=lambda: fitted(train=loader(5, 50), epochs=3),
     no_deferred_shapes_without_a_sample=lambda: fitted(made(mlp()), loader(1), epochs=1, valid=data(300)),
     drop_last=lambda: fitted(train=loader(drop_last=True)),
+    deferred_shapes=lambda: fitted(made(net_of(nn.Dense(4), nn.Dense(3)))),
     schedule=lambda: fitted(callbacks=rising("3 updates"), epochs=3),
     schedule_of_batches_in_turn=lambda: fitted(
         train=batches(), callbacks=rising("1 epoch"), epochs=3, accumulate=turns()

@@ -4,7 +4,7 @@ from pathlib import Path
 import sys
 import warnings
 
-from joint_cases import batches, data, fitted, loader, made, mlp
+from joint_cases import batches, data, fitted, loader, made, mlp, net_of
 from joint_runs import write
 import mxkit
 from mxkit.training import callbacks as hooks
@@ -45,36 +45,23 @@ def other_order():
     return fitted(train=shuffled)
 
 
-@case
-def other_rate():
-    def change(state, update):
-        state.trainer.set_learning_rate(0.1 + rank())
-
-    return fitted(callbacks=[hooks.LambdaCallback(on_update=change)])
+def calling(**functions):
+    return fitted(callbacks=[hooks.LambdaCallback(**functions)])
 
 
-@case
-def frozen_on_one():
-    def freeze(state, update):
-        if rank():
-            state.trainer._params[0].grad_req = "null"
-
-    return fitted(callbacks=[hooks.LambdaCallback(on_update=freeze)])
+def freeze_on_one(state, update):
+    if rank():
+        state.trainer._params[0].grad_req = "null"
 
 
-@case
-def changed_on_one():
-    def change(state, row):
-        if rank():
-            state.trainer._params[0].set_data(state.trainer._params[0].data() + 1)
-
-    return fitted(callbacks=[hooks.LambdaCallback(on_epoch=change)])
+def change_on_one(state, row):
+    if rank():
+        state.trainer._params[0].set_data(state.trainer._params[0].data() + 1)
 
 
 @case
 def sparse_gradients():
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(5, 3, sparse_grad=True), nn.Dense(3))
+    net = net_of(nn.Embedding(5, 3, sparse_grad=True), nn.Dense(3))
     train = mxkit.data.ArrayLoader(np.arange(20) % 5, np.arange(20) % 3, 4)
     return fitted(made(net), train)
 
@@ -118,7 +105,7 @@ def stop_by_one():
         if rank() and update.step == 3:
             state.stop("enough")
 
-    result = fitted(callbacks=[hooks.LambdaCallback(on_update=stop)])
+    result = calling(on_update=stop)
     return {"updates": [row["updates"] for row in result["rows"]], "stopped": result["stopped"]}
 
 
@@ -128,7 +115,7 @@ def stop_before_the_first_update():
         if rank():
             state.stop("nothing to do")
 
-    return {"rows": len(fitted(callbacks=[hooks.LambdaCallback(on_fit_begin=stop)])["rows"])}
+    return {"rows": len(calling(on_fit_begin=stop)["rows"])}
 
 
 @case
@@ -179,8 +166,7 @@ def alone():
     mxkit.extract(net, ["1"], x)
     find_learning_rate(net, loader(), loss="softmax_ce", trainer="sgd", updates=12)
     mxkit.profiling.profile(net, loader(400), loss="softmax_ce", trainer="sgd", updates=5)
-    with_norm = nn.HybridSequential()
-    with_norm.add(nn.BatchNorm(in_channels=6), nn.Dense(3))
+    with_norm = net_of(nn.BatchNorm(in_channels=6), nn.Dense(3))
     return {"recalibrated": mxkit.training.recalibrate_batch_norm(made(with_norm), loader())}
 
 
@@ -198,6 +184,9 @@ CASES.update(
     other_seed=lambda: fitted(seed=rank()),
     other_length=lambda: fitted(epochs=2 + rank()),
     other_metrics=lambda: fitted(metrics=["accuracy", "mcc"][rank() :]),
+    other_rate=lambda: calling(on_update=lambda state, _: state.trainer.set_learning_rate(0.1 + rank())),
+    frozen_on_one=lambda: calling(on_update=freeze_on_one),
+    changed_on_one=lambda: calling(on_epoch=change_on_one),
     other_callbacks=lambda: fitted(callbacks=[hooks.EMA()] * rank()),
     metric_without_a_sum=lambda: fitted(metrics=[mx.metric.F1(name="theirs", average="micro")]),
     trainer_of_gluons_own_path=lambda: with_trainer(kvstore="dist_sync"),

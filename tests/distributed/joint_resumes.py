@@ -6,7 +6,7 @@ import signal
 import sys
 import warnings
 
-from joint_cases import data, fitted, made
+from joint_cases import data, fitted, made, net_of
 from joint_runs import write
 import mxkit
 import mxnet as mx
@@ -64,8 +64,7 @@ def odd_batches():
 
 def dropout(**arguments):
     """Random numbers are drawn: it is resumed after an update of the epoch that 16 divides."""
-    net = nn.HybridSequential()
-    net.add(nn.Dense(8, activation="relu"), nn.Dropout(0.5), nn.Dense(3))
+    net = net_of(nn.Dense(8, activation="relu"), nn.Dropout(0.5), nn.Dense(3))
     train = mxkit.data.ArrayLoader(*data(200), 4, shuffle=True, seed=3)
     return fitted(made(net), train, epochs=2, metrics=METRICS, trainer="adam", seed=5, **arguments)
 

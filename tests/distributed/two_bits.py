@@ -4,7 +4,7 @@ from pathlib import Path
 import sys
 import warnings
 
-from joint_cases import data, fitted, made, mlp
+from joint_cases import data, fitted, made, mlp, net_of
 from joint_runs import write
 import mxkit
 from mxkit.distributed.group import current
@@ -39,16 +39,14 @@ def error(**arguments):
 
 
 def statistics():
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=6), nn.Dense(3))
+    net = net_of(nn.BatchNorm(in_channels=6), nn.Dense(3))
     result = trained(made(net), epochs=1, limit_batches=1, valid=None)
     return result["parameters"]["0.running_mean"]
 
 
 def twins():
     """The first two layers have parameters of the same shapes."""
-    net = nn.HybridSequential()
-    net.add(nn.Dense(6, in_units=6), nn.Dense(6, in_units=6), nn.Dense(3, in_units=6))
+    net = net_of(nn.Dense(6, in_units=6), nn.Dense(6, in_units=6), nn.Dense(3, in_units=6))
     made(net)
     mxkit.freeze(net, "1.*")
     return net

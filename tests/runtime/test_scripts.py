@@ -23,6 +23,11 @@ from sharing import long
 
 PACKAGES = Path(mxkit.__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "scripts"
+LONG = [
+    "actor_critic", "bucketing", "csv_iter", "custom_operator", "deploy", "detection", "estimator", "forked_loader",
+    "gan", "kvstore_by_hand", "lstm_crf", "mixed_precision", "module_callbacks", "numpy_mode", "own_parts", "records",
+    "rnn_cells", "sparse_linear", "vae",
+]  # fmt: skip
 HAS_OLD_NAMES = release(np.__version__) < (1, 20)
 
 
@@ -61,31 +66,8 @@ def environment(tmp_path_factory):
         ["command_line.py", "--hybridize", "--epochs=2", "folder"],
         ["spawn_workers.py"],
         ["-m", "captions.train"],
-        *(
-            long([f"{name}.py", *rest])
-            for name, *rest in (
-                ("actor_critic",),
-                ("bucketing",),
-                ("csv_iter",),
-                ("custom_operator",),
-                ("deploy",),
-                ("detection",),
-                ("estimator",),
-                ("forked_loader",),
-                ("gan",),
-                ("kvstore_by_hand",),
-                ("lstm_crf",),
-                ("mixed_precision",),
-                ("module_callbacks",),
-                ("numpy_mode",),
-                ("own_parts",),
-                ("records",),
-                ("rnn_cells",),
-                ("run_notebook", "notebook.ipynb"),
-                ("sparse_linear",),
-                ("vae",),
-            )
-        ),
+        long(["run_notebook.py", "notebook.ipynb"]),
+        *(long([f"{name}.py"]) for name in LONG),
     ],
     ids=lambda arguments: arguments[-1] if arguments[0] == "-m" else arguments[0],
 )
