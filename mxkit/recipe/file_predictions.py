@@ -2,7 +2,7 @@
 
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.array_kind import call, legacy
@@ -40,18 +40,16 @@ class FilePrediction(NamedTuple):
     error: str = ""
 
 
-class _File(NamedTuple):
-    path: str
-    pixels: Any = None
-    error: str = ""
+# A file without its answer, and its pixels; None if it cannot be read.
+_Read = Tuple[FilePrediction, Any]
 
 
 class _Batch(NamedTuple):
     """Files in their order, an NDArray with the pixels of the readable ones, and the net's outputs for each device."""
 
-    files: List[_File]
+    files: List[FilePrediction]
     x: Any
-    outputs: List[Any]
+    outputs: Sequence[Any] = ()
 
 
 def predict_files(
@@ -101,18 +99,18 @@ def predict_files(
     return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
 
 
-def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size: int) -> Iterator[_File]:
+def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size: int) -> Iterator[_Read]:
     """Read the files in threads, at most two batches or two groups per thread ahead."""
 
-    def read(number: int, unwanted: Callable[[], bool]) -> List[_File]:
-        group = []
+    def read(number: int, unwanted: Callable[[], bool]) -> List[_Read]:
+        group: List[_Read] = []
         for path in paths[number * _GROUP : (number + 1) * _GROUP]:
             if unwanted():
                 break
             try:
-                group.append(_File(path, reader(path)))
+                group.append((FilePrediction(path, {}), reader(path)))
             except DataError as error:
-                group.append(_File(path, error=str(error)))
+                group.append((FilePrediction(path, {}, str(error)), None))
         return group
 
     ahead = max(2 * threads, 2 * size // _GROUP)
@@ -120,19 +118,19 @@ def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size
         yield from group
 
 
-def _batches(read: Iterator[_File], size: int) -> Iterator[_Batch]:
+def _batches(read: Iterator[_Read], size: int) -> Iterator[_Batch]:
     """Collect images of one shape; without a crop in `data.eval_augment`, another shape begins a batch."""
-    files: List[_File] = []
+    files: List[FilePrediction] = []
     pixels: List[np.ndarray] = []
-    for one in read:
-        if pixels and (len(pixels) == size or (one.pixels is not None and one.pixels.shape != pixels[0].shape)):
-            yield _Batch(files, _stacked(pixels), [])
+    for file, image in read:
+        if pixels and (len(pixels) == size or (image is not None and image.shape != pixels[0].shape)):
+            yield _Batch(files, _stacked(pixels))
             files, pixels = [], []
-        files.append(one._replace(pixels=None))
-        if one.pixels is not None:
-            pixels.append(one.pixels)
+        files.append(file)
+        if image is not None:
+            pixels.append(image)
     if files:
-        yield _Batch(files, _stacked(pixels), [])
+        yield _Batch(files, _stacked(pixels))
 
 
 def _stacked(pixels: Sequence["np.ndarray"]) -> Any:
@@ -167,4 +165,4 @@ def _predictions(
         before = None if batch is None else begin(batch)
         answers = iter(meaning(scores[0] if len(scores) == 1 else tuple(scores)) if scores else ())
         for file in () if done is None else done.files:
-            yield FilePrediction(file.path, {} if file.error else next(answers), file.error)
+            yield file if file.error else file._replace(answer=next(answers))
