@@ -95,8 +95,6 @@ def test_wrong_runs_and_folders_touch_no_file(trained, tmp_path):
     code, _, err = command("predict", trained, tmp_path / "empty", "--csv", table)
     assert (code, "this folder has no image" in err) == (1, True)
     assert table.read_text() == "kept"
-    code, _, err = command("predict", trained, tmp_path / "a.png", "--csv", tmp_path / "none" / "a.csv")
-    assert (code, "in a folder that" in err) == (2, True)
 
 
 def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_path):
