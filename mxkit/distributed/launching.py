@@ -270,8 +270,7 @@ def _on_terminal() -> bool:
 def _how(status: int) -> str:
     number = -status if status < 0 else status - 128
     with suppress(ValueError):
-        if number > 0:
-            return f"was ended by {signal.Signals(number).name}"
+        return f"was ended by {signal.Signals(number).name}"
     if status == STATUS:
         return "has ended because another process is lost or silent: see above"
     return f"failed with exit status {status}"

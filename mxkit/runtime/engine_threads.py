@@ -79,7 +79,8 @@ def choose(processors: Processors, environment: Mapping[str, str]) -> Choice:
     >>> choose(Processors(64, 64, None), {"OMP_NUM_THREADS": "8"})
     Choice(taken=8, alone=8, setting='OMP_NUM_THREADS')
     """
-    wrong = next((name for name in (_OPENMP, _MOST) if not _is_number(environment.get(name) or "0")), "")
+    number = re.compile(r"\s*[+-]?\d+\s*")
+    wrong = next((name for name in (_OPENMP, _MOST) if not number.fullmatch(environment.get(name) or "0")), "")
     if wrong:
         return Choice(None, None, wrong)
     alone = _alone(processors, environment)
@@ -87,10 +88,6 @@ def choose(processors: Processors, environment: Mapping[str, str]) -> Choice:
     if setting:
         return Choice(alone, alone, setting)
     return Choice(max(1, processors.threads // (local_workers(environment) or 1)), alone)
-
-
-def _is_number(value: str) -> bool:
-    return re.fullmatch(r"\s*[+-]?\d+\s*", value) is not None
 
 
 def _alone(processors: Processors, environment: Mapping[str, str]) -> int:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 import sys
 from types import ModuleType
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.wheels import spec_by_other_finders
@@ -45,19 +45,14 @@ class LendingFinder:
         spec = spec_by_other_finders(fullname, path, target)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            # only this loader, which was made for this import, changes: NumPy keeps a loader of Python
-            loader.exec_module = _lending_after(loader, self._libraries)
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                lend(module, self._libraries)
+
+            loader.exec_module = exec_module  # on this import's loader only: NumPy keeps a loader of Python
         return spec
-
-
-def _lending_after(loader: Any, libraries: Tuple[str, ...]) -> Callable[[ModuleType], None]:
-    run = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        lend(module, libraries)
-
-    return exec_module
 
 
 def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
