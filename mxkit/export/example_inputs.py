@@ -116,7 +116,7 @@ def _tables(graph: Any) -> Dict[str, int]:
     nodes = json.loads(graph.symbol.tojson())["nodes"]
     rows = {}
     for node in nodes:
-        if node["op"] in ("Embedding", "_npx_embedding"):
+        if node["op"] == "Embedding":
             rows[nodes[node["inputs"][0][0]]["name"]] = int(node["attrs"]["input_dim"])
         elif node["op"].startswith("Sequence") and len(node["inputs"]) > 1:
             rows[nodes[node["inputs"][1][0]]["name"]] = 2

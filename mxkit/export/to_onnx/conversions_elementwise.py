@@ -6,11 +6,11 @@ from typing import Any, Iterable, Iterator
 from mxkit.export.to_onnx.onnx_writer import Operator, Tensor, Unsupported, Writer, converts, like
 import numpy as np
 
-_SAME = "abs sqrt exp log floor ceil sin cos tan sinh cosh tanh erf sigmoid relu sign reciprocal softsign"
+_PLAIN = "sqrt exp log floor ceil sin cos tan sinh cosh tanh sign reciprocal"
+_OLDER = "abs erf sigmoid relu softsign"
 _UNARY = {
-    **{name: name.capitalize() for name in _SAME.split()},
+    **{name: name.capitalize() for name in f"{_PLAIN} {_OLDER}".split()},
     **{f"arc{name}": f"A{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-    **dict.fromkeys(("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy"), "Identity"),
     "absolute": "Abs",
     "negative": "Neg",
 }
@@ -22,8 +22,6 @@ _BINARY = {
     "maximum": "Max",
     "minimum": "Min",
     "power": "Pow",
-    "mod": "Mod",
-    "hypot": "Sqrt",
 }
 _COMPARED = {
     "equal": "Equal",
@@ -34,45 +32,49 @@ _COMPARED = {
     **dict.fromkeys(("less_equal", "lesser_equal"), "LessOrEqual"),
 }
 _LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
-_PREFIXES = ("elemwise_", "broadcast_", "_npi_", "_npx_", "_grad_", "_")
+_COMPARISONS = "equal not_equal greater greater_equal lesser lesser_equal"
 
 
-def _name(kind: str) -> str:
+def _named(pattern: str, names: Iterable[str]) -> Iterator[str]:
+    """List names of MXNet's operators."""
+    return (pattern.format(name) for name in (names.split() if isinstance(names, str) else names))
+
+
+def _base(kind: str) -> str:
     """Return what an operator computes: its name without the prefix and without "_scalar"."""
-    prefix = next((prefix for prefix in _PREFIXES if kind.startswith(prefix)), "")
+    prefixes = ("elemwise_", "broadcast_", "_npi_", "_npx_", "_grad_", "_")
+    prefix = next((prefix for prefix in prefixes if kind.startswith(prefix)), "")
     return kind[len(prefix) :].replace("_scalar", "")
 
 
-def _arrays(names: Iterable[str]) -> Iterator[str]:
-    """List MXNet's operators of two arrays: by element, with broadcasting, and of mx.np."""
-    return (f"{prefix}{name}" for name in names for prefix in _PREFIXES)
-
-
-def _scalars(names: Iterable[str]) -> Iterator[str]:
-    """List MXNet's operators of an array and a number; "r" stands for the number as the first operand."""
-    return (f"{prefix}{name}_scalar" for name in names for prefix in ("_", "_npi_", "_r", "_npi_r"))
-
-
-@converts(*_UNARY, *(f"_npi_{name}" for name in _UNARY), "_npx_relu", "_npx_sigmoid")
+@converts(*(name for name in _UNARY if name != "absolute"), "_npx_relu", "_npx_sigmoid")
+@converts(*_named("_npi_{}", [name for name in _UNARY if name not in _OLDER.split()]))
 def unary(operator: Operator, writer: Writer) -> str:
-    kind = _UNARY.get(operator.kind) or _UNARY[_name(operator.kind)]
-    return writer.op(kind, _cast(operator.inputs[0], operator, writer))
+    return writer.op(_UNARY[_base(operator.kind)], _cast(operator.inputs[0], operator, writer))
 
 
-@converts(*_arrays(_BINARY))
+@converts("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy")
+def identity(operator: Operator, writer: Writer) -> str:
+    return writer.op("Identity", operator.inputs[0])
+
+
+@converts(*_named("elemwise_{}", "add sub mul div"), *_named("_{}", "mod power maximum minimum hypot"), "_grad_add")
+@converts(*_named("broadcast_{}", "add sub mul div mod power maximum minimum hypot"))
+@converts(*_named("_npi_{}", "add subtract multiply true_divide mod power hypot"))
 def binary(operator: Operator, writer: Writer) -> str:
     first, second = (_cast(tensor, operator, writer) for tensor in operator.inputs)
-    return _arithmetic(_name(operator.kind), first, second, operator, writer)
+    return _arithmetic(_base(operator.kind), first, second, operator, writer)
 
 
-@converts(*_scalars(_BINARY))
+@converts(*_named("_{}_scalar", "plus minus rminus mul div rdiv mod rmod power rpower maximum minimum hypot"))
+@converts(*_named("_npi_{}_scalar", "add subtract rsubtract multiply true_divide rtrue_divide mod rmod power rpower"))
 def binary_scalar(operator: Operator, writer: Writer) -> str:
-    name = _name(operator.kind)
+    kind = _base(operator.kind)
     first: Any = _cast(operator.inputs[0], operator, writer)
     second: Any = like(operator.outputs[0], operator.real("scalar", 1))
-    if name not in _BINARY:  # "rminus"
-        name, first, second = name[1:], second, first
-    return _arithmetic(name, first, second, operator, writer)
+    if kind not in (*_BINARY, "mod", "hypot"):  # "rminus"
+        kind, first, second = kind[1:], second, first
+    return _arithmetic(kind, first, second, operator, writer)
 
 
 def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: Writer) -> str:
@@ -93,9 +95,11 @@ def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: 
     return writer.op("Where", by_zero, zero, rest)
 
 
-@converts(*_arrays(_COMPARED), *_scalars(_COMPARED))
+@converts(*_named("broadcast_{}", _COMPARISONS), *_named("_{}", _COMPARISONS), *_named("_{}_scalar", _COMPARISONS))
+@converts(*_named("_npi_{}", _COMPARISONS.replace("lesser", "less")))
+@converts(*_named("_npi_{}_scalar", _COMPARISONS.replace("lesser", "less")))
 def comparison(operator: Operator, writer: Writer) -> str:
-    kind = _name(operator.kind)
+    kind = _base(operator.kind)
     first: Any = operator.inputs[0]
     if operator.kind.endswith("_scalar"):
         number = operator.real("scalar", 0)
@@ -111,12 +115,12 @@ def comparison(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op("Not", made) if kind == "not_equal" else made, operator.outputs[0].dtype)
 
 
-@converts(*_arrays(_LOGICAL), *_scalars(_LOGICAL))
+@converts(*_named("broadcast_{}", _LOGICAL), *_named("_{}", _LOGICAL), *_named("_{}_scalar", _LOGICAL))
 def logical(operator: Operator, writer: Writer) -> str:
     first = writer.cast(operator.inputs[0], np.bool_)
     scalar = operator.kind.endswith("_scalar")
     second = np.bool_(operator.real("scalar", 0)) if scalar else writer.cast(operator.inputs[1], np.bool_)
-    return writer.cast(writer.op(_LOGICAL[_name(operator.kind)], first, second), operator.outputs[0].dtype)
+    return writer.cast(writer.op(_LOGICAL[_base(operator.kind)], first, second), operator.outputs[0].dtype)
 
 
 @converts("logical_not", "_npi_logical_not")
@@ -153,7 +157,7 @@ def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
 )
 def logarithm(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    kind = _name(operator.kind)
+    kind = _base(operator.kind)
     if kind == "log1p":
         return writer.op("Log", writer.op("Add", data, like(data, 1)))
     if kind == "expm1":
@@ -167,7 +171,7 @@ def logarithm(operator: Operator, writer: Writer) -> str:
 def rounding(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     half = like(data, 0.5)
-    kind = _name(operator.kind)
+    kind = _base(operator.kind)
     if kind == "rint":  # MXNet rounds a half down
         return writer.op("Ceil", writer.op("Sub", data, half))
     size = writer.op("Abs", data)

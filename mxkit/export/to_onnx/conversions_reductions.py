@@ -11,7 +11,7 @@ _REDUCED = {
 }
 
 
-@converts(*_REDUCED, *(f"_np_{kind}" for kind in _REDUCED), "_npi_mean")
+@converts(*_REDUCED, "_np_sum", "_np_max", "_np_min", "_np_prod", "_npi_mean")
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output = operator.inputs[0], operator.outputs[0]
     kind = operator.kind.replace("_npi_", "").replace("_np_", "")

@@ -23,8 +23,6 @@ from mxkit.export.to_torch.node import Layer
 from mxkit.export.to_torch.refusals import Problem
 from mxnet import gluon
 
-_RECURRENT = ("RNN", "_npx_rnn")
-
 
 class Line(NamedTuple):
     """One assignment.
@@ -173,17 +171,13 @@ class Renderer:
         """An operator of the block itself: as a layer, if the block is a graph of operators and no code."""
         used = [entry for entry in operator.inputs if entry in self.program.parameters]
         used += [entry for entry in operator.inputs if entry.node in self.fixed]
-        alone = used and not any(
-            entry in other.inputs for entry in used for other in self.scope.operators() if other is not operator
-        )
-        if alone and (isinstance(self.module.block, gluon.SymbolBlock) or not self._has_expression(operator)):
+        others = [other for other in self.scope.operators() if other is not operator]
+        alone = not any(entry in other.inputs for entry in used for other in others)
+        of_symbol = used and isinstance(self.module.block, gluon.SymbolBlock)
+        if alone and (of_symbol or not self._has_expression(operator)):
             layer = layer_of(self.program, operator)
             if layer is not None:
                 return self._as_layer(operator, layer, self._common_name(operator, used))
-        if not used and not self._has_expression(operator):
-            layer = layer_of(self.program, operator)
-            if layer is not None:
-                return self._as_layer(operator, layer, operator.operator.lower())
         return self._plain(operator)
 
     def _as_layer(self, operator: Operator, layer: Layer, name: str) -> _Action:
@@ -241,7 +235,7 @@ class Renderer:
             for entry in operator.inputs
         ]
         y, *rest = operator.outputs
-        if operator.operator in _RECURRENT:
+        if operator.operator == "RNN":
             states = [text for text in inputs[2:] if text]  # zeros are torch's default
             given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
             return f"{action.access}({inputs[0]}{given})", [y, rest if len(rest) == 2 else rest[0] if rest else None]
@@ -251,7 +245,7 @@ class Renderer:
 
     def _expression(self, operator: Operator) -> str:
         # a recurrent layer that is no module is refused; its weights have no names
-        known = operator.operator not in _RECURRENT
+        known = operator.operator != "RNN"
         inputs = [self._operand(entry) if known else "None" for entry in operator.inputs]
         try:
             return expression(node_of(self.program, operator, inputs))
@@ -304,8 +298,7 @@ class Renderer:
             return "None"
         if type(value) is not list:
             return self._operand(value)
-        inner = ", ".join(map(self._nested, value))
-        return f"[{inner}]"
+        return f"[{', '.join(map(self._nested, value))}]"
 
     def _name(self, index: int, action: _Action, live: List[Entry]) -> None:
         """Name the results: like an argument that is not needed any more, or with a new name."""
@@ -320,16 +313,17 @@ class Renderer:
     def _free(self, hint: str, index: int = -1) -> str:
         used = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
         for name in ("x", "y", "z", hint):
-            if name not in used and name not in dict(self._signature()):
+            if name not in used and name not in self._lists():
                 return name
         number = 1
         while f"{hint}{number}" in used:
             number += 1
         return f"{hint}{number}"
 
-    def _signature(self) -> List[Tuple[str, str]]:
+    def _lists(self) -> List[str]:
+        """Names of the arguments that are lists."""
         names = argument_names(self.module.block, len(self.scope.inputs))
-        return [(name, "") for name, value in zip(names, self.scope.inputs) if type(value) is list]
+        return [name for name, value in zip(names, self.scope.inputs) if type(value) is list]
 
 
 def _hint(action: _Action) -> str:

@@ -101,7 +101,7 @@ def _for_training(symbol: Any, wide: bool) -> Any:
     content = json.loads(symbol.tojson())
     for node in content["nodes"]:
         attrs = node.get("attrs", {})
-        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
+        if node["op"] in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"
         if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
             attrs["dtype"] = "float64"

@@ -55,11 +55,6 @@ class Instance:
         return [None if line.expression in self.absent else next(own) for line in self.whole.lines]
 
 
-def reference(module: Module) -> Call:
-    """The constructor of a block that becomes an object of a class."""
-    return Call("@", [("", str(id(module.block)))])
-
-
 def is_numbered(module: Module) -> bool:
     """Whether the children have numbers as names."""
     names = [*module.children, *module.shared]
@@ -79,7 +74,7 @@ def constructor(program: Program, module: Module) -> Expression:
             ("", _pair(name, constructor(program, child))) for name, child in module.children.items()
         ]
         return Call("nn.ModuleDict", [("", Call("OrderedDict", [("", Call("[", pairs))]))])
-    return reference(module)
+    return Call("@", [("", str(id(module.block)))])
 
 
 def _pair(name: str, value: Expression) -> Call:
