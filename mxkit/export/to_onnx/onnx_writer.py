@@ -1,4 +1,4 @@
-"""What a conversion reads and writes: an operator with its tensors, and the ONNX nodes that replace it."""
+"""The operator that a conversion reads, and the writer of the ONNX nodes that replace it."""
 
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union

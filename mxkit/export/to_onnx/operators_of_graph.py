@@ -17,7 +17,7 @@ Source = Tuple[int, int]
 
 
 class Operators(NamedTuple):
-    """What an ONNX file is made of.
+    """Operators and tensors of an ONNX file.
 
     Attributes:
         operators: In the order of the computation. A tensor whose shape depends on values has the shape UNKNOWN.

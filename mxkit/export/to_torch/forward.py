@@ -64,13 +64,13 @@ class Forward(NamedTuple):
     parameters: Dict[str, Any]
 
     def text(self) -> str:
-        """What two calls of one class have in common."""
+        """Return the text that is equal for all calls of one class."""
         lines = "".join(f"{line.target} = {line.expression}\n" for line in self.lines)
         return f"{self.arguments}\n{lines}{self.result}"
 
 
 class _Action(NamedTuple):
-    """A step after the layers' other operators are written out."""
+    """A step of the method; the operators around a child's layer are steps of their own."""
 
     access: str
     step: Union[Operator, Scope]
@@ -138,7 +138,7 @@ class Renderer:
         return self.aliases.get(entry, entry)
 
     def _actions(self, step: Union[Operator, Scope]) -> List[_Action]:
-        """Write out the operators beside a child's layer."""
+        """Return the steps of a call: a child's layer and the operators around it."""
         if isinstance(step, Operator):
             if is_first_state(self.program, step):
                 self.zeros[step.outputs[0]] = step
@@ -168,7 +168,7 @@ class Renderer:
         return _Action("", operator, operator.inputs, operator.outputs)
 
     def _own(self, operator: Operator) -> _Action:
-        """An operator of the block itself: as a layer, if the block is a graph of operators and no code."""
+        """Return the step of the block's own operator: a layer if nothing else reads its parameters."""
         used = [entry for entry in operator.inputs if entry in self.program.parameters]
         used += [entry for entry in operator.inputs if entry.node in self.fixed]
         others = [other for other in self.scope.operators() if other is not operator]
@@ -278,13 +278,13 @@ class Renderer:
         return "None"
 
     def _zeros(self, entry: Entry) -> None:
-        """Write a first state of zeros where it is used."""
+        """Write the zeros of a first state before the line that reads them."""
         text = self._expression(self.zeros[entry])
         self.names[entry] = name = self._free("state")
         self.lines.append(Line(name, text, [name], [entry], "_zeros"))
 
     def _sizes(self) -> List[Line]:
-        """Assignments of the names that expressions use without a definition."""
+        """Return assignments of `batch_size` and `device` where expressions read them."""
         used = {name for line in self.lines for name in names_used(line.expression)}
         given = flat(self.scope.inputs)[0]
         source, sizes = self.first_names[given], self.program.shapes[given]
@@ -301,7 +301,7 @@ class Renderer:
         return f"[{', '.join(map(self._nested, value))}]"
 
     def _name(self, index: int, action: _Action, live: List[Entry]) -> None:
-        """Name the results: like an argument that is not needed any more, or with a new name."""
+        """Name the results: reuse the name of an argument that no later line reads, or make a new one."""
         over = [self._alias(entry) for entry in flat(action.inputs)]
         free = [self.names[entry] for entry in over if entry in self.names and self.last.get(entry, -1) <= index]
         keep = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
@@ -327,6 +327,6 @@ class Renderer:
 
 
 def _hint(action: _Action) -> str:
-    """A name for a result that no short name is left for."""
+    """Return a name for a result when all short names are taken."""
     name = action.access.rpartition(".")[2].partition("[")[0] if action.access else ""
     return name if name.isidentifier() and name != "self" else "branch"

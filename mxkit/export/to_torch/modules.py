@@ -1,4 +1,4 @@
-"""Decides what every block is in PyTorch: a layer of torch.nn, an nn.Sequential, or a class of its own."""
+"""Chooses the module of each block: a layer of torch.nn, an nn.Sequential, or a class of its own."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 @dataclass(eq=False)
 class Module:
-    """A block as it will be in PyTorch.
+    """A block, and the module that it becomes in PyTorch.
 
     Attributes:
         block: The block.
@@ -61,7 +61,7 @@ class Module:
 
 
 def node_of(program: Program, operator: Operator, inputs: Sequence[str], values: Optional[List[Any]] = None) -> Node:
-    """An operator as the tables of operators see it."""
+    """Return an operator as a Node, which the conversions take."""
     if values is None:
         values = [program.value(entry) for entry in operator.inputs]
     return Node(
@@ -196,7 +196,7 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
 
 
 def _batch_first(part: Part) -> Part:
-    """Let a recurrent layer between two exchanges of the first axes take the batch first."""
+    """Replace two exchanges of the first axes around a recurrent layer by batch_first=True."""
     core, after = part.core, part.after
     if core is None or core.operator != "RNN" or len(part.before) != 1 or len(after) != 1:
         return part

@@ -91,7 +91,7 @@ def numbered(program: Program, module: Module) -> List[Tuple[str, Expression]]:
 
 
 def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
-    """Arguments of an nn.Sequential: the children, by number or, if there are more layers than children, by name."""
+    """Return the arguments of an nn.Sequential: children by number; by name if there are more layers."""
     named: Dict[str, Expression] = {}
     for name in sorted([*module.children, *module.shared], key=int):
         if name in module.shared:
@@ -113,7 +113,7 @@ def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
 
 
 def beside(module: Module) -> List[Tuple[str, Operator]]:
-    """Operators beside a layer's own, with the names that they get in an nn.Sequential after the layer's number."""
+    """Return the operators around a layer, with the names that follow the layer's number in an nn.Sequential."""
     found: Dict[str, Operator] = {}
     for operator in [*module.part.before, *module.part.after] if module.part else ():
         label = _LABELS.get(operator.operator, operator.operator.strip("_").lower())
