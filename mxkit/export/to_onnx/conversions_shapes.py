@@ -104,9 +104,10 @@ def split(operator: Operator, writer: Writer) -> List[str]:
 
 @converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
-    axis = operator.get("dim", 1) if "axis" not in operator.attrs else operator.get("axis")
-    default = 0 if operator.kind == "_npi_concatenate" and "axis" not in operator.attrs else axis
-    return writer.op("Concat", *operator.inputs, axis=int(default))
+    axis = operator.get("axis", 0) if operator.kind == "_npi_concatenate" else operator.get("dim", 1)
+    if axis is None:
+        return writer.op("Concat", *(writer.op("Reshape", x, integers(-1)) for x in operator.inputs), axis=0)
+    return writer.op("Concat", *operator.inputs, axis=int(axis))
 
 
 @converts("stack", "_npi_stack")
