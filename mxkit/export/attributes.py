@@ -65,6 +65,10 @@ class Attributes:
         value = self.optional_ints(name)
         return tuple(default) if value is None else tuple(part or 0 for part in value)
 
+    def numbers(self, name: str, default: Sequence[Number]) -> Tuple[Number, ...]:
+        """Return a tuple of numbers like "(0.5, 1)"."""
+        return tuple(self.get(name) or default)
+
     def sizes(self, name: str, count: int, default: int) -> List[int]:
         """Return a number for each of `count` axes; one number stands for all, and () for the default."""
         value = self.get(name)

@@ -2,6 +2,7 @@
 
 from typing import Dict
 
+from mxkit.export.attributes import Number
 from mxkit.export.to_torch.expression_parts import as_first_input, atom, binary, cast, dtype_of, literal, sum_of
 from mxkit.export.to_torch.node import Conversion, Node
 
@@ -76,9 +77,19 @@ def _logical_scalar(name: str) -> Conversion:
     return convert
 
 
-def template(pattern: str) -> Conversion:
-    """Return a conversion by a pattern: `{x}` is the input, `{a}` the same before a method, `{y}` the second input."""
-    return lambda node: pattern.format(x=node.inputs[0], a=atom(node.inputs[0]), y=node.inputs[-1])
+def template(pattern: str, **defaults: Number) -> Conversion:
+    """Return a conversion by a pattern.
+
+    Args:
+        pattern: `{x}` is the input, `{a}` the same before a method, `{y}` the last input; other names are attributes.
+        defaults: Of the attributes, which are numbers.
+    """
+
+    def convert(node: Node) -> str:
+        values = {name: literal(node.number(name, default)) for name, default in defaults.items()}
+        return pattern.format(x=node.inputs[0], a=atom(node.inputs[0]), y=node.inputs[-1], **values)
+
+    return convert
 
 
 # Functions that torch names as MXNet does
@@ -132,11 +143,6 @@ def _clip(node: Node) -> str:
     return f"{atom(node.inputs[0])}.clamp({literal(low)}, {literal(high)})"
 
 
-def _hard_sigmoid(node: Node) -> str:
-    scaled = binary(literal(node.number("alpha", 0.2)), "*", node.inputs[0])
-    return f"({scaled} + {literal(node.number('beta', 0.5))}).clamp(0, 1)"
-
-
 def _smooth_l1(node: Node) -> str:
     x, beta = node.inputs[0], 1 / float(node.number("scalar", 1)) ** 2
     return f'F.smooth_l1_loss({x}, torch.zeros_like({x}), reduction="none", beta={beta!r})'
@@ -145,11 +151,6 @@ def _smooth_l1(node: Node) -> str:
 def _quadratic(node: Node) -> str:
     a, b, c = (literal(node.number(name)) for name in "abc")
     return f"{a} * {atom(node.inputs[0])} ** 2 + {b} * {atom(node.inputs[0])} + {c}"
-
-
-def _hypot_scalar(node: Node) -> str:
-    x = node.inputs[0]
-    return f"torch.hypot({x}, torch.full_like({x}, {literal(node.number('scalar'))}))"
 
 
 def _binary_table() -> Dict[str, Conversion]:
@@ -175,15 +176,15 @@ def _binary_table() -> Dict[str, Conversion]:
 ARITHMETIC: Dict[str, Conversion] = {
     **_binary_table(),
     **{name: template(pattern) for name, pattern in _FUNCTIONS.items()},
-    "_maximum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(min={literal(node.number('scalar'))})",
-    "_minimum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(max={literal(node.number('scalar'))})",
-    "_hypot_scalar": _hypot_scalar,
+    "_maximum_scalar": template("{a}.clamp(min={scalar})", scalar=0),
+    "_minimum_scalar": template("{a}.clamp(max={scalar})", scalar=0),
+    "_hypot_scalar": template("torch.hypot({x}, torch.full_like({x}, {scalar}))", scalar=0),
     "add_n": lambda node: sum_of(node.inputs),
     "logical_not": _logical_not,
     "Cast": _cast,
     "amp_cast": _cast,
     "clip": _clip,
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": template("({alpha} * {a} + {beta}).clamp(0, 1)", alpha=0.2, beta=0.5),
     "smooth_l1": _smooth_l1,
     "_contrib_quadratic": _quadratic,
 }

@@ -189,9 +189,9 @@ NUMPY: Dict[str, Conversion] = {
     "_npi_where_rscalar": _where,
     "_npi_where_scalar2": _where,
     "_npi_broadcast_to": broadcast_to(-2),
-    "_npi_tril": lambda node: f"{atom(node.inputs[0])}.tril({node.integer('k', 0)})",
+    "_npi_tril": template("{a}.tril({k})", k=0),
     "_npi_zeros": filled("zeros", -1),
     "_npi_ones": filled("ones", -1),
-    "_npi_full_like": lambda node: f"torch.full_like({node.inputs[0]}, {literal(node.number('fill_value'))})",
+    "_npi_full_like": template("torch.full_like({x}, {fill_value})", fill_value=0),
     "_npi_arange": _arange,
 }

@@ -3,6 +3,7 @@
 from typing import Dict
 
 from mxkit.export.to_torch.expression_parts import atom, listed, literal, options, unless
+from mxkit.export.to_torch.functional_arithmetic import template
 from mxkit.export.to_torch.node import Conversion, Node
 
 
@@ -25,10 +26,6 @@ def _sequence_reverse(node: Node) -> str:
     if not node.flag("use_sequence_length"):
         return f"{atom(node.inputs[0])}.flip(0)"
     return f"reverse_steps({node.inputs[0]}, {node.inputs[1]})"
-
-
-def _with_heads(function: str) -> Conversion:
-    return lambda node: f"{function}({listed(node.inputs)}, heads={node.integer('heads')})"
 
 
 def _box_nms(node: Node) -> str:
@@ -59,24 +56,19 @@ def _box_decode(node: Node) -> str:
     return f"decode_boxes({node.inputs[0]}, {node.inputs[1]}{extra})"
 
 
-def floats(node: Node, name: str, default: tuple) -> tuple:
-    """Read numbers like "(0.5, 1)"."""
-    return tuple(node.optional_ints(name) or default)
-
-
 def _prior_boxes(node: Node) -> str:
-    steps = floats(node, "steps", (-1, -1))
+    steps = node.numbers("steps", (-1, -1))
     extra = options(
         steps=literal(steps) if min(steps) > 0 else None,
-        offsets=unless(floats(node, "offsets", (0.5, 0.5)), (0.5, 0.5)) and literal(floats(node, "offsets", ())),
+        offsets=unless(node.numbers("offsets", (0.5, 0.5)), (0.5, 0.5)) and literal(node.numbers("offsets", ())),
         clip="True" if node.flag("clip") else None,
     )
-    sizes, ratios = floats(node, "sizes", (1,)), floats(node, "ratios", (1,))
+    sizes, ratios = node.numbers("sizes", (1,)), node.numbers("ratios", (1,))
     return f"prior_boxes({node.inputs[0]}, {literal(sizes)}, {literal(ratios)}{extra})"
 
 
 def _detection(node: Node) -> str:
-    overlap, scales = node.number("nms_threshold", 0.5), floats(node, "variances", (0.1, 0.1, 0.2, 0.2))
+    overlap, scales = node.number("nms_threshold", 0.5), node.numbers("variances", (0.1, 0.1, 0.2, 0.2))
     if not 0 < overlap <= 1 or node.integer("background_id", 0):
         raise node.refused("a background_id other than 0, or nms_threshold outside of 0 to 1")
     extra = options(
@@ -133,10 +125,10 @@ SEQUENCES: Dict[str, Conversion] = {
     "SequenceMask": _sequence_mask,
     "SequenceLast": _sequence_last,
     "SequenceReverse": _sequence_reverse,
-    "_contrib_interleaved_matmul_selfatt_qk": _with_heads("self_attention_scores"),
-    "_contrib_interleaved_matmul_selfatt_valatt": _with_heads("self_attention_values"),
-    "_contrib_interleaved_matmul_encdec_qk": _with_heads("attention_scores"),
-    "_contrib_interleaved_matmul_encdec_valatt": _with_heads("attention_values"),
+    "_contrib_interleaved_matmul_selfatt_qk": template("self_attention_scores({x}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_selfatt_valatt": template("self_attention_values({x}, {y}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_encdec_qk": template("attention_scores({x}, {y}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_encdec_valatt": template("attention_values({x}, {y}, heads={heads})", heads=0),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
     "_contrib_MultiBoxPrior": _prior_boxes,

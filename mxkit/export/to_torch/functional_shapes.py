@@ -4,6 +4,7 @@ from typing import Dict, Optional, Sequence, Tuple
 
 from mxkit.export.attributes import Number
 from mxkit.export.to_torch.expression_parts import atom, axes_text, binary, cast, dtype_of, listed, literal
+from mxkit.export.to_torch.functional_arithmetic import template
 from mxkit.export.to_torch.node import Conversion, Node
 
 # MXNet's codes of Reshape as those of npx.reshape
@@ -86,14 +87,6 @@ def transpose(node: Node) -> str:
     if len(moved) == 2:
         return f"{atom(node.inputs[0])}.transpose({moved[0]}, {moved[1]})"
     return f"{atom(node.inputs[0])}.permute({listed(map(str, axes))})"
-
-
-def _swap(node: Node) -> str:
-    return f"{atom(node.inputs[0])}.transpose({node.integer('dim1', 0)}, {node.integer('dim2', 0)})"
-
-
-def _expand(node: Node) -> str:
-    return f"{atom(node.inputs[0])}.unsqueeze({node.integer('axis')})"
 
 
 def squeeze(node: Node) -> str:
@@ -237,17 +230,13 @@ def _arange_like(node: Node) -> str:
     return values if axis is not None or node.rank == 1 else f"{atom(values)}.reshape({x}.shape)"
 
 
-def _shape_array(node: Node) -> str:
-    return f"torch.tensor({atom(node.inputs[0])}.shape, device={atom(node.inputs[0])}.device)"
-
-
 SHAPES: Dict[str, Conversion] = {
     "Reshape": _reshape,
     "reshape_like": _reshape_like,
-    "Flatten": lambda node: f"{atom(node.inputs[0])}.flatten(1)",
+    "Flatten": template("{a}.flatten(1)"),
     "transpose": transpose,
-    "SwapAxis": _swap,
-    "expand_dims": _expand,
+    "SwapAxis": template("{a}.transpose({dim1}, {dim2})", dim1=0, dim2=0),
+    "expand_dims": template("{a}.unsqueeze({axis})", axis=0),
     "squeeze": squeeze,
     "SliceChannel": _slice_channel,
     "_split_v2": _split,
@@ -260,13 +249,13 @@ SHAPES: Dict[str, Conversion] = {
     "broadcast_to": broadcast_to(0),
     "broadcast_axis": _broadcast_axis,
     "broadcast_like": _broadcast_like,
-    "depth_to_space": lambda node: f"depth_to_space({node.inputs[0]}, {node.integer('block_size')})",
-    "space_to_depth": lambda node: f"space_to_depth({node.inputs[0]}, {node.integer('block_size')})",
+    "depth_to_space": template("depth_to_space({x}, {block_size})", block_size=0),
+    "space_to_depth": template("space_to_depth({x}, {block_size})", block_size=0),
     "_zeros": filled("zeros", 0),
     "_ones": filled("ones", 0),
     "_full": filled("full", 0),
     "_arange": _arange,
     "_contrib_arange_like": _arange_like,
-    "shape_array": _shape_array,
-    "size_array": lambda node: f"torch.tensor([{atom(node.inputs[0])}.numel()], device={atom(node.inputs[0])}.device)",
+    "shape_array": template("torch.tensor({a}.shape, device={a}.device)"),
+    "size_array": template("torch.tensor([{a}.numel()], device={a}.device)"),
 }
