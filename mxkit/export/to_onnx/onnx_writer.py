@@ -55,7 +55,6 @@ class Unsupported(Exception):  # noqa: N818
 class _Fields(NamedTuple):
     """See `Operator`."""
 
-    number: int
     name: str
     kind: str
     attrs: Dict[str, str]
@@ -67,7 +66,6 @@ class Operator(_Fields, Attributes):
     """An operator of MXNet's graph.
 
     Attributes:
-        number: In the JSON of the graph with all internal outputs.
         name: In MXNet's graph; names can repeat.
         kind: MXNet's name of what it computes.
         attrs: Attributes as MXNet writes them; defaults are absent.

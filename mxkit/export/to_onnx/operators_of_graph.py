@@ -64,7 +64,6 @@ def operators_of(
     }
     operators = [
         Operator(
-            number,
             node["name"],
             node["op"],
             node.get("attrs", {}),
