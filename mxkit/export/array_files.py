@@ -1,4 +1,4 @@
-"""NumPy arrays as the content of a safetensors or an npz file."""
+"""Writes NumPy arrays as the content of a safetensors or an npz file."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def safetensors_bytes(arrays: Mapping[str, "np.ndarray"], metadata: Optional[Dic
 
 
 def _as_bfloat16(content: bytes, names: Sequence[str]) -> bytes:
-    """Say BF16 instead of U16 in the header: the package writes bfloat16 of PyTorch and JAX only."""
+    """Replace U16 by BF16 in the header: the package writes bfloat16 of PyTorch and JAX only."""
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     for name in names:

@@ -1,11 +1,11 @@
-"""Inputs for the comparison of an exported file with MXNet: given ones, a run's test data, or random ones."""
+"""Makes inputs for the comparison with MXNet: the caller's arrays, a run's test data, or random numbers."""
 
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-# Sizes of the compared batches; at two sizes, a size that was fixed by mistake shows.
+# Sizes of the compared batches. A second size reveals a batch size that a conversion fixed by mistake.
 SIZES = (1, 4)
 
 
@@ -87,7 +87,7 @@ def check_examples(examples: Sequence[Any], shapes: Sequence[Tuple[int, ...]], a
 def example_batches(
     graph: Any, forms: Sequence[InputForm], examples: Sequence[Any], sizes: Sequence[int] = SIZES
 ) -> List[Dict[str, Any]]:
-    """Batches of each size: of the examples, repeated if they are too few, else drawn at random."""
+    """Return batches of each size: of the examples, repeated if they are too few, or random numbers."""
     found = []
     tables = _tables(graph)
     random = np.random.RandomState(0)
@@ -116,7 +116,7 @@ def _tables(graph: Any) -> Dict[str, int]:
     nodes = json.loads(graph.symbol.tojson())["nodes"]
     rows = {}
     for node in nodes:
-        if node["op"] in ("Embedding", "_npx_embedding"):
+        if node["op"] == "Embedding":
             rows[nodes[node["inputs"][0][0]]["name"]] = int(node["attrs"]["input_dim"])
         elif node["op"].startswith("Sequence") and len(node["inputs"]) > 1:
             rows[nodes[node["inputs"][1][0]]["name"]] = 2

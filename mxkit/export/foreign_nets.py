@@ -1,4 +1,4 @@
-"""Exported files as blocks: onnxruntime or PyTorch computes, so that `predict` and `evaluate` can compare."""
+"""Blocks whose outputs onnxruntime or PyTorch computes from an exported file, for `predict` and `evaluate`."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence

@@ -1,4 +1,4 @@
-"""What each format of `export` writes, and how it is compared with MXNet."""
+"""Writes the files of each format of `export`, and compares them with MXNet."""
 
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -23,28 +23,28 @@ from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.version import __version__
 import mxnet as mx
 
-# The endings of a format's files by their use, the one that a path may carry first.
+# Endings of a format's files by use; the path of `export` may have the first one.
 FORMATS: Dict[str, Dict[str, str]] = {
     "symbol": {"symbol": "-symbol.json", "parameters": "-{epoch:04d}.params"},
     "onnx": {"onnx": ".onnx"},
     "torch": {"code": ".py", "weights": ".safetensors"},
     "safetensors": {"weights": ".safetensors"},
 }
-# What writes a format; and what also compares it.
+# The first package writes the format; the comparison needs all.
 _PACKAGES = {
     "symbol": (), "safetensors": ("safetensors",), "onnx": ("onnx", "onnxruntime"), "torch": ("safetensors", "torch")
 }  # fmt: skip
 
 
 class Job(NamedTuple):
-    """What a format's writer needs.
+    """Input of a format's writer.
 
     Attributes:
         source: The net, and what is known about it.
         graph: Its graph.
         forms: Its inputs.
-        batches: What the file is compared with; empty without a comparison.
-        more_batches: What only the graph and the net are compared with.
+        batches: Inputs of the comparison; empty without one.
+        more_batches: Inputs for the comparison of the graph with the net only.
         train: Whether a training step is compared.
     """
 
@@ -57,13 +57,13 @@ class Job(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a format's writer made.
+    """Output of a format's writer.
 
     Attributes:
         contents: Of the files, by their use.
         rows: Of the comparison.
         not_compared: Operators that the file computes as a part of others.
-        notes: What was changed on the way, a sentence each.
+        notes: Changes that the writer made, a sentence each.
     """
 
     contents: Dict[str, bytes]

@@ -51,7 +51,7 @@ def list_array(name: str, version: int, array: "np.ndarray") -> Listed:
 
 
 def naming(names: Sequence[str]) -> str:
-    """Say who names arrays like this.
+    """Return the functions of MXNet that name arrays in this way.
 
     >>> naming(["arg:fc1_weight", "aux:bn_moving_mean"])
     'arg:/aux: (export, Module)'

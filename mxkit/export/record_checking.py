@@ -94,7 +94,7 @@ def scan(path: Path) -> Iterator[Tuple[int, Union[Record, str]]]:
 
 
 def _read(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[Union[Record, str], int]:
-    """A record and the byte after it, or what is wrong with it."""
+    """Return a record and the byte after it, or what is wrong with it."""
     try:
         content, end = read_record(file, offset, size, path)
         record = unpack(content)
@@ -110,7 +110,7 @@ def _read(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[Union[Rec
 
 
 def _ends_there(file: BinaryIO, offset: int, end: int, image: bytes, known: Set[int]) -> bool:
-    """Whether a record ends where it says; if the next one is damaged, the image or the index tells."""
+    """Return whether a record ends where it says; if the next one is damaged, its image or the index decides."""
     file.seek(offset + 4)
     stored = file.read(end - offset)
     following = stored[end - offset - 4 :]
@@ -132,7 +132,7 @@ def _fault(content: bytes) -> str:
 
 
 def _next(file: BinaryIO, offset: int, size: int, path: Path) -> int:
-    """The byte at which the next sound record begins; the file's end if there is none."""
+    """Return the byte at which the next sound record begins, or the file's end."""
     start = offset + 4
     while start < size:
         file.seek(start)
@@ -207,9 +207,9 @@ def check(path: Path) -> Check:
             images += not fault
             if fault:
                 damages.append(Damage(number, offset, keys, fault))
-    if images:  # else it is a file of something else
+    if images:  # otherwise its records hold something other than images
         damages += strange
-    if 2 * len(renamed) < read:  # else the writer of the file does not take the ids as keys
+    if 2 * len(renamed) < read:  # otherwise the file's writer did not use the ids as keys
         damages += renamed
     if index is not None:
         damages += _differences(index, offsets)
@@ -218,7 +218,7 @@ def check(path: Path) -> Check:
 
 
 def _index(path: Path) -> Tuple[Optional[Dict[int, List[str]]], List[Damage]]:
-    """Keys by the byte that they name, and lines that are none."""
+    """Return the index's keys by the byte that they name, and its invalid lines."""
     if not path.is_file():
         return None, []
     index: Dict[int, List[str]] = {}

@@ -166,7 +166,7 @@ def make(root: Path, entries: Sequence[Entry], path: Path, encoding: Encoding) -
 
 
 def _contents(root: Path, entries: Sequence[Entry], encoding: Encoding) -> Iterator[Tuple[Entry, Union[bytes, str]]]:
-    """Each entry with its image's bytes, or why there are none."""
+    """Yield each entry with its image's bytes, or the reason why there are none."""
 
     def content(entry: Entry) -> Union[bytes, str]:
         try:

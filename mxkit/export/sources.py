@@ -1,4 +1,4 @@
-"""What can be exported: a net, a run's folder, a file of `save_net`, files of a graph, a zoo's net by its name."""
+"""Loads the net to export: from a run's folder, a file of `save_net`, files of a graph, or the name of a zoo's net."""
 
 from contextlib import ExitStack
 import json
@@ -34,9 +34,9 @@ class Source(NamedTuple):
         net: The net.
         shapes: Shapes of its inputs for one sample; empty if they are not known.
         examples: Arrays for its inputs, as NumPy's; empty if there are none.
-        facts: What an exported file says about the net: `classes` and `preprocessing`, in JSON.
-        notes: What was changed on the way, a sentence each.
-        compared: What a comparison takes as inputs, a sentence.
+        facts: Metadata of the exported file: `classes` and `preprocessing`, in JSON.
+        notes: Changes that loading made, a sentence each.
+        compared: The inputs of a comparison, in a sentence.
         epoch: Number of the graph's parameters that were read; None without a graph's files.
     """
 
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 def find_source(source: Any, which: str = "last", epoch: Optional[int] = None) -> Source:
-    """Return the net that `source` means.
+    """Load the net of `source`.
 
     Args:
         source: As for `export`.

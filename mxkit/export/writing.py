@@ -1,4 +1,4 @@
-"""Writes a net for other programs, after a comparison with MXNet."""
+"""Compares a net's exported files with MXNet, and writes them."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ class Exported(NamedTuple):
             the comparison as JSON.
         inputs: Name, shape and dtype of each input, like "data (N, 3, 224, 224) float32"; empty if not known.
         proof: The comparison with MXNet; None without one. `print(proof)` shows a row for each layer or operator.
-        notes: What was changed on the way, a sentence each.
+        notes: Changes that the export made, a sentence each.
     """
 
     files: Dict[str, Path]
@@ -147,7 +147,7 @@ def export(
 
 
 def _chosen(format: Optional[str], path: Union[str, Path]) -> str:
-    """The format, by the ending of the path if it is not given."""
+    """Return the format; None is that of the path's ending."""
     if format is None:
         return {".onnx": "onnx", ".py": "torch", ".safetensors": "safetensors"}.get(Path(path).suffix, "symbol")
     if format not in FORMATS:

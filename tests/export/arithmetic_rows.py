@@ -22,13 +22,38 @@ def _domain(name):
     return above(-0.9, 0.9) if name in _INSIDE else above(-2.4, 2.3)
 
 
-def pair(name, draw=None, gradients=True, shapes=(("B", 3), ("B", 3))):
+SAME = (("B", 3), ("B", 3))
+BROADCAST = (("B", 3, 4), ("B", 1, 4))
+_ORDERED = ("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal")
+SCALARS = (
+    "plus",
+    "minus",
+    "rminus",
+    "mul",
+    "div",
+    "rdiv",
+    "mod",
+    "rmod",
+    "power",
+    "rpower",
+    "maximum",
+    "minimum",
+    "hypot",
+)
+COMPARED = (*_ORDERED, "logical_and", "logical_or", "logical_xor")
+
+
+def pair(name, draw=None, gradients=True, shapes=SAME):
     operator = getattr(S, name, None) or getattr(S._internal, name)
     return row(name, lambda x, y: operator(x, y), *shapes, draw=draw, gradients=gradients)
 
 
-BROADCAST = (("B", 3, 4), ("B", 1, 4))
-ARITHMETIC = [
+def scalar(name, value, draw, gradients):
+    operator = getattr(S._internal, f"_{name}_scalar")
+    return row(f"{name}_scalar {value}", lambda x: operator(x, scalar=value), ("B", 4), draw=draw, gradients=gradients)
+
+
+ARITHMETIC_ROWS = [
     *(
         row(
             name,
@@ -41,7 +66,7 @@ ARITHMETIC = [
     ),
     row("cbrt negative", lambda x: S.cbrt(x), ("B", 7), draw=above(-2, -0.5)),
     *(
-        pair(f"{kind}_{name}", shapes=BROADCAST if kind == "broadcast" else (("B", 3), ("B", 3)), draw=above(0.5))
+        pair(f"{kind}_{name}", shapes=BROADCAST if kind == "broadcast" else SAME, draw=above(0.5))
         for kind in ("elemwise", "broadcast")
         for name in ("add", "sub", "mul", "div")
     ),
@@ -53,82 +78,13 @@ ARITHMETIC = [
     pair("_power", above(0.5)),
     pair("_mod", above(-2, 2), False),
     *(
-        pair(f"broadcast_{name}", below(3), False, BROADCAST)
-        for name in (
-            "equal",
-            "not_equal",
-            "greater",
-            "greater_equal",
-            "lesser",
-            "lesser_equal",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-        )
+        pair(f"{kind}{name}", below(3), False, shapes)
+        for kind, shapes in (("broadcast_", BROADCAST), ("_", SAME))
+        for name in COMPARED
     ),
-    *(
-        pair(f"_{name}", below(3), False)
-        for name in (
-            "equal",
-            "not_equal",
-            "greater",
-            "greater_equal",
-            "lesser",
-            "lesser_equal",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "maximum",
-            "minimum",
-            "hypot",
-        )
-    ),
-    *(
-        row(
-            f"{name}_scalar {scalar}",
-            lambda x, name=name, scalar=scalar: getattr(S._internal, f"_{name}_scalar")(x, scalar=scalar),
-            ("B", 4),
-            draw=above(0.5),
-            gradients="mod" not in name,
-        )
-        for name in (
-            "plus",
-            "minus",
-            "rminus",
-            "mul",
-            "div",
-            "rdiv",
-            "mod",
-            "rmod",
-            "power",
-            "rpower",
-            "maximum",
-            "minimum",
-            "hypot",
-        )
-        for scalar in (1.25, 2.0)
-    ),
-    *(
-        row(
-            f"{name}_scalar {scalar}",
-            lambda x, name=name, scalar=scalar: getattr(S._internal, f"_{name}_scalar")(x, scalar=scalar),
-            ("B", 4),
-            draw=below(3),
-            gradients=False,
-        )
-        for name in (
-            "equal",
-            "not_equal",
-            "greater",
-            "greater_equal",
-            "lesser",
-            "lesser_equal",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-        )
-        for scalar in (1.0, 0.0)
-    ),
+    *(pair(f"_{name}", below(3), False) for name in ("maximum", "minimum", "hypot")),
+    *(scalar(name, value, above(0.5), "mod" not in name) for name in SCALARS for value in (1.25, 2.0)),
+    *(scalar(name, value, below(3), False) for name in COMPARED for value in (1.0, 0.0)),
     row("div of ints", lambda x: S.Cast(x, "int32") / 2, ("B", 5), draw=above(-9, 9), gradients=False),
     row("nested", lambda x, y: (x - (y - 2)) * 3 / (x + 4) ** 2 - -y, ("B", 4), ("B", 4), draw=above(0.5)),
     row("add_n", lambda x, y, z: S.add_n(x, y, z), ("B", 3), ("B", 3), ("B", 3)),
@@ -142,5 +98,3 @@ ARITHMETIC = [
     row("Cast", lambda x: S.Cast(S.Cast(x, "int32"), "float32"), ("B", 9), gradients=False),
     row("amp_cast", lambda x: S.amp_cast(x, dtype="float16"), ("B", 9), gradients=False),
 ]
-
-ARITHMETIC_ROWS = [*ARITHMETIC]

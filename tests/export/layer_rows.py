@@ -1,28 +1,19 @@
 """Rows of layers: convolutions, normalization, activations, pooling."""
 
+from functools import partial
+
 from operator_rows import BCHW, S, above, below, distinct, raw, row
 
 
+def weighted(name, make, shape, *parameters, layer=True, **more):
+    """A layer, whose inputs after the first are parameters."""
+    return row(name, make, shape, *parameters, parameters=(*range(1, len(parameters) + 1),), layer=layer, **more)
+
+
 def convolution(name, operator, shape, weight, no_bias=False, **attrs):
-    filters = attrs["num_filter"]
-    if no_bias:
-        return row(
-            f"{operator.__name__} {name}",
-            lambda x, w: operator(x, w, no_bias=True, **attrs),
-            shape,
-            weight,
-            parameters=(1,),
-            layer=True,
-        )
-    return row(
-        f"{operator.__name__} {name}",
-        lambda x, w, b: operator(x, w, b, no_bias=False, **attrs),
-        shape,
-        weight,
-        (filters,),
-        parameters=(1, 2),
-        layer=True,
-    )
+    bias = [] if no_bias else [(attrs["num_filter"],)]
+    make = partial(operator, no_bias=no_bias, **attrs)
+    return weighted(f"{operator.__name__} {name}", make, shape, weight, *bias)
 
 
 C, D = S.Convolution, S.Deconvolution
@@ -57,40 +48,12 @@ F = S.FullyConnected
 DENSE = [
     row("im2col", lambda x: S.im2col(x, kernel=(3, 2), stride=(2, 1), dilate=(1, 2), pad=(1, 0)), BCHW),
     row("col2im", lambda x: S.col2im(x, output_size=(5, 6), kernel=(2, 3), stride=(1, 2), pad=(1, 1)), ("B", 24, 18)),
-    row(
-        "FullyConnected flatten",
-        lambda x, w, b: F(x, w, b, num_hidden=3),
-        ("B", 4, 2),
-        (3, 8),
-        (3,),
-        parameters=(1, 2),
-        layer=True,
-    ),
-    row(
-        "FullyConnected flat",
-        lambda x, w, b: F(x, w, b, num_hidden=3),
-        ("B", 8),
-        (3, 8),
-        (3,),
-        parameters=(1, 2),
-        layer=True,
-    ),
-    row(
-        "FullyConnected last axis",
-        lambda x, w: F(x, w, num_hidden=3, flatten=False, no_bias=True),
-        ("B", 4, 2),
-        (3, 2),
-        parameters=(1,),
-        layer=True,
-    ),
-    row(
-        "Embedding",
-        lambda x, w: S.Embedding(x, w, input_dim=7, output_dim=3),
-        ("B", 4),
-        (7, 3),
-        parameters=(1,),
+    weighted("FullyConnected flatten", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 4, 2), (3, 8), (3,)),
+    weighted("FullyConnected flat", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 8), (3, 8), (3,)),
+    weighted("FullyConnected last axis", partial(F, num_hidden=3, flatten=False, no_bias=True), ("B", 4, 2), (3, 2)),
+    weighted(
+        *("Embedding", partial(S.Embedding, input_dim=7, output_dim=3), ("B", 4), (7, 3)),
         draw={0: below(7)},
-        layer=True,
         still=(0,),
     ),
     row("one_hot", lambda x: S.one_hot(x, depth=4, on_value=3, off_value=-1), ("B", 3), draw=below(6), gradients=False),
@@ -98,22 +61,22 @@ DENSE = [
 ]
 
 
-def batch_norm(name, shape, axis=1, layer=True, training=False, **attrs):
-    size = (shape[axis],)
-    return row(
-        f"BatchNorm {name}",
-        lambda x, g, b, m, v: S.BatchNorm(x, g, b, m, v, axis=axis, **attrs),
-        shape, size, size, size, size,
-        parameters=(1, 2, 3, 4),
+def normed(name, operator, shape, axis=1, layer=True, training=False, **attrs):
+    return weighted(
+        *(name, partial(operator, **attrs), shape, *[(shape[axis],)] * 4),
         draw={4: above(0.5), 1: above(0.5)},
         gradients=training,
         layer=layer and not training,
         still=(3, 4),
-    )  # fmt: skip
+    )
+
+
+def batch_norm(name, shape, axis=1, **more):
+    return normed(f"BatchNorm {name}", partial(S.BatchNorm, axis=axis), shape, axis, **more)
 
 
 def scaled(name, operator, shape, size, layer=True, **attrs):
-    return row(name, lambda x, g, b: operator(x, g, b, **attrs), shape, size, size, parameters=(1, 2), layer=layer)
+    return weighted(name, partial(operator, **attrs), shape, size, size, layer=layer)
 
 
 NORMS = [
@@ -127,38 +90,10 @@ NORMS = [
     batch_norm("training last", BCHW, axis=3, training=True, fix_gamma=False),
     batch_norm("training global", BCHW, training=True, use_global_stats=True, fix_gamma=False),
     batch_norm("global", BCHW, layer=False, use_global_stats=True, fix_gamma=False),
-    row(
-        "BatchNormWithReLU",
-        lambda x, g, b, m, v: S.contrib.BatchNormWithReLU(x, g, b, m, v, fix_gamma=False),
-        BCHW,
-        (4,),
-        (4,),
-        (4,),
-        (4,),
-        parameters=(1, 2, 3, 4),
-        draw={4: above(0.5)},
-        gradients=False,
-    ),
-    row(
-        "SyncBatchNorm",
-        lambda x, g, b, m, v: S.contrib.SyncBatchNorm(x, g, b, m, v, fix_gamma=False, ndev=1, key="key"),
-        BCHW,
-        (4,),
-        (4,),
-        (4,),
-        (4,),
-        parameters=(1, 2, 3, 4),
-        draw={4: above(0.5)},
-        gradients=False,
-        layer=True,
-    ),
-    row(
-        "Convolution_v1",
-        lambda x, w: S.Convolution_v1(x, w, kernel=(2, 2), num_filter=3, no_bias=True),
-        BCHW,
-        (3, 4, 2, 2),
-        parameters=(1,),
-        layer=True,
+    normed("BatchNormWithReLU", S.contrib.BatchNormWithReLU, BCHW, layer=False, fix_gamma=False),
+    normed("SyncBatchNorm", S.contrib.SyncBatchNorm, BCHW, fix_gamma=False, ndev=1, key="key"),
+    weighted(
+        "Convolution_v1", partial(S.Convolution_v1, kernel=(2, 2), num_filter=3, no_bias=True), BCHW, (3, 4, 2, 2)
     ),
     row("Pooling_v1", lambda x: S.Pooling_v1(x, kernel=(2, 3), stride=(2, 2), pool_type="avg"), BCHW, layer=True),
     scaled("LayerNorm", S.LayerNorm, ("B", 3, 5), (5,), eps=0.1),
@@ -172,6 +107,12 @@ NORMS = [
     row("LRN", lambda x: S.LRN(x, nsize=3, alpha=0.3, beta=0.6, knorm=1.5), BCHW),
     row("LRN defaults", lambda x: S.LRN(x, nsize=5), ("B", 7, 3, 3)),
 ]
+
+
+def head(name, *shapes, **attrs):
+    """A loss head with its label."""
+    return row(name, partial(getattr(S, name.split()[0]), **attrs), *shapes, gradients=False)
+
 
 ACTIVATIONS = [
     *(
@@ -200,23 +141,13 @@ ACTIVATIONS = [
     row("log_softmax", lambda x: S.log_softmax(x, axis=1, temperature=2), BCHW),
     row("SoftmaxActivation", lambda x: S.SoftmaxActivation(x), ("B", 4)),
     row("SoftmaxActivation channel", lambda x: S.SoftmaxActivation(x, mode="channel"), BCHW),
-    row("SoftmaxOutput", lambda x, y: S.SoftmaxOutput(x, y), ("B", 4), ("B",), gradients=False),
-    row("SoftmaxOutput flat", lambda x, y: S.SoftmaxOutput(x, y), ("B", 4, 3), ("B", 4), gradients=False),
-    row(
-        "SoftmaxOutput multi", lambda x, y: S.SoftmaxOutput(x, y, multi_output=True), BCHW, ("B", 5, 6), gradients=False
-    ),
-    row(
-        "SoftmaxOutput preserve",
-        lambda x, y: S.SoftmaxOutput(x, y, preserve_shape=True),
-        ("B", 4, 3),
-        ("B", 4),
-        gradients=False,
-    ),
-    row("LogisticRegressionOutput", lambda x, y: S.LogisticRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
-    row("MAERegressionOutput", lambda x, y: S.MAERegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
-    row("SVMOutput", lambda x, y: S.SVMOutput(x, y), ("B", 4), ("B",), gradients=False),
+    head("SoftmaxOutput", ("B", 4), ("B",)),
+    head("SoftmaxOutput flat", ("B", 4, 3), ("B", 4)),
+    head("SoftmaxOutput multi", BCHW, ("B", 5, 6), multi_output=True),
+    head("SoftmaxOutput preserve", ("B", 4, 3), ("B", 4), preserve_shape=True),
+    *(head(f"{kind}RegressionOutput", ("B", 4), ("B", 4)) for kind in ("Logistic", "MAE", "Linear")),
+    head("SVMOutput", ("B", 4), ("B",)),
     row("MakeLoss", lambda x: S.MakeLoss(x), ("B", 4), gradients=False),
-    row("LinearRegressionOutput", lambda x, y: S.LinearRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
     row("Dropout", lambda x: S.Dropout(x, p=0.3), BCHW, gradients=False, layer=True),
     row("Dropout axes", lambda x: S.Dropout(x, p=0.3, axes=(2, 3)), BCHW, gradients=False),
 ]
@@ -226,6 +157,12 @@ def pooling(name, shape=("B", 3, 7, 8), layer=True, gradients=True, **attrs):
     return row(
         f"Pooling {name}", lambda x: S.Pooling(x, **attrs), shape, draw=distinct, layer=layer, gradients=gradients
     )
+
+
+def resized(name, *shapes, parameters=(), gradients=True, **attrs):
+    kind = name.split()[0]
+    operator = getattr(S, kind, None) or getattr(S.contrib, kind)
+    return row(name, partial(operator, **attrs), *shapes, parameters=parameters, gradients=gradients)
 
 
 POOLING = [
@@ -281,48 +218,23 @@ POOLING = [
         "3d avg", ("B", 2, 5, 5, 5), kernel=(2, 2, 2), stride=(2, 2, 2), pool_type="avg", pooling_convention="full"
     ),
     pooling("3d global", ("B", 2, 5, 5, 5), kernel=(1, 1, 1), global_pool=True, pool_type="avg"),
-    row(
-        "AdaptiveAvgPooling2D",
-        lambda x: S.contrib.AdaptiveAvgPooling2D(x, output_size=(3, 4)),
-        ("B", 3, 7, 9),
-        layer=True,
+    *(
+        row(name, partial(S.contrib.AdaptiveAvgPooling2D, **attrs), ("B", 3, 7, 9), layer=True)
+        for name, attrs in (("AdaptiveAvgPooling2D", {"output_size": (3, 4)}), ("AdaptiveAvgPooling2D 1", {}))
     ),
-    row("AdaptiveAvgPooling2D 1", lambda x: S.contrib.AdaptiveAvgPooling2D(x), ("B", 3, 7, 9), layer=True),
     row("UpSampling", lambda x: S.UpSampling(x, scale=3, sample_type="nearest"), BCHW, layer=True),
-    row(
-        "UpSampling two",
-        lambda x, y: S.UpSampling(x, y, scale=2, sample_type="nearest", num_args=2),
-        ("B", 2, 4, 6),
-        ("B", 3, 2, 3),
+    resized("UpSampling two", ("B", 2, 4, 6), ("B", 3, 2, 3), scale=2, sample_type="nearest", num_args=2),
+    *(
+        resized(name, BCHW, kernel, parameters=(1,), scale=scale, sample_type="bilinear", num_filter=4)
+        for name, kernel, scale in (
+            ("UpSampling bilinear", (4, 1, 4, 4), 2),
+            ("UpSampling bilinear 3", (4, 1, 5, 5), 3),
+        )
     ),
-    row(
-        "UpSampling bilinear",
-        lambda x, w: S.UpSampling(x, w, scale=2, sample_type="bilinear", num_filter=4),
-        BCHW,
-        (4, 1, 4, 4),
-        parameters=(1,),
-    ),
-    row(
-        "UpSampling bilinear 3",
-        lambda x, w: S.UpSampling(x, w, scale=3, sample_type="bilinear", num_filter=4),
-        BCHW,
-        (4, 1, 5, 5),
-        parameters=(1,),
-    ),
-    row("BilinearResize2D", lambda x: S.contrib.BilinearResize2D(x, height=9, width=4), BCHW),
-    row("BilinearResize2D half", lambda x: S.contrib.BilinearResize2D(x, height=9, width=4, align_corners=False), BCHW),
-    row(
-        "BilinearResize2D scale",
-        lambda x: S.contrib.BilinearResize2D(x, scale_height=2, scale_width=1.5, mode="odd_scale"),
-        BCHW,
-    ),
-    row(
-        "BilinearResize2D like",
-        lambda x, y: S.contrib.BilinearResize2D(x, y, mode="like"),
-        BCHW,
-        ("B", 1, 7, 9),
-        gradients=False,
-    ),
+    resized("BilinearResize2D", BCHW, height=9, width=4),
+    resized("BilinearResize2D half", BCHW, height=9, width=4, align_corners=False),
+    resized("BilinearResize2D scale", BCHW, scale_height=2, scale_width=1.5, mode="odd_scale"),
+    resized("BilinearResize2D like", BCHW, ("B", 1, 7, 9), gradients=False, mode="like"),
 ]
 
 LAYER_ROWS = [*CONVOLUTIONS, *DENSE, *NORMS, *ACTIVATIONS, *POOLING]

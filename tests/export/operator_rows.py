@@ -3,6 +3,7 @@
 import json
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from mxkit.core.array_kind import legacy, of_kind
 import mxnet as mx
 import numpy as np
 
@@ -95,3 +96,23 @@ def row(name, make, *shapes, draw=None, **more):
     if callable(draw):
         draw = dict.fromkeys(range(len(shapes)), draw)
     return Row(name, make, shapes, draw=draw, **more)
+
+
+def shapes_of(row, batch):
+    return [tuple({"B": batch, "2B": 2 * batch}.get(size, size) for size in shape) for shape in row.shapes]
+
+
+def drawn(row, batch, seed=0):
+    """Inputs of a row; the parameters do not depend on the batch size."""
+    arrays = []
+    for number, shape in enumerate(shapes_of(row, batch)):
+        random = np.random.default_rng(1000 * seed + number)
+        draw = (row.draw or {}).get(number)
+        arrays.append(draw(random, shape) if draw else random.normal(size=shape).astype("float32"))
+    return arrays
+
+
+def symbol_of(row):
+    made = [mx.sym.var(f"x{number}") for number in range(len(row.shapes))]
+    symbol = row.make(*(of_kind(made, row.numpy)))
+    return legacy(symbol) if not isinstance(symbol, list) else mx.sym.Group([legacy(part) for part in symbol])

@@ -19,153 +19,72 @@ def attention(name, *shapes):
     return row(name, lambda *inputs: operator(*inputs, heads=2), *shapes)
 
 
-SEQUENCES = [
+def sequence(name, shape, draw=lengths, **attrs):
+    """An operator of sequences with their lengths."""
+    operator = getattr(S, name.split()[0])
+    make = lambda x, n: operator(x, n, use_sequence_length=True, **attrs)  # noqa: E731
+    return row(name, make, shape, ("B",), draw={1: draw}, gradients=False)
+
+
+def detection(name, operator, *shapes, draw=None, **attrs):
+    """An operator of boxes."""
+    made = getattr(S.contrib, operator)
+    return row(name, lambda *inputs: made(*inputs, **attrs), *shapes, draw=draw, gradients=False)
+
+
+NMS = ("box_nms", ("B", 12, 6))
+DECODED = (("B", 5, 4), (1, 5, 4))
+REGIONS = ((2, 3, 9, 9), ("B", 5))
+VARIANCES = (0.2, 0.3, 0.4, 0.5)
+SEQUENCE_ROWS = [
     *(
-        row(
-            f"{kind} fractions",
-            lambda x, n, kind=kind: getattr(S, kind)(x, n, use_sequence_length=True),
-            (5, "B", 2),
-            ("B",),
-            draw={1: fractions},
-            gradients=False,
-        )
+        sequence(f"{kind} fractions", (5, "B", 2), fractions)
         for kind in ("SequenceMask", "SequenceLast", "SequenceReverse")
     ),
-    row(
-        "SequenceMask",
-        lambda x, n: S.SequenceMask(x, n, use_sequence_length=True, value=-3),
-        (5, "B", 2),
-        ("B",),
-        draw={1: lengths},
-        gradients=False,
-    ),
-    row(
-        "SequenceMask axis",
-        lambda x, n: S.SequenceMask(x, n, use_sequence_length=True, axis=1),
-        ("B", 5),
-        ("B",),
-        draw={1: lengths},
-        gradients=False,
-    ),
+    sequence("SequenceMask", (5, "B", 2), value=-3),
+    sequence("SequenceMask axis", ("B", 5), axis=1),
     row("SequenceMask none", lambda x: S.SequenceMask(x, value=-3), (5, "B", 2), gradients=False),
-    row(
-        "SequenceLast",
-        lambda x, n: S.SequenceLast(x, n, use_sequence_length=True),
-        (5, "B", 2),
-        ("B",),
-        draw={1: lengths},
-        gradients=False,
-    ),
-    row(
-        "SequenceLast axis",
-        lambda x, n: S.SequenceLast(x, n, use_sequence_length=True, axis=1),
-        ("B", 5, 2),
-        ("B",),
-        draw={1: lengths},
-        gradients=False,
-    ),
+    sequence("SequenceLast", (5, "B", 2)),
+    sequence("SequenceLast axis", ("B", 5, 2), axis=1),
     row("SequenceLast none", lambda x: S.SequenceLast(x, axis=1), ("B", 5, 2), gradients=False),
-    row(
-        "SequenceReverse",
-        lambda x, n: S.SequenceReverse(x, n, use_sequence_length=True),
-        (5, "B", 2),
-        ("B",),
-        draw={1: lengths},
-        gradients=False,
-    ),
+    sequence("SequenceReverse", (5, "B", 2)),
     row("SequenceReverse none", lambda x: S.SequenceReverse(x), (5, "B", 2), gradients=False),
     attention("selfatt_qk", (5, "B", 24)),
     attention("selfatt_valatt", (5, "B", 24), ("2B", 5, 5)),
     attention("encdec_qk", (3, "B", 8), (5, "B", 16)),
     attention("encdec_valatt", (5, "B", 16), ("2B", 3, 5)),
-    row(
-        "box_nms",
-        lambda x: S.contrib.box_nms(x, overlap_thresh=0.2, id_index=0, valid_thresh=0.2),
-        ("B", 12, 6),
-        draw=boxes,
-        gradients=False,
-    ),
-    row(
-        "box_nms topk",
-        lambda x: S.contrib.box_nms(x, overlap_thresh=0.3, topk=5, force_suppress=True, id_index=0),
-        ("B", 12, 6),
-        draw=boxes,
-        gradients=False,
-    ),
-    row(
-        "box_nms background",
-        lambda x: S.contrib.box_nms(x, overlap_thresh=0.2, id_index=0, background_id=0),
-        ("B", 12, 6),
-        draw=boxes,
-        gradients=False,
-    ),
-    row("box_nms 2d", lambda x: S.contrib.box_nms(x, overlap_thresh=0.2), (9, 6), draw=boxes, gradients=False),
-    row(
-        "box_decode",
-        lambda x, a: S.contrib.box_decode(x, a, std0=0.1, std1=0.2, std2=0.3, std3=0.4, clip=0.2),
-        ("B", 5, 4),
-        (1, 5, 4),
-        draw=above(0.2),
-        gradients=False,
-    ),
-    row(
-        "box_decode corner",
-        lambda x, a: S.contrib.box_decode(x, a, format="corner"),
-        ("B", 5, 4),
-        (1, 5, 4),
-        draw=above(0.2),
-        gradients=False,
-    ),
-    row(
-        "MultiBoxPrior",
-        lambda x: S.contrib.MultiBoxPrior(x, sizes=(0.5, 0.3), ratios=(1, 2, 0.5)),
-        ("B", 3, 4, 6),
-        gradients=False,
-    ),
-    row(
-        "MultiBoxPrior steps",
-        lambda x: S.contrib.MultiBoxPrior(
-            x, sizes=(0.5,), ratios=(2, 1), steps=(0.2, 0.3), offsets=(0.4, 0.6), clip=True
-        ),
-        ("B", 3, 4, 6),
-        gradients=False,
-    ),
-    row(
-        "ROIAlign",
-        lambda x, b: S.contrib.ROIAlign(x, b, pooled_size=(3, 2), spatial_scale=0.7, sample_ratio=2),
-        (2, 3, 9, 9),
-        ("B", 5),
-        draw={1: regions},
-        gradients=False,
-    ),
-    row(
-        "ROIAlign aligned",
-        lambda x, b: S.contrib.ROIAlign(x, b, pooled_size=(2, 2), spatial_scale=0.7, sample_ratio=3, aligned=True),
-        (2, 3, 9, 9),
-        ("B", 5),
-        draw={1: regions},
-        gradients=False,
+    detection("box_nms", *NMS, draw=boxes, overlap_thresh=0.2, id_index=0, valid_thresh=0.2),
+    detection("box_nms topk", *NMS, draw=boxes, overlap_thresh=0.3, topk=5, force_suppress=True, id_index=0),
+    detection("box_nms background", *NMS, draw=boxes, overlap_thresh=0.2, id_index=0, background_id=0),
+    detection("box_nms 2d", "box_nms", (9, 6), draw=boxes, overlap_thresh=0.2),
+    detection("box_decode", "box_decode", *DECODED, draw=above(0.2), std0=0.1, std1=0.2, std2=0.3, std3=0.4, clip=0.2),
+    detection("box_decode corner", "box_decode", *DECODED, draw=above(0.2), format="corner"),
+    detection("MultiBoxPrior", "MultiBoxPrior", ("B", 3, 4, 6), sizes=(0.5, 0.3), ratios=(1, 2, 0.5)),
+    detection(
+        *("MultiBoxPrior steps", "MultiBoxPrior", ("B", 3, 4, 6)),
+        sizes=(0.5,),
+        ratios=(2, 1),
+        steps=(0.2, 0.3),
+        offsets=(0.4, 0.6),
+        clip=True,
     ),
     *(
-        row(
-            f"MultiBoxDetection {attrs}",
-            lambda p, x, a, attrs=attrs: S.contrib.MultiBoxDetection(p, x, a, **attrs),
-            ("B", 4, 30),
-            ("B", 120),
-            (1, 30, 4),
+        detection(name, "ROIAlign", *REGIONS, draw={1: regions}, spatial_scale=0.7, **attrs)
+        for name, attrs in {
+            "ROIAlign": {"pooled_size": (3, 2), "sample_ratio": 2},
+            "ROIAlign aligned": {"pooled_size": (2, 2), "sample_ratio": 3, "aligned": True},
+        }.items()
+    ),
+    *(
+        detection(
+            *(f"MultiBoxDetection {attrs}", "MultiBoxDetection", ("B", 4, 30), ("B", 120), (1, 30, 4)),
             draw={0: shares, 1: above(-0.5, 0.5), 2: anchors},
-            gradients=False,
+            **attrs,
         )
         for attrs in (
             {"nms_threshold": 0.1},
             {"nms_threshold": 0.1, "nms_topk": 5, "threshold": 0.3},
-            {
-                "nms_threshold": 0.2,
-                "threshold": 0.3,
-                "force_suppress": True,
-                "clip": False,
-                "variances": (0.2, 0.3, 0.4, 0.5),
-            },
+            {"nms_threshold": 0.2, "threshold": 0.3, "force_suppress": True, "clip": False, "variances": VARIANCES},
         )
     ),
     row("GridGenerator", lambda x: S.GridGenerator(x, transform_type="affine", target_shape=(3, 5)), ("B", 6)),
@@ -186,5 +105,3 @@ SEQUENCES = [
         gradients=False,
     ),
 ]
-
-SEQUENCE_ROWS = [*SEQUENCES]

@@ -248,7 +248,7 @@ def test_a_file_beyond_protobuf_is_refused(net, monkeypatch):
 def changed(kind, **attributes):
     """A conversion that reads other attributes than the operator's."""
     own = CONVERTERS[kind]
-    return kind, lambda operator, writer: own(operator._replace(given={**operator.given, **attributes}), writer)
+    return kind, lambda operator, writer: own(operator._replace(attrs={**operator.attrs, **attributes}), writer)
 
 
 def without_bias(kind):

@@ -3,9 +3,8 @@
 import json
 from types import SimpleNamespace
 
-from arithmetic_rows import ARITHMETIC_ROWS
-from layer_rows import LAYER_ROWS
-from mxkit.core.array_kind import legacy, of_kind, switches
+from all_rows import ROWS
+from mxkit.core.array_kind import switches
 from mxkit.errors import ExportError
 from mxkit.export.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
 from mxkit.export.to_torch.node import Node
@@ -13,39 +12,15 @@ from mxkit.export.to_torch.recurrent import unpacked
 from mxkit.export.to_torch.torch_layers import layer
 import mxnet as mx
 import numpy as np
-from numpy_rows import NUMPY_ROWS
+from operator_rows import drawn, symbol_of
 import pytest
-from sequence_rows import SEQUENCE_ROWS
-from shape_rows import SHAPE_ROWS
 
 pytestmark = pytest.mark.torch
-
-ROWS = [*LAYER_ROWS, *SHAPE_ROWS, *ARITHMETIC_ROWS, *SEQUENCE_ROWS, *NUMPY_ROWS]
 
 
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch")
-
-
-def shapes_of(row, batch):
-    return [tuple({"B": batch, "2B": 2 * batch}.get(size, size) for size in shape) for shape in row.shapes]
-
-
-def drawn(row, batch, seed=0):
-    """Inputs of a row; the parameters do not depend on the batch size."""
-    arrays = []
-    for number, shape in enumerate(shapes_of(row, batch)):
-        random = np.random.default_rng(1000 * seed + number)
-        draw = (row.draw or {}).get(number)
-        arrays.append(draw(random, shape) if draw else random.normal(size=shape).astype("float32"))
-    return arrays
-
-
-def symbol_of(row):
-    made = [mx.sym.var(f"x{number}") for number in range(len(row.shapes))]
-    symbol = row.make(*(of_kind(made, row.numpy)))
-    return legacy(symbol) if not isinstance(symbol, list) else mx.sym.Group([legacy(part) for part in symbol])
 
 
 def nodes_of(symbol, row, arrays):

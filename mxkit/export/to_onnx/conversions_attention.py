@@ -26,7 +26,7 @@ def _scores(query: str, width: int, key: str, tensor: Tensor, writer: Writer) ->
 
 @converts("_contrib_interleaved_matmul_selfatt_qk")
 def self_attention_scores(operator: Operator, writer: Writer) -> str:
-    heads = int(operator.get("heads"))
+    heads = operator.integer("heads")
     data = operator.inputs[0]
     query, width = _part(data, heads, 3, 0, writer)
     return _scores(query, width, _part(data, heads, 3, 1, writer)[0], data, writer)
@@ -34,7 +34,7 @@ def self_attention_scores(operator: Operator, writer: Writer) -> str:
 
 @converts("_contrib_interleaved_matmul_encdec_qk")
 def attention_scores(operator: Operator, writer: Writer) -> str:
-    heads = int(operator.get("heads"))
+    heads = operator.integer("heads")
     query, width = _part(operator.inputs[0], heads, 1, 0, writer)
     key = _part(operator.inputs[1], heads, 2, 0, writer)[0]
     return _scores(query, width, key, operator.inputs[0], writer)
@@ -42,7 +42,7 @@ def attention_scores(operator: Operator, writer: Writer) -> str:
 
 @converts("_contrib_interleaved_matmul_selfatt_valatt", "_contrib_interleaved_matmul_encdec_valatt")
 def attention_values(operator: Operator, writer: Writer) -> str:
-    heads = int(operator.get("heads"))
+    heads = operator.integer("heads")
     parts = 3 if "selfatt" in operator.kind else 2
     data, weights = operator.inputs
     value, width = _part(data, heads, parts, parts - 1, writer)

@@ -24,8 +24,8 @@ def box_decode(operator: Operator, writer: Writer) -> str:
     if operator.get("format", "center") == "corner":
         boxes = _to_center(boxes, like(data, 0.5), writer)
     moves = writer.ops("Split", 4, data, axis=2)
-    moves = [writer.op("Mul", move, like(data, operator.number_of(f"std{n}", 1))) for n, move in enumerate(moves)]
-    limit = operator.number_of("clip", -1)
+    moves = [writer.op("Mul", move, like(data, operator.real(f"std{n}", 1))) for n, move in enumerate(moves)]
+    limit = operator.real("clip", -1)
     sizes = [writer.op("Min", move, like(data, limit)) if limit > 0 else move for move in moves[2:]]
     halves = [
         writer.op("Mul", writer.op("Mul", writer.op("Exp", size), box), like(data, 0.5))
@@ -53,20 +53,20 @@ def box_nms(operator: Operator, writer: Writer) -> str:
     formats = operator.get("in_format", "corner"), operator.get("out_format", "corner")
     operator.refuse((formats != ("corner", "corner"), "boxes in the format center"))
     operator.refuse((len(data.dims) != 3, "boxes of other than three axes"))
-    place, start = int(operator.get("score_index", 1)), int(operator.get("coord_start", 2))
+    place, start = operator.integer("score_index", 1), operator.integer("coord_start", 2)
     scores = _column(data, place, writer)
-    usable = writer.op("Greater", scores, like(data, operator.number_of("valid_thresh", 0)))
-    kind, background = int(operator.get("id_index", -1)), int(operator.get("background_id", -1))
+    usable = writer.op("Greater", scores, like(data, operator.real("valid_thresh", 0)))
+    kind, background = operator.integer("id_index", -1), operator.integer("background_id", -1)
     if kind >= 0 and background >= 0:
         other = writer.op("Not", writer.op("Equal", _column(data, kind, writer), like(data, background)))
         usable = writer.op("And", usable, other)
     total = data.size(1)
-    count = min(int(operator.get("topk", -1)), total) if int(operator.get("topk", -1)) > 0 else total
+    count = min(operator.integer("topk", -1), total) if operator.integer("topk", -1) > 0 else total
     key = writer.op("Where", usable, scores, like(data, -np.inf))
     best, order = writer.ops("TopK", 2, key, integers(count), axis=1)
     rows = _rows(data, order, count, writer)
     corners = writer.slice(rows, start, start + 4, 2)
-    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.number_of("overlap_thresh", 0.5)))
+    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.real("overlap_thresh", 0.5)))
     if kind >= 0 and not operator.flag("force_suppress"):
         ids = writer.slice(rows, kind, kind + 1, 2)
         near = writer.op("And", near, writer.op("Equal", ids, writer.transpose(ids, 0, 2, 1)))

@@ -1,56 +1,24 @@
 """Conversions of operators that compute each element by itself."""
 
 import math
-from typing import Any
+from typing import Any, Iterable, Iterator
 
 from mxkit.export.to_onnx.onnx_writer import Operator, Tensor, Unsupported, Writer, converts, like
 import numpy as np
 
+_PLAIN = "sqrt exp log floor ceil sin cos tan sinh cosh tanh sign reciprocal"
+_OLDER = "abs erf sigmoid relu softsign"
 _UNARY = {
-    "negative": "Neg",
-    "abs": "Abs",
-    "sqrt": "Sqrt",
-    "exp": "Exp",
-    "log": "Log",
-    "floor": "Floor",
-    "ceil": "Ceil",
-    "sin": "Sin",
-    "cos": "Cos",
-    "tan": "Tan",
-    "arcsin": "Asin",
-    "arccos": "Acos",
-    "arctan": "Atan",
-    "sinh": "Sinh",
-    "cosh": "Cosh",
-    "tanh": "Tanh",
-    "arcsinh": "Asinh",
-    "arccosh": "Acosh",
-    "arctanh": "Atanh",
-    "erf": "Erf",
-    "sigmoid": "Sigmoid",
-    "relu": "Relu",
-    "sign": "Sign",
-    "reciprocal": "Reciprocal",
-    "softsign": "Softsign",
+    **{name: name.capitalize() for name in f"{_PLAIN} {_OLDER}".split()},
+    **{f"arc{name}": f"A{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     "absolute": "Abs",
-    "_copy": "Identity",
-    "BlockGrad": "Identity",
-    "MakeLoss": "Identity",
-    "copy": "Identity",
-    "stop_gradient": "Identity",
-    "make_loss": "Identity",
-    "identity": "Identity",
+    "negative": "Neg",
 }
 _BINARY = {
-    "add": "Add",
-    "plus": "Add",
-    "sub": "Sub",
-    "minus": "Sub",
-    "subtract": "Sub",
-    "mul": "Mul",
-    "multiply": "Mul",
-    "div": "Div",
-    "true_divide": "Div",
+    **dict.fromkeys(("add", "plus"), "Add"),
+    **dict.fromkeys(("sub", "minus", "subtract"), "Sub"),
+    **dict.fromkeys(("mul", "multiply"), "Mul"),
+    **dict.fromkeys(("div", "true_divide"), "Div"),
     "maximum": "Max",
     "minimum": "Min",
     "power": "Pow",
@@ -60,44 +28,51 @@ _COMPARED = {
     "not_equal": "Equal",
     "greater": "Greater",
     "greater_equal": "GreaterOrEqual",
-    "lesser": "Less",
-    "lesser_equal": "LessOrEqual",
-    "less": "Less",
-    "less_equal": "LessOrEqual",
+    **dict.fromkeys(("less", "lesser"), "Less"),
+    **dict.fromkeys(("less_equal", "lesser_equal"), "LessOrEqual"),
 }
 _LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
+_COMPARISONS = "equal not_equal greater greater_equal lesser lesser_equal"
 
 
-@converts(*_UNARY, *(f"_npi_{kind}" for kind in _UNARY), "_npx_relu", "_npx_sigmoid", "_np_copy")
+def _named(pattern: str, names: Iterable[str]) -> Iterator[str]:
+    """List names of MXNet's operators."""
+    return (pattern.format(name) for name in (names.split() if isinstance(names, str) else names))
+
+
+def _base(kind: str) -> str:
+    """Return what an operator computes: its name without the prefix and without "_scalar"."""
+    prefixes = ("elemwise_", "broadcast_", "_npi_", "_npx_", "_grad_", "_")
+    prefix = next((prefix for prefix in prefixes if kind.startswith(prefix)), "")
+    return kind[len(prefix) :].replace("_scalar", "")
+
+
+@converts(*(name for name in _UNARY if name != "absolute"), "_npx_relu", "_npx_sigmoid")
+@converts(*_named("_npi_{}", [name for name in _UNARY if name not in _OLDER.split()]))
 def unary(operator: Operator, writer: Writer) -> str:
-    name = operator.kind.replace("_npi_", "").replace("_npx_", "").replace("_np_copy", "copy")
-    return writer.op(_UNARY[name], _cast(operator.inputs[0], operator, writer))
+    return writer.op(_UNARY[_base(operator.kind)], _cast(operator.inputs[0], operator, writer))
 
 
-def _both(kinds: Any) -> Any:
-    """List MXNet's names of binary operators: by element, with broadcasting, and of mx.np."""
-    for kind in kinds:
-        yield from (f"elemwise_{kind}", f"broadcast_{kind}", f"_npi_{kind}", f"_{kind}")
+@converts("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy")
+def identity(operator: Operator, writer: Writer) -> str:
+    return writer.op("Identity", operator.inputs[0])
 
 
-def _scalars(kinds: Any) -> Any:
-    for kind in kinds:
-        yield from (f"_{kind}_scalar", f"_npi_{kind}_scalar", f"_r{kind}_scalar", f"_npi_r{kind}_scalar")
-
-
-@converts(*_both([*_BINARY, "mod", "hypot"]), "_grad_add")
+@converts(*_named("elemwise_{}", "add sub mul div"), *_named("_{}", "mod power maximum minimum hypot"), "_grad_add")
+@converts(*_named("broadcast_{}", "add sub mul div mod power maximum minimum hypot"))
+@converts(*_named("_npi_{}", "add subtract multiply true_divide mod power hypot"))
 def binary(operator: Operator, writer: Writer) -> str:
     first, second = (_cast(tensor, operator, writer) for tensor in operator.inputs)
     return _arithmetic(_base(operator.kind), first, second, operator, writer)
 
 
-@converts(*_scalars([*_BINARY, "mod", "hypot"]))
+@converts(*_named("_{}_scalar", "plus minus rminus mul div rdiv mod rmod power rpower maximum minimum hypot"))
+@converts(*_named("_npi_{}_scalar", "add subtract rsubtract multiply true_divide rtrue_divide mod rmod power rpower"))
 def binary_scalar(operator: Operator, writer: Writer) -> str:
-    kind = operator.kind.replace("_npi_", "_")[1 : -len("_scalar")]
-    reverse = kind not in (*_BINARY, "mod", "hypot")
+    kind = _base(operator.kind)
     first: Any = _cast(operator.inputs[0], operator, writer)
-    second: Any = like(operator.outputs[0], operator.number_of("scalar", 1))
-    if reverse:
+    second: Any = like(operator.outputs[0], operator.real("scalar", 1))
+    if kind not in (*_BINARY, "mod", "hypot"):  # "rminus"
         kind, first, second = kind[1:], second, first
     return _arithmetic(kind, first, second, operator, writer)
 
@@ -120,12 +95,14 @@ def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: 
     return writer.op("Where", by_zero, zero, rest)
 
 
-@converts(*_both(_COMPARED), *(f"_{kind}_scalar" for kind in _COMPARED), *(f"_npi_{kind}_scalar" for kind in _COMPARED))
+@converts(*_named("broadcast_{}", _COMPARISONS), *_named("_{}", _COMPARISONS), *_named("_{}_scalar", _COMPARISONS))
+@converts(*_named("_npi_{}", _COMPARISONS.replace("lesser", "less")))
+@converts(*_named("_npi_{}_scalar", _COMPARISONS.replace("lesser", "less")))
 def comparison(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.kind.replace("_scalar", ""))
+    kind = _base(operator.kind)
     first: Any = operator.inputs[0]
     if operator.kind.endswith("_scalar"):
-        number = operator.number_of("scalar", 0)
+        number = operator.real("scalar", 0)
         if np.issubdtype(first.dtype, np.floating):
             second: Any = like(first, number)
         else:  # a whole number is compared with 2.5, not with 2
@@ -138,13 +115,12 @@ def comparison(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op("Not", made) if kind == "not_equal" else made, operator.outputs[0].dtype)
 
 
-@converts(*_both(_LOGICAL), *(f"_{kind}_scalar" for kind in _LOGICAL), *(f"_npi_{kind}_scalar" for kind in _LOGICAL))
+@converts(*_named("broadcast_{}", _LOGICAL), *_named("_{}", _LOGICAL), *_named("_{}_scalar", _LOGICAL))
 def logical(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.kind.replace("_scalar", ""))
     first = writer.cast(operator.inputs[0], np.bool_)
     scalar = operator.kind.endswith("_scalar")
-    second = np.bool_(operator.number_of("scalar", 0)) if scalar else writer.cast(operator.inputs[1], np.bool_)
-    return writer.cast(writer.op(_LOGICAL[kind], first, second), operator.outputs[0].dtype)
+    second = np.bool_(operator.real("scalar", 0)) if scalar else writer.cast(operator.inputs[1], np.bool_)
+    return writer.cast(writer.op(_LOGICAL[_base(operator.kind)], first, second), operator.outputs[0].dtype)
 
 
 @converts("logical_not", "_npi_logical_not")
@@ -152,7 +128,7 @@ def logical_not(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op("Not", writer.cast(operator.inputs[0], np.bool_)), operator.outputs[0].dtype)
 
 
-@converts("add_n", "ElementWiseSum")
+@converts("add_n")
 def add_n(operator: Operator, writer: Writer) -> str:
     return writer.op("Sum", *operator.inputs)
 
@@ -177,12 +153,11 @@ def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
 
 
 @converts(
-    *(["log10", "log2", "log1p", "expm1", "degrees", "radians"]),
-    *(["_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1"]),
+    "log10", "log2", "log1p", "expm1", "_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1", "degrees", "radians"
 )
 def logarithm(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    kind = operator.kind.replace("_npi_", "")
+    kind = _base(operator.kind)
     if kind == "log1p":
         return writer.op("Log", writer.op("Add", data, like(data, 1)))
     if kind == "expm1":
@@ -196,7 +171,7 @@ def logarithm(operator: Operator, writer: Writer) -> str:
 def rounding(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     half = like(data, 0.5)
-    kind = operator.kind.replace("_npi_", "")
+    kind = _base(operator.kind)
     if kind == "rint":  # MXNet rounds a half down
         return writer.op("Ceil", writer.op("Sub", data, half))
     size = writer.op("Abs", data)
@@ -204,7 +179,7 @@ def rounding(operator: Operator, writer: Writer) -> str:
     return writer.op("Mul", writer.op("Sign", data), writer.op("Floor", size))
 
 
-@converts("Activation", "_npx_activation")
+@converts("Activation")
 def activation(operator: Operator, writer: Writer) -> str:
     kind = operator.get("act_type")
     data = operator.inputs[0]
@@ -216,21 +191,15 @@ def activation(operator: Operator, writer: Writer) -> str:
 
 @converts("hard_sigmoid")
 def hard_sigmoid(operator: Operator, writer: Writer) -> str:
-    alpha, beta = operator.number_of("alpha", 0.2), operator.number_of("beta", 0.5)
+    alpha, beta = operator.real("alpha", 0.2), operator.real("beta", 0.5)
     return writer.op("HardSigmoid", operator.inputs[0], alpha=alpha, beta=beta)
 
 
-@converts("LeakyReLU", "_npx_leaky_relu", "_npx_gelu")
+@converts("LeakyReLU")
 def leaky_relu(operator: Operator, writer: Writer) -> str:
-    kind = "gelu" if operator.kind == "_npx_gelu" else operator.get("act_type", "leaky")
-    data = operator.inputs[0]
-    slope = operator.number_of("slope", 0.25)
-    if kind == "leaky":
-        return writer.op("LeakyRelu", data, alpha=slope)
-    if kind == "elu":
-        return writer.op("Elu", data, alpha=slope)
-    if kind == "rrelu":
-        raise Unsupported("act_type='rrelu' draws its slopes")
+    kind, data = operator.text("act_type", "leaky"), operator.inputs[0]
+    if kind in ("leaky", "elu"):
+        return writer.op("LeakyRelu" if kind == "leaky" else "Elu", data, alpha=operator.real("slope", 0.25))
     if kind == "selu":
         return writer.op("Selu", data, alpha=1.6732632423543772, gamma=1.0507009873554805)
     if kind == "gelu":
@@ -238,7 +207,7 @@ def leaky_relu(operator: Operator, writer: Writer) -> str:
         return writer.op("Mul", writer.op("Mul", data, like(data, 0.5)), writer.op("Add", part, like(data, 1)))
     if kind == "prelu":
         return writer.op("PRelu", data, _slope(operator, writer))
-    raise Unsupported(f"act_type {kind!r}")
+    raise Unsupported("act_type='rrelu' draws its slopes" if kind == "rrelu" else f"act_type {kind!r}")
 
 
 def _slope(operator: Operator, writer: Writer) -> str:
@@ -249,16 +218,17 @@ def _slope(operator: Operator, writer: Writer) -> str:
     return slope.name
 
 
-@converts("clip", "_npi_clip")
+@converts("clip")
 def clip(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    low, high = operator.get("a_min"), operator.get("a_max")
-    made: Any = data
-    made = made if low is None else writer.op("Max", made, like(data, float(low)))
-    return writer.op("Identity" if high is None else "Min", made, *([] if high is None else [like(data, float(high))]))
+    made: Any = writer.named(data)
+    for kind, name in (("Max", "a_min"), ("Min", "a_max")):
+        if operator.text(name):
+            made = writer.op(kind, made, like(data, operator.real(name)))
+    return str(made)
 
 
-@converts("Cast", "amp_cast", "_npi_cast", "cast")
+@converts("Cast", "amp_cast")
 def cast(operator: Operator, writer: Writer) -> str:
     return writer.cast(operator.inputs[0], operator.outputs[0].dtype)
 
@@ -271,7 +241,7 @@ def multicast(operator: Operator, writer: Writer) -> Any:
 @converts("smooth_l1")
 def smooth_l1(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    squared = operator.number_of("scalar", 1) ** 2
+    squared = operator.real("scalar", 1) ** 2
     size = writer.op("Abs", data)
     curved = writer.op("Mul", writer.op("Mul", data, data), like(data, 0.5 * squared))
     straight = writer.op("Sub", size, like(data, 0.5 / squared))
@@ -285,13 +255,6 @@ def where(operator: Operator, writer: Writer) -> str:
     if operator.kind == "where" and len(condition.dims) == 1 and len(first.dims) > 1:  # it chooses rows
         made = writer.reshape(made, (condition.dims[0], *[1] * (len(first.dims) - 1)))
     return writer.op("Where", made, first, second)
-
-
-def _base(kind: str) -> str:
-    for prefix in ("elemwise_", "broadcast_", "_npi_", "_grad_", "_"):
-        if kind.startswith(prefix):
-            return kind[len(prefix) :]
-    return kind
 
 
 def _cast(tensor: Tensor, operator: Operator, writer: Writer) -> Any:

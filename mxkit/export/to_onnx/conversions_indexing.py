@@ -7,10 +7,10 @@ from mxkit.export.to_onnx.onnx_writer import Operator, Writer, converts, like
 import numpy as np
 
 
-@converts("take", "_npi_take")
+@converts("take")
 def take(operator: Operator, writer: Writer) -> str:
     data, indices = operator.inputs
-    axis = int(operator.get("axis", 0)) % len(data.dims)
+    axis = operator.axis(0)
     return writer.op("Gather", data, _indices(operator, indices, data.size(axis), writer), axis=axis)
 
 
@@ -22,10 +22,10 @@ def _indices(operator: Operator, indices: Any, size: int, writer: Writer) -> str
     return writer.op("Mod", whole, np.int64(size)) if mode == "wrap" else whole
 
 
-@converts("pick", "_npx_pick")
+@converts("pick")
 def pick(operator: Operator, writer: Writer) -> str:
     data, indices = operator.inputs
-    axis = int(operator.get("axis", -1)) % len(data.dims)
+    axis = operator.axis()
     made = _indices(operator, indices, data.size(axis), writer)
     made = writer.reshape(made, (*data.dims[:axis], 1, *data.dims[axis + 1 :]))
     return writer.reshape(writer.op("GatherElements", data, made, axis=axis), operator.outputs[0].dims)
@@ -36,7 +36,7 @@ def _last(indices: Any, writer: Writer) -> str:
     return writer.transpose(writer.cast(indices, np.int64), *range(1, len(indices.dims)), 0)
 
 
-@converts("gather_nd", "_npx_gather_nd")
+@converts("gather_nd")
 def gather_nd(operator: Operator, writer: Writer) -> str:
     data, indices = operator.inputs
     return writer.op("GatherND", data, _last(indices, writer))
@@ -52,12 +52,12 @@ def scatter_nd(operator: Operator, writer: Writer) -> str:
     return writer.op("ScatterND", empty, _last(indices, writer), data)
 
 
-@converts("one_hot", "_npx_one_hot")
+@converts("one_hot")
 def one_hot(operator: Operator, writer: Writer) -> str:
     indices, output = operator.inputs[0], operator.outputs[0]
-    depth = int(operator.get("depth"))
+    depth = operator.integer("depth")
     # ONNX's OneHot counts negative indices from the end; MXNet gives them no place
     column = writer.reshape(writer.cast(indices, np.int64), (*indices.dims, 1))
     same = writer.op("Equal", column, np.arange(depth, dtype=np.int64))
-    values = operator.number_of("on_value", 1), operator.number_of("off_value", 0)
+    values = operator.real("on_value", 1), operator.real("off_value", 0)
     return writer.op("Where", same, *(like(output, value) for value in values))

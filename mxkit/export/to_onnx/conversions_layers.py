@@ -19,15 +19,15 @@ import numpy as np
 
 def check_layout(operator: Operator) -> None:
     """Refuse layouts with the channels last."""
-    layout = operator.get("layout")
-    if layout not in (None, "NCW", "NCHW", "NCDHW", "None"):
+    layout = operator.text("layout")
+    if layout not in ("", "NCW", "NCHW", "NCDHW"):
         raise Unsupported(f"layout {layout}: MXNet computes it on a GPU only. Transpose the input to NCHW in the net")
 
 
-@converts("Convolution", "_npx_convolution")
+@converts("Convolution")
 def convolution(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
-    kernel = list(operator.get("kernel"))
+    kernel = operator.ints("kernel")
     pad = operator.sizes("pad", len(kernel), 0)
     return writer.op(
         "Conv",
@@ -36,15 +36,15 @@ def convolution(operator: Operator, writer: Writer) -> str:
         pads=[*pad, *pad],
         strides=operator.sizes("stride", len(kernel), 1),
         dilations=operator.sizes("dilate", len(kernel), 1),
-        group=int(operator.get("num_group", 1)),
+        group=operator.integer("num_group", 1),
     )
 
 
-@converts("Deconvolution", "_npx_deconvolution")
+@converts("Deconvolution")
 def deconvolution(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
     data = operator.inputs[0]
-    kernel = list(operator.get("kernel"))
+    kernel = operator.ints("kernel")
     count = len(kernel)
     stride, dilate = operator.sizes("stride", count, 1), operator.sizes("dilate", count, 1)
     pad, adjusted = operator.sizes("pad", count, 0), operator.sizes("adj", count, 0)
@@ -63,11 +63,11 @@ def deconvolution(operator: Operator, writer: Writer) -> str:
         strides=stride,
         dilations=dilate,
         output_padding=adjusted,
-        group=int(operator.get("num_group", 1)),
+        group=operator.integer("num_group", 1),
     )
 
 
-@converts("FullyConnected", "_npx_fully_connected")
+@converts("FullyConnected")
 def fully_connected(operator: Operator, writer: Writer) -> str:
     data, weight, *bias = operator.inputs
     if operator.flag("flatten", True):
@@ -77,12 +77,12 @@ def fully_connected(operator: Operator, writer: Writer) -> str:
     return writer.op("Add", made, bias[0]) if bias else made
 
 
-@converts("BatchNorm", "_npx_batch_norm", "BatchNorm_v1", "CuDNNBatchNorm", "_contrib_SyncBatchNorm")
+@converts("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm", "_contrib_SyncBatchNorm")
 def batch_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta, mean, variance = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
-    axis = int(operator.get("axis", 1)) % len(data.dims)
-    eps = operator.number_of("eps", 1e-3)
+    axis = operator.axis(1)
+    eps = operator.real("eps", 1e-3)
     scale: Any = np.ones(gamma.dims, gamma.dtype) if operator.flag("fix_gamma", True) else gamma
     if axis == 1:
         return writer.op("BatchNormalization", data, scale, beta, mean, variance, epsilon=eps)
@@ -92,13 +92,13 @@ def batch_norm(operator: Operator, writer: Writer) -> str:
     return writer.op("Add", writer.op("Mul", data, writer.reshape(scale, shape)), writer.reshape(shift, shape))
 
 
-@converts("LayerNorm", "_npx_layer_norm")
+@converts("LayerNorm")
 def layer_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
     ndim = len(data.dims)
-    axis = int(operator.get("axis", -1)) % ndim
-    eps = operator.number_of("eps", 1e-5)
+    axis = operator.integer("axis", -1) % ndim
+    eps = operator.real("eps", 1e-5)
     if axis == ndim - 1:
         return writer.op("LayerNormalization", data, gamma, beta, axis=-1, epsilon=eps)
     order = [*(index for index in range(ndim) if index != axis), axis]
@@ -106,21 +106,21 @@ def layer_norm(operator: Operator, writer: Writer) -> str:
     return writer.transpose(made, *np.argsort(order).tolist())
 
 
-@converts("InstanceNorm", "_npx_instance_norm")
+@converts("InstanceNorm")
 def instance_norm(operator: Operator, writer: Writer) -> str:
-    return writer.op("InstanceNormalization", *operator.inputs, epsilon=operator.number_of("eps", 1e-3))
+    return writer.op("InstanceNormalization", *operator.inputs, epsilon=operator.real("eps", 1e-3))
 
 
-@converts("GroupNorm", "_npx_group_norm")
+@converts("GroupNorm")
 def group_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
-    groups = int(operator.get("num_groups", 1))
+    groups = operator.integer("num_groups", 1)
     operator.refuse((gamma.dims != (groups,), f"gamma has the shape {gamma.dims}, not ({groups},)"))
     # MXNet 1.9.1 scales each group by one number, as InstanceNorm does with channels
     size = math.prod(data.size(axis) for axis in range(1, len(data.dims)))
     grouped = writer.reshape(data, (data.dims[0], groups, size // groups))
-    made = writer.op("InstanceNormalization", grouped, gamma, beta, epsilon=operator.number_of("eps", 1e-5))
+    made = writer.op("InstanceNormalization", grouped, gamma, beta, epsilon=operator.real("eps", 1e-5))
     return writer.reshape(made, operator.outputs[0].dims)
 
 
@@ -130,7 +130,7 @@ def l2_normalization(operator: Operator, writer: Writer) -> str:
     ndim = len(data.dims)
     axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode", "instance")]
     total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
-    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.number_of("eps", 1e-10))))
+    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps", 1e-10))))
     return writer.op("Div", data, root)
 
 
@@ -139,20 +139,20 @@ def lrn(operator: Operator, writer: Writer) -> str:
     return writer.op(
         "LRN",
         operator.inputs[0],
-        alpha=operator.number_of("alpha", 1e-4),
-        beta=operator.number_of("beta", 0.75),
-        bias=operator.number_of("knorm", 2),
-        size=int(operator.get("nsize")),
+        alpha=operator.real("alpha", 1e-4),
+        beta=operator.real("beta", 0.75),
+        bias=operator.real("knorm", 2),
+        size=operator.integer("nsize"),
     )
 
 
-@converts("Dropout", "_npx_dropout")
+@converts("Dropout")
 def dropout(operator: Operator, writer: Writer) -> str:
     operator.refuse((operator.get("mode", "training") != "training", "mode='always' draws random numbers"))
     return operator.inputs[0].name
 
 
-@converts("Embedding", "_npx_embedding")
+@converts("Embedding")
 def embedding(operator: Operator, writer: Writer) -> str:
     data, weight = operator.inputs
     return writer.op("Gather", weight, clipped(data, weight.size(0), writer), axis=0)
@@ -163,15 +163,12 @@ def clipped(indices: Tensor, size: int, writer: Writer) -> str:
     return writer.op("Clip", writer.cast(indices, np.int64), np.int64(0), np.int64(size - 1))
 
 
-@converts("softmax", "log_softmax", "softmin", "_npx_softmax", "_npx_log_softmax", "masked_softmax")
+@converts("softmax", "log_softmax", "softmin")
 def softmax(operator: Operator, writer: Writer) -> str:
-    operator.refuse((operator.kind == "masked_softmax", "masks"))
-    data = operator.inputs[0]
-    axis = int(operator.get("axis", -1)) % len(data.dims)
+    data, axis, heat = operator.inputs[0], operator.axis(), operator.real("temperature")
     made: Any = data
-    heat = operator.get("temperature")
     made = writer.op("Neg", made) if operator.kind == "softmin" else made
-    made = writer.op("Div", made, like(data, float(heat))) if heat else made
+    made = writer.op("Div", made, like(data, heat)) if heat else made
     kind = "LogSoftmax" if "log" in operator.kind else "Softmax"
     if operator.flag("use_length"):
         operator.refuse((kind != "Softmax", "use_length"))
@@ -202,7 +199,7 @@ def softmax_activation(operator: Operator, writer: Writer) -> str:
 
 @converts("UpSampling")
 def upsampling(operator: Operator, writer: Writer) -> str:
-    scale = int(operator.get("scale"))
+    scale = operator.integer("scale")
     if operator.get("sample_type") == "bilinear":
         return writer.op(
             "ConvTranspose",
@@ -236,11 +233,11 @@ def bilinear_resize(operator: Operator, writer: Writer) -> str:
     )
 
 
-@converts("Pad", "pad")
+@converts("Pad")
 def pad(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     widths = list(operator.get("pad_width"))
-    value = like(data, operator.number_of("constant_value", 0))
+    value = like(data, operator.real("constant_value", 0))
     mode = operator.get("mode")
     return writer.op("Pad", data, integers(*widths[::2], *widths[1::2]), value, mode=mode)
 

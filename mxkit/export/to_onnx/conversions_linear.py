@@ -12,7 +12,7 @@ def _turned(tensor: Tensor, turn: bool, writer: Writer) -> Any:
     return writer.transpose(tensor, *range(ndim - 2), ndim - 1, ndim - 2) if turn else tensor
 
 
-@converts("dot", "_np_dot", "_npi_dot")
+@converts("dot", "_np_dot")
 def dot(operator: Operator, writer: Writer) -> str:
     first, second = operator.inputs
     turns = operator.flag("transpose_a"), operator.flag("transpose_b")
@@ -39,13 +39,13 @@ def _of_more_axes(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.op("MatMul", first, flat), operator.outputs[0].dims)
 
 
-@converts("batch_dot", "_npx_batch_dot", "_linalg_gemm2", "linalg_gemm2", "_linalg_gemm", "_npi_matmul")
+@converts("batch_dot", "_linalg_gemm2", "_linalg_gemm", "_npi_matmul")
 def batch_dot(operator: Operator, writer: Writer) -> str:
     first, second, *added = operator.inputs
-    operator.refuse((int(operator.get("axis", -2)) != -2, "an axis other than -2"))
+    operator.refuse((operator.integer("axis", -2) != -2, "an axis other than -2"))
     turned = _turned(first, operator.flag("transpose_a"), writer), _turned(second, operator.flag("transpose_b"), writer)
     made = writer.op("MatMul", *turned)
-    alpha, beta = operator.number_of("alpha", 1), operator.number_of("beta", 1)
+    alpha, beta = operator.real("alpha", 1), operator.real("beta", 1)
     made = writer.op("Mul", made, like(first, alpha)) if alpha != 1 else made
     if added:
         made = writer.op("Add", made, writer.op("Mul", added[0], like(first, beta)))

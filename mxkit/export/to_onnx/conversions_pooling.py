@@ -9,7 +9,7 @@ from mxkit.export.to_onnx.onnx_writer import Operator, Unsupported, Writer, conv
 import numpy as np
 
 
-@converts("Pooling", "_npx_pooling")
+@converts("Pooling")
 def pooling(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
     data = operator.inputs[0]
@@ -25,7 +25,7 @@ def pooling(operator: Operator, writer: Writer) -> str:
         return _average(operator, writer)
     if kind == "sum":
         return _summed(data, operator, writer)
-    order = int(operator.get("p_value", 2))
+    order = operator.integer("p_value", 2)
     return _root(_summed(_power(data, order, writer), operator, writer), order, operator, writer)
 
 
@@ -33,7 +33,7 @@ def _of_all(operator: Operator, kind: str, writer: Writer) -> str:
     data = operator.inputs[0]
     if kind in ("max", "avg"):
         return writer.op("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", data)
-    order = int(operator.get("p_value", 2)) if kind == "lp" else 1
+    order = operator.integer("p_value", 2) if kind == "lp" else 1
     axes = np.arange(2, len(data.dims))
     total = writer.op("ReduceSum", _power(data, order, writer), axes, keepdims=1)
     return _root(total, order, operator, writer)
@@ -132,8 +132,8 @@ def roi_pooling(operator: Operator, writer: Writer) -> str:
     return writer.op(
         "MaxRoiPool",
         *operator.inputs,
-        pooled_shape=list(operator.get("pooled_size")),
-        spatial_scale=operator.number_of("spatial_scale", 1),
+        pooled_shape=operator.ints("pooled_size"),
+        spatial_scale=operator.real("spatial_scale", 1),
     )
 
 
@@ -151,7 +151,7 @@ def roi_align(operator: Operator, writer: Writer) -> str:
         writer.reshape(writer.cast(number, np.int64), rois.dims[:1]),
         output_height=height,
         output_width=width,
-        sampling_ratio=max(int(operator.get("sample_ratio", -1)), 0),
-        spatial_scale=operator.number_of("spatial_scale", 1),
+        sampling_ratio=max(operator.integer("sample_ratio", -1), 0),
+        spatial_scale=operator.real("spatial_scale", 1),
         coordinate_transformation_mode="half_pixel" if operator.flag("aligned") else "output_half_pixel",
     )

@@ -18,7 +18,7 @@ class _Sizes(NamedTuple):
     channels: int
 
 
-@converts("RNN", "_npx_rnn")
+@converts("RNN")
 def recurrent(operator: Operator, writer: Writer) -> List[str]:
     operator.refuse(
         (operator.get("projection_size"), "projection_size"),
@@ -27,8 +27,8 @@ def recurrent(operator: Operator, writer: Writer) -> List[str]:
     )
     data, flat, *more = operator.inputs
     directions = 2 if operator.flag("bidirectional") else 1
-    layers = int(operator.get("num_layers"))
-    sizes = _Sizes(operator.get("mode"), int(operator.get("state_size")), layers, directions, data.size(2))
+    layers = operator.integer("num_layers")
+    sizes = _Sizes(operator.get("mode"), operator.integer("state_size"), layers, directions, data.size(2))
     states, more = (more[:2], more[2:]) if sizes.mode == "lstm" else (more[:1], more[1:])
     lengths: Any = ""
     if operator.flag("use_sequence_length"):

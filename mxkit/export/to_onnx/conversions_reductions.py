@@ -6,19 +6,12 @@ from mxkit.export.to_onnx.onnx_writer import Operator, Unsupported, Writer, axes
 import numpy as np
 
 _REDUCED = {
-    "sum": "ReduceSum",
-    "mean": "ReduceMean",
-    "max": "ReduceMax",
-    "min": "ReduceMin",
-    "prod": "ReduceProd",
-    "sum_axis": "ReduceSum",
-    "max_axis": "ReduceMax",
-    "min_axis": "ReduceMin",
     "nansum": "ReduceSum",
+    **{kind: f"Reduce{kind.capitalize()}" for kind in ("sum", "mean", "max", "min", "prod")},
 }
 
 
-@converts(*_REDUCED, *(f"_np_{kind}" for kind in _REDUCED), *(f"_npi_{kind}" for kind in _REDUCED))
+@converts(*_REDUCED, "_np_sum", "_np_max", "_np_min", "_np_prod", "_npi_mean")
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output = operator.inputs[0], operator.outputs[0]
     kind = operator.kind.replace("_npi_", "").replace("_np_", "")
@@ -46,17 +39,17 @@ def argmax(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.cast(made, output.dtype), output.dims)
 
 
-@converts("topk", "_npx_topk")
+@converts("topk")
 def topk(operator: Operator, writer: Writer) -> List[str]:
     kind = operator.get("ret_typ", "indices")
     operator.refuse((kind == "mask", "ret_typ='mask'"))
-    values, places = _sorted(operator, writer, int(operator.get("k", 1)))
+    values, places = _sorted(operator, writer, operator.integer("k", 1))
     if kind == "both":
         return [values, writer.cast(places, operator.outputs[1].dtype)]
     return [values if kind == "value" else writer.cast(places, operator.outputs[0].dtype)]
 
 
-@converts("sort", "argsort", "_npi_sort", "_npi_argsort")
+@converts("sort", "argsort")
 def sort(operator: Operator, writer: Writer) -> str:
     values, places = _sorted(operator, writer, 0, ascending=True)
     return writer.cast(places, operator.outputs[0].dtype) if "argsort" in operator.kind else values
@@ -77,7 +70,7 @@ def _sorted(operator: Operator, writer: Writer, count: int, ascending: bool = Fa
     return writer.ops("TopK", 2, data, integers(count or size), axis=int(axis), largest=int(largest), sorted=1)
 
 
-@converts("cumsum", "_np_cumsum", "_npi_cumsum")
+@converts("_np_cumsum")
 def cumsum(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis")
     operator.refuse((axis is None, "axis=None sums across the batch"))

@@ -14,19 +14,19 @@ def _before_end(data: Tensor, lengths: Tensor, axis: int, writer: Writer) -> str
     return writer.op("Less", np.arange(data.size(axis), dtype=np.int64).reshape(time), ends)
 
 
-@converts("SequenceMask", "_npx_sequence_mask")
+@converts("SequenceMask")
 def sequence_mask(operator: Operator, writer: Writer) -> str:
     data, *lengths = operator.inputs
     if not operator.flag("use_sequence_length"):
         return data.name
-    inside = _before_end(data, lengths[0], int(operator.get("axis", 0)), writer)
-    return writer.op("Where", inside, data, like(data, operator.number_of("value", 0)))
+    inside = _before_end(data, lengths[0], operator.integer("axis", 0), writer)
+    return writer.op("Where", inside, data, like(data, operator.real("value", 0)))
 
 
 @converts("SequenceLast")
 def sequence_last(operator: Operator, writer: Writer) -> str:
     data, *lengths = operator.inputs
-    axis = int(operator.get("axis", 0))
+    axis = operator.integer("axis", 0)
     if not operator.flag("use_sequence_length"):
         return writer.op("Squeeze", writer.slice(data, -1, 2**62, axis), integers(axis))
     last = writer.op("Sub", writer.cast(lengths[0], np.int64), np.int64(1))

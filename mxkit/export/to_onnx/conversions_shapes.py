@@ -6,8 +6,8 @@ from mxkit.export.to_onnx.onnx_writer import END, Batch, Operator, Writer, conve
 import numpy as np
 
 
-@converts("Reshape", "reshape", "_np_reshape", "_npi_reshape", "_npx_reshape", "reshape_like", "_npx_reshape_like")
-@converts("Flatten", "flatten", "_npx_batch_flatten", "expand_dims", "_npi_expand_dims")
+@converts("Reshape", "_np_reshape", "_npx_reshape", "reshape_like")
+@converts("Flatten", "expand_dims")
 def reshape(operator: Operator, writer: Writer) -> str:
     sizes = [[count(tensor.dims, batch) for tensor in (operator.inputs[0], operator.outputs[0])] for batch in (2, 3)]
     operator.refuse(
@@ -16,30 +16,30 @@ def reshape(operator: Operator, writer: Writer) -> str:
     return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
 
 
-@converts("squeeze", "_np_squeeze", "_npi_squeeze")
+@converts("squeeze", "_np_squeeze")
 def squeeze(operator: Operator, writer: Writer) -> str:
     unclear = operator.get("axis") is None and any(isinstance(size, Batch) for size in operator.inputs[0].dims)
     operator.refuse((unclear, "without axis it removes the batch's axis too at batch size 1; give it an axis"))
     return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
 
 
-@converts("transpose", "_np_transpose", "_npi_transpose")
+@converts("transpose", "_np_transpose")
 def transpose(operator: Operator, writer: Writer) -> str:
-    ndim = len(operator.inputs[0].dims)
+    ndim = operator.rank
     axes = operator.get("axes") or range(ndim - 1, -1, -1)
     return writer.transpose(operator.inputs[0], *(axis % ndim for axis in axes))
 
 
-@converts("SwapAxis", "_npi_swapaxes")
+@converts("SwapAxis")
 def swap_axis(operator: Operator, writer: Writer) -> str:
-    ndim = len(operator.inputs[0].dims)
+    ndim = operator.rank
     first, second = (int(operator.get(name, 0)) % ndim for name in ("dim1", "dim2"))
     order = list(range(ndim))
     order[first], order[second] = order[second], order[first]
     return writer.transpose(operator.inputs[0], *order)
 
 
-@converts("slice", "_npi_slice", "crop")
+@converts("slice")
 def slice_(operator: Operator, writer: Writer) -> str:
     begins, ends = _listed(operator.get("begin")), _listed(operator.get("end"))
     steps = _listed(operator.get("step", ())) or [None] * len(begins)
@@ -60,7 +60,7 @@ def _listed(value: Any) -> List[Any]:
 def slice_axis(operator: Operator, writer: Writer) -> str:
     end = operator.get("end")
     return writer.slice(
-        operator.inputs[0], int(operator.get("begin")), END if end is None else int(end), int(operator.get("axis"))
+        operator.inputs[0], operator.integer("begin"), END if end is None else int(end), operator.integer("axis")
     )
 
 
@@ -84,10 +84,10 @@ def crop(operator: Operator, writer: Writer) -> str:
     return writer.slice(data, starts, [start + size for start, size in zip(starts, sizes)], [2, 3])
 
 
-@converts("SliceChannel", "_split_v2", "_npi_split", "_npi_array_split")
+@converts("SliceChannel", "_split_v2")
 def split(operator: Operator, writer: Writer) -> List[str]:
     data = operator.inputs[0]
-    axis = int(operator.get("axis", 1)) % len(data.dims)
+    axis = operator.axis(1)
     squeezed = operator.flag("squeeze_axis")
     count = len(operator.outputs)
     sizes = [1] * count if squeezed else [output.dims[axis] for output in operator.outputs]
@@ -102,27 +102,28 @@ def split(operator: Operator, writer: Writer) -> List[str]:
     return [writer.reshape(part, output.dims) for part, output in zip(made, operator.outputs)]
 
 
-@converts("Concat", "concat", "_rnn_param_concat", "_npi_rnn_param_concat", "_npi_concatenate", "_npx_concat")
+@converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
-    axis = operator.get("dim", 1) if "axis" not in operator.given else operator.get("axis")
-    default = 0 if operator.kind == "_npi_concatenate" and "axis" not in operator.given else axis
-    return writer.op("Concat", *operator.inputs, axis=int(default))
+    axis = operator.get("axis", 0) if operator.kind == "_npi_concatenate" else operator.get("dim", 1)
+    if axis is None:
+        return writer.op("Concat", *(writer.op("Reshape", x, integers(-1)) for x in operator.inputs), axis=0)
+    return writer.op("Concat", *operator.inputs, axis=int(axis))
 
 
 @converts("stack", "_npi_stack")
 def stack(operator: Operator, writer: Writer) -> str:
     ndim = len(operator.outputs[0].dims)
-    axis = int(operator.get("axis", 0)) % ndim
+    axis = operator.integer("axis", 0) % ndim
     parts = [writer.reshape(tensor, (*tensor.dims[:axis], 1, *tensor.dims[axis:])) for tensor in operator.inputs]
     return writer.op("Concat", *parts, axis=axis)
 
 
-@converts("broadcast_to", "broadcast_like", "broadcast_axis", "_np_broadcast_to", "_npi_broadcast_to")
+@converts("broadcast_to", "broadcast_like", "broadcast_axis", "_npi_broadcast_to")
 def broadcast(operator: Operator, writer: Writer) -> str:
     return writer.op("Expand", operator.inputs[0], writer.shape(operator.outputs[0].dims))
 
 
-@converts("tile", "_npi_tile", "_np_tile")
+@converts("tile")
 def tile(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     repeats = _listed(operator.get("reps", 1))
@@ -133,10 +134,10 @@ def tile(operator: Operator, writer: Writer) -> str:
     return writer.op("Tile", made, integers(*[1] * (ndim - len(repeats)), *repeats))
 
 
-@converts("repeat", "_np_repeat", "_npi_repeats")
+@converts("repeat")
 def repeat(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    axis, count = operator.get("axis"), int(operator.get("repeats", 1))
+    axis, count = operator.get("axis"), operator.integer("repeats", 1)
     if axis is None:
         made: Any = writer.op("Tile", writer.op("Reshape", data, integers(-1, 1)), integers(1, count))
         return writer.op("Reshape", made, integers(-1))
@@ -147,7 +148,7 @@ def repeat(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.op("Tile", made, integers(*repeats)), operator.outputs[0].dims)
 
 
-@converts("reverse", "flip", "_npi_flip")
+@converts("reverse", "_npi_flip")
 def reverse(operator: Operator, writer: Writer) -> str:
     axes = _listed(operator.get("axis"))
     return writer.slice(operator.inputs[0], [-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
@@ -156,38 +157,38 @@ def reverse(operator: Operator, writer: Writer) -> str:
 @converts("depth_to_space", "space_to_depth")
 def depth_to_space(operator: Operator, writer: Writer) -> str:
     kind = "DepthToSpace" if operator.kind == "depth_to_space" else "SpaceToDepth"
-    return writer.op(kind, operator.inputs[0], blocksize=int(operator.get("block_size")))
+    return writer.op(kind, operator.inputs[0], blocksize=operator.integer("block_size"))
 
 
-@converts("_zeros", "_ones", "_full", "zeros_like", "ones_like", "full_like", "_npi_zeros", "_npi_ones", "_npi_full")
-@converts("_np_zeros_like", "_np_ones_like", "_npi_full_like", "_zeros_without_dtype")
+@converts("_zeros", "_ones", "_full", "zeros_like", "ones_like", "_npi_zeros", "_npi_ones")
+@converts("_npi_full_like", "_zeros_without_dtype")
 def filled(operator: Operator, writer: Writer) -> str:
     from onnx import numpy_helper
 
     output = operator.outputs[0]
     number = 1.0 if "ones" in operator.kind else 0.0
     if "full" in operator.kind:
-        number = operator.number_of("value" if "value" in operator.given else "fill_value", 0)
+        number = operator.real("value" if "value" in operator.attrs else "fill_value", 0)
     value = numpy_helper.from_array(np.array([number]).astype(output.dtype))
     return writer.op("ConstantOfShape", writer.shape(output.dims), value=value)
 
 
-@converts("_arange", "_npi_arange", "_contrib_arange_like", "_npx_arange_like", "_linspace", "_npi_linspace", "_eye")
+@converts("_arange", "_npi_arange", "_contrib_arange_like", "_linspace", "_eye")
 @converts("_npi_eye", "_npi_identity")
 def of_shape_only(operator: Operator, writer: Writer) -> str:
     """Write what MXNet computes from constants and shapes as a constant."""
     output = operator.outputs[0]
     sizes = [output.size(axis) for axis in range(len(output.dims))]
     if "eye" in operator.kind or "identity" in operator.kind:
-        return writer.constant(np.eye(sizes[0], sizes[1], int(operator.get("k", 0)), output.dtype))
+        return writer.constant(np.eye(sizes[0], sizes[1], operator.integer("k", 0), output.dtype))
     alone = "arange" in operator.kind and "like" not in operator.kind and operator.get("stop") is None
-    start = 0.0 if alone else operator.number_of("start", 0)  # arange(20) ends at 20
-    repeat = int(operator.get("repeat", 1))
+    start = 0.0 if alone else operator.real("start", 0)  # arange(20) ends at 20
+    repeat = operator.integer("repeat", 1)
     places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
     if "linspace" in operator.kind:
-        step = (operator.number_of("stop", 1) - start) / max(len(places) - operator.flag("endpoint", True), 1)
+        step = (operator.real("stop", 1) - start) / max(len(places) - operator.flag("endpoint", True), 1)
     else:
-        step = operator.number_of("step", 1)
+        step = operator.real("step", 1)
     return writer.constant((start + places * step).reshape(sizes).astype(output.dtype))
 
 

@@ -71,7 +71,7 @@ class _Exposed:
         self._session: Tuple[Tuple[str, ...], Any] = ((), None)
 
     def fed_arrays(self, graph: Graph, batch: Mapping[str, Any]) -> Dict[str, Any]:
-        """Compute the tensors that are MXNet's."""
+        """Compute MXNet's values of the inputs of jumping operators."""
         if not self.fed:
             return {}
         values = ((self._names[value.node, value.output], value.array) for value in computed(graph, batch))
@@ -84,7 +84,7 @@ class _Exposed:
         return [dict(zip(names, self._run(session, names, feed, graph, batch))) for feed, batch in zip(given, batches)]
 
     def outputs(self, graph: Graph, batch: Mapping[str, Any], feed: Mapping[str, Any]) -> Callable[[str], Any]:
-        """Return a function that gives tensors by name, each once; they are computed in groups of some memory."""
+        """Return a function that gives each tensor once, by name; groups of them limit the memory."""
         groups = self._groups(graph, batch)
         made: Dict[str, Any] = {}
 

@@ -64,7 +64,7 @@ def _problem(content: bytes) -> str:
 
 
 def _memory_problem(model: Any) -> str:
-    """Return which tensor would be too large; one number in a file can ask for any memory."""
+    """Return the tensor that would be too large, or ''; a single number in a file can demand any amount of memory."""
     from onnx import shape_inference
 
     for value in model.graph.input:  # one sample: a free batch size would hide the shapes computed from it

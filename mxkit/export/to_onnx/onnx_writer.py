@@ -1,9 +1,9 @@
-"""What a conversion reads and writes: an operator with its tensors, and the ONNX nodes that replace it."""
+"""The operator that a conversion reads, and the writer of the ONNX nodes that replace it."""
 
-import ast
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union
 
+from mxkit.export.attributes import Attributes
 import numpy as np
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime 1.12 of 2022 reads it
@@ -52,48 +52,31 @@ class Unsupported(Exception):  # noqa: N818
     """An operator, or an attribute of it, without a right conversion; the text is the reason."""
 
 
-class Operator(NamedTuple):
+class _Fields(NamedTuple):
+    """See `Operator`."""
+
+    name: str
+    kind: str
+    attrs: Dict[str, str]
+    inputs: List[Tensor]
+    outputs: List[Tensor]
+
+
+class Operator(_Fields, Attributes):
     """An operator of MXNet's graph.
 
     Attributes:
-        number: In the JSON of the graph with all internal outputs.
         name: In MXNet's graph; names can repeat.
         kind: MXNet's name of what it computes.
-        given: Attributes as MXNet writes them; defaults are absent.
+        attrs: Attributes as MXNet writes them; defaults are absent.
         inputs: In MXNet's order.
         outputs: The visible ones.
     """
 
-    number: int
-    name: str
-    kind: str
-    given: Dict[str, str]
-    inputs: List[Tensor]
-    outputs: List[Tensor]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute as a Python value: number, tuple, flag, None or text."""
-        text = self.given.get(name)
-        if text is None:
-            return default
-        try:
-            return ast.literal_eval(text.replace("L", "") if text[:1] in "([" else text)
-        except (ValueError, SyntaxError):
-            return text
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Return an attribute that is true or false."""
-        return bool(self.get(name, default))
-
-    def number_of(self, name: str, default: float) -> float:
-        """Return an attribute that is a number; texts like inf count."""
-        return float(self.get(name, default))
-
-    def sizes(self, name: str, count: int, default: int) -> List[int]:
-        """Return an attribute with a number for each of `count` axes; () stands for the default."""
-        value = self.get(name, ())
-        value = [value] * count if isinstance(value, int) else list(value or ())
-        return [int(size) for size in value] or [default] * count
+    @property
+    def rank(self) -> int:
+        """Number of axes of the first input."""
+        return len(self.inputs[0].dims)
 
     def refuse(self, *conditions: Tuple[Any, str]) -> None:
         """Raise Unsupported with the reason of the first condition that is true."""
@@ -222,13 +205,9 @@ def spread(tensor: Tensor, axis: int, ndim: int) -> List[int]:
 
 def axes_of(operator: Operator, name: str = "axis") -> List[int]:
     """Return an attribute with axes as a list, counted from 0; absent, None and () are all axes."""
-    ndim = len(operator.inputs[0].dims)
-    value = operator.get(name)
-    axes: Sequence[int] = [value] if isinstance(value, int) else list(value or range(ndim))
-    axes = sorted(axis % ndim for axis in axes)
-    if operator.flag("exclude"):
-        return [axis for axis in range(ndim) if axis not in axes]
-    return list(axes)
+    every = range(operator.rank)
+    axes = sorted(axis % operator.rank for axis in operator.ints(name) or every)
+    return [axis for axis in every if axis not in axes] if operator.flag("exclude") else axes
 
 
 def _vector(values: Any) -> np.ndarray:

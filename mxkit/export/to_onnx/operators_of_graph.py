@@ -17,7 +17,7 @@ Source = Tuple[int, int]
 
 
 class Operators(NamedTuple):
-    """What an ONNX file is made of.
+    """Operators and tensors of an ONNX file.
 
     Attributes:
         operators: In the order of the computation. A tensor whose shape depends on values has the shape UNKNOWN.
@@ -64,7 +64,6 @@ def operators_of(
     }
     operators = [
         Operator(
-            number,
             node["name"],
             node["op"],
             node.get("attrs", {}),
@@ -128,8 +127,8 @@ def _output_names(count: int) -> List[str]:
 
 def _recurrent(nodes: Sequence[Any]) -> List[Source]:
     """Return the inputs that have time first: of the fused RNN, and of interleaved attention."""
-    counts = {"RNN": 1, "_npx_rnn": 1, "_contrib_interleaved_matmul_encdec_qk": 2}
-    counts["_contrib_interleaved_matmul_selfatt_qk"] = 1
+    attention = "_contrib_interleaved_matmul_"
+    counts = {"RNN": 1, f"{attention}encdec_qk": 2, f"{attention}selfatt_qk": 1}
     return [tuple(source[:2]) for node in nodes for source in node["inputs"][: counts.get(node["op"], 0)]]
 
 

@@ -94,7 +94,7 @@ class Classes:
         return "\n".join([name, instance.base, *lines, forward.text() if forward else ""])
 
     def _skeleton(self, value: Expression) -> str:
-        """An expression without its literals; equal ones can be of one class."""
+        """Return an expression without its literals; blocks with equal ones can share a class."""
         if isinstance(value, str):
             return "_" if is_literal(value) and not value.startswith(("'", '"')) else value
         if value.function == "@":
@@ -213,7 +213,7 @@ def _takes(call: Call, name: str) -> bool:
 
 
 def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], str]]:
-    """Literals in an expression, with the way to them."""
+    """Yield the literals of an expression with their paths in it."""
     if isinstance(value, str):
         if is_literal(value) and not value.startswith(("'", '"')):
             yield path, value
@@ -223,7 +223,7 @@ def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tupl
 
 
 def _replaced(value: Expression, index: int, chosen: Dict[Slot, str], path: Tuple[str, ...]) -> Expression:
-    """Put arguments' names in the place of literals."""
+    """Replace literals by the names of arguments."""
     if isinstance(value, str):
         return chosen.get((index, path), value)
     arguments = [
@@ -239,7 +239,7 @@ def _hints(lines: Sequence[Statement]) -> Iterator[Tuple[Slot, str]]:
 
 
 def _hints_in(value: Expression, index: int, path: Tuple[str, ...]) -> Iterator[Tuple[Slot, str]]:
-    """Names for arguments, by the place of the literal."""
+    """Yield names for arguments, by the paths of the literals."""
     if isinstance(value, str):
         return
     known = next(

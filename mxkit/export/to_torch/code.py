@@ -1,4 +1,4 @@
-"""One Python file of PyTorch code, and its weights, from a live Gluon net."""
+"""Converts a Gluon net to one file of PyTorch code and its weights."""
 
 import re
 import textwrap
@@ -146,7 +146,7 @@ def _inner_first(module: Module) -> Iterator[Module]:
 def _instance(
     program: Program, module: Module, shared: Dict[int, Module], problems: List[Problem]
 ) -> Iterator[Instance]:
-    """Yield what a block becomes, if it becomes an object of a class."""
+    """Yield the instance of a block that becomes an object of a class."""
     if module.kind == "sequential" and not module.target:
         base, lines = statements(program, module, None)
         yield Instance(module, base, lines, None, {}, [])

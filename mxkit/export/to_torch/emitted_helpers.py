@@ -1,20 +1,17 @@
 """Functions that a converted net needs where an operator of MXNet is more than one expression of torch.
 
-Each is source text; the converted file holds the ones that it calls, so that it depends on torch alone.
+The converted file holds the ones that it calls, so that it depends on torch alone.
 """
 
-from typing import Dict
+from mxkit.export.to_torch.emitted_sizes import OF_SIZES, by_name
 
-from mxkit.export.to_torch.emitted_sizes import OF_SIZES
-
-_GAMMA = '''
+_TEXT = '''
 def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
     is_negative = (x < 0) & (x.floor() % 2 != 0)
     return torch.lgamma(x).exp() * torch.where(is_negative, -1.0, 1.0)
-'''
 
-_SOFTMAX_TO_LENGTH = '''
+
 def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the softmax over the first elements of each row; zeros stand after them."""
     dim = dim % x.dim()
@@ -26,9 +23,8 @@ def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch
     return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(
         ~is_used, 0
     )
-'''
 
-_MASK_AFTER = '''
+
 def mask_after(
     x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
 ) -> torch.Tensor:
@@ -38,34 +34,30 @@ def mask_after(
         steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
     )
     return x.masked_fill(is_after.reshape(*is_after.shape, *[1] * (x.dim() - 2)), value)
-'''
 
-_LAST_STEPS = '''
+
 def last_steps(x: torch.Tensor, lengths: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """Return the last step of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
     samples, last = torch.arange(len(lengths), device=x.device), lengths.long() - 1
     return x[last, samples] if dim == 0 else x[samples, last]
-'''
 
-_REVERSE_STEPS = '''
+
 def reverse_steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Reverse each sequence up to its length; what follows stays. Time is dimension 0, the batch dimension 1."""
     steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     lengths = lengths.long()
     turned = torch.where(steps < lengths, lengths - 1 - steps, steps)
     return x[turned, torch.arange(x.shape[1], device=x.device)]
-'''
 
-_SELF_ATTENTION_SCORES = '''
+
 def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
     """Return scaled scores (batch * heads, steps, steps) of (steps, batch, heads * (query, key, value))."""
     steps, batch, width = joined.shape
     parts = joined.reshape(steps, batch * heads, 3, width // heads // 3)
     query, key = parts[:, :, 0].transpose(0, 1), parts[:, :, 1].transpose(0, 1)
     return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
-'''
 
-_SELF_ATTENTION_VALUES = '''
+
 def self_attention_values(
     joined: torch.Tensor, attention: torch.Tensor, heads: int
 ) -> torch.Tensor:
@@ -75,9 +67,8 @@ def self_attention_values(
         :, :, 2
     ].transpose(0, 1)
     return (attention @ value).transpose(0, 1).reshape(steps, batch, width // 3)
-'''
 
-_ATTENTION_SCORES = '''
+
 def attention_scores(
     queries: torch.Tensor, joined: torch.Tensor, heads: int
 ) -> torch.Tensor:
@@ -88,9 +79,8 @@ def attention_scores(
         :, :, 0
     ].transpose(0, 1)
     return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
-'''
 
-_ATTENTION_VALUES = '''
+
 def attention_values(
     joined: torch.Tensor, attention: torch.Tensor, heads: int
 ) -> torch.Tensor:
@@ -104,9 +94,8 @@ def attention_values(
         .transpose(0, 1)
         .reshape(attention.shape[1], batch, width // 2)
     )
-'''
 
-_DEPTH_TO_SPACE = '''
+
 def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move channels into blocks of pixels; the block stands before the channel, unlike in F.pixel_shuffle."""
     batch, channels, height, width = x.shape
@@ -114,9 +103,8 @@ def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
         0, 3, 4, 1, 5, 2
     )
     return parts.reshape(batch, channels // block**2, height * block, width * block)
-'''
 
-_SPACE_TO_DEPTH = '''
+
 def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move blocks of pixels into channels; the block stands before the channel, unlike in F.pixel_unshuffle."""
     batch, channels, height, width = x.shape
@@ -124,9 +112,8 @@ def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
         batch, channels, height // block, block, width // block, block
     ).permute(0, 3, 5, 1, 2, 4)
     return parts.reshape(batch, channels * block**2, height // block, width // block)
-'''
 
-_DECODE_BOXES = '''
+
 def decode_boxes(
     x: torch.Tensor,
     anchors: torch.Tensor,
@@ -145,9 +132,8 @@ def decode_boxes(
     growth = offsets[..., 2:].clamp(max=limit) if limit > 0 else offsets[..., 2:]
     half = 0.5 * growth.exp() * size
     return torch.cat([moved - half, moved + half], dim=-1)
-'''
 
-_KEPT_BOXES = '''
+
 def kept_boxes(
     boxes: torch.Tensor,
     is_valid: torch.Tensor,
@@ -168,9 +154,8 @@ def kept_boxes(
         is_close[:, : number + 1] = False
         is_kept = is_kept & ~(is_close & is_kept[:, this])
     return is_kept
-'''
 
-_BOX_NMS = '''
+
 def box_nms(
     x: torch.Tensor,
     overlap: float = 0.5,
@@ -202,9 +187,8 @@ def box_nms(
     return F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1).reshape(
         x.shape
     )
-'''
 
-_DETECT_BOXES = '''
+
 def detect_boxes(
     scores: torch.Tensor,
     offsets: torch.Tensor,
@@ -253,9 +237,8 @@ def detect_boxes(
     return torch.cat(
         [labels, rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)], dim=2
     )
-'''
 
-_PRIOR_BOXES = '''
+
 def prior_boxes(
     x: torch.Tensor,
     sizes: Sequence[float],
@@ -279,9 +262,8 @@ def prior_boxes(
     centres = torch.stack([grid_x, grid_y], dim=-1).reshape(-1, 1, 2)
     boxes = torch.cat([centres - half, centres + half], dim=-1).reshape(1, -1, 4)
     return boxes.clamp(0, 1) if clip else boxes
-'''
 
-_ROI_ALIGN = '''
+
 def roi_align(
     x: torch.Tensor,
     boxes: torch.Tensor,
@@ -323,28 +305,4 @@ def roi_align(
     return F.avg_pool2d(values.transpose(0, 1), samples)
 '''
 
-HELPERS: Dict[str, str] = {
-    **OF_SIZES,
-    **{
-        name: source.strip() + "\n"
-        for name, source in {
-            "gamma_function": _GAMMA,
-            "softmax_to_length": _SOFTMAX_TO_LENGTH,
-            "mask_after": _MASK_AFTER,
-            "last_steps": _LAST_STEPS,
-            "reverse_steps": _REVERSE_STEPS,
-            "self_attention_scores": _SELF_ATTENTION_SCORES,
-            "self_attention_values": _SELF_ATTENTION_VALUES,
-            "attention_scores": _ATTENTION_SCORES,
-            "attention_values": _ATTENTION_VALUES,
-            "depth_to_space": _DEPTH_TO_SPACE,
-            "space_to_depth": _SPACE_TO_DEPTH,
-            "decode_boxes": _DECODE_BOXES,
-            "kept_boxes": _KEPT_BOXES,
-            "box_nms": _BOX_NMS,
-            "detect_boxes": _DETECT_BOXES,
-            "prior_boxes": _PRIOR_BOXES,
-            "roi_align": _ROI_ALIGN,
-        }.items()
-    },
-}
+HELPERS = {**OF_SIZES, **by_name(_TEXT)}

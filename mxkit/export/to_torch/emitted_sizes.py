@@ -2,7 +2,14 @@
 
 from typing import Dict
 
-_WINDOW_ENDS = '''
+
+def by_name(text: str) -> Dict[str, str]:
+    """Divide source text into its functions, by their names."""
+    sources = text.strip().split("\n\n\n")
+    return {source[len("def ") : source.index("(")]: f"{source}\n" for source in sources}
+
+
+_TEXT = '''
 def window_ends(
     sizes: Sequence[int],
     kernel: Sequence[int],
@@ -14,9 +21,8 @@ def window_ends(
         -(-(size + 2 * pad - wide) // step) * step + wide - size - pad
         for size, wide, step, pad in zip(sizes, kernel, stride, padding)
     ]
-'''
 
-_FULL_MAX_POOL = '''
+
 def full_max_pool(
     x: torch.Tensor,
     kernel: Sequence[int],
@@ -29,9 +35,8 @@ def full_max_pool(
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
     padded = F.pad(x, widths, value=torch.finfo(x.dtype).min)
     return pool(padded, tuple(kernel), tuple(stride))
-'''
 
-_FULL_AVG_POOL = '''
+
 def full_avg_pool(
     x: torch.Tensor,
     kernel: Sequence[int],
@@ -53,16 +58,14 @@ def full_avg_pool(
         # a window without numbers has the average 0
         y = y * wide / counted.clamp(min=1).reshape(-1, *[1] * (x.dim() - 1 - dim))
     return y
-'''
 
-_CENTRED = '''
+
 def centred(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Return the middle of an image."""
     top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
     return x[:, :, top : top + height, left : left + width]
-'''
 
-_CUT_TO = '''
+
 def cut_to(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Cut all dimensions after the second to sizes, at the front half a pixel more than at the end."""
     for dim, size in enumerate(sizes, start=2):
@@ -70,13 +73,4 @@ def cut_to(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     return x
 '''
 
-OF_SIZES: Dict[str, str] = {
-    name: source.strip() + "\n"
-    for name, source in {
-        "window_ends": _WINDOW_ENDS,
-        "full_max_pool": _FULL_MAX_POOL,
-        "full_avg_pool": _FULL_AVG_POOL,
-        "centred": _CENTRED,
-        "cut_to": _CUT_TO,
-    }.items()
-}
+OF_SIZES = by_name(_TEXT)

@@ -23,8 +23,6 @@ from mxkit.export.to_torch.node import Layer
 from mxkit.export.to_torch.refusals import Problem
 from mxnet import gluon
 
-_RECURRENT = ("RNN", "_npx_rnn")
-
 
 class Line(NamedTuple):
     """One assignment.
@@ -66,13 +64,13 @@ class Forward(NamedTuple):
     parameters: Dict[str, Any]
 
     def text(self) -> str:
-        """What two calls of one class have in common."""
+        """Return the text that is equal for all calls of one class."""
         lines = "".join(f"{line.target} = {line.expression}\n" for line in self.lines)
         return f"{self.arguments}\n{lines}{self.result}"
 
 
 class _Action(NamedTuple):
-    """A step after the layers' other operators are written out."""
+    """A step of the method; the operators around a child's layer are steps of their own."""
 
     access: str
     step: Union[Operator, Scope]
@@ -140,7 +138,7 @@ class Renderer:
         return self.aliases.get(entry, entry)
 
     def _actions(self, step: Union[Operator, Scope]) -> List[_Action]:
-        """Write out the operators beside a child's layer."""
+        """Return the steps of a call: a child's layer and the operators around it."""
         if isinstance(step, Operator):
             if is_first_state(self.program, step):
                 self.zeros[step.outputs[0]] = step
@@ -170,20 +168,16 @@ class Renderer:
         return _Action("", operator, operator.inputs, operator.outputs)
 
     def _own(self, operator: Operator) -> _Action:
-        """An operator of the block itself: as a layer, if the block is a graph of operators and no code."""
+        """Return the step of the block's own operator: a layer if nothing else reads its parameters."""
         used = [entry for entry in operator.inputs if entry in self.program.parameters]
         used += [entry for entry in operator.inputs if entry.node in self.fixed]
-        alone = used and not any(
-            entry in other.inputs for entry in used for other in self.scope.operators() if other is not operator
-        )
-        if alone and (isinstance(self.module.block, gluon.SymbolBlock) or not self._has_expression(operator)):
+        others = [other for other in self.scope.operators() if other is not operator]
+        alone = not any(entry in other.inputs for entry in used for other in others)
+        of_symbol = used and isinstance(self.module.block, gluon.SymbolBlock)
+        if alone and (of_symbol or not self._has_expression(operator)):
             layer = layer_of(self.program, operator)
             if layer is not None:
                 return self._as_layer(operator, layer, self._common_name(operator, used))
-        if not used and not self._has_expression(operator):
-            layer = layer_of(self.program, operator)
-            if layer is not None:
-                return self._as_layer(operator, layer, operator.operator.lower())
         return self._plain(operator)
 
     def _as_layer(self, operator: Operator, layer: Layer, name: str) -> _Action:
@@ -241,7 +235,7 @@ class Renderer:
             for entry in operator.inputs
         ]
         y, *rest = operator.outputs
-        if operator.operator in _RECURRENT:
+        if operator.operator == "RNN":
             states = [text for text in inputs[2:] if text]  # zeros are torch's default
             given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
             return f"{action.access}({inputs[0]}{given})", [y, rest if len(rest) == 2 else rest[0] if rest else None]
@@ -251,7 +245,7 @@ class Renderer:
 
     def _expression(self, operator: Operator) -> str:
         # a recurrent layer that is no module is refused; its weights have no names
-        known = operator.operator not in _RECURRENT
+        known = operator.operator != "RNN"
         inputs = [self._operand(entry) if known else "None" for entry in operator.inputs]
         try:
             return expression(node_of(self.program, operator, inputs))
@@ -284,13 +278,13 @@ class Renderer:
         return "None"
 
     def _zeros(self, entry: Entry) -> None:
-        """Write a first state of zeros where it is used."""
+        """Write the zeros of a first state before the line that reads them."""
         text = self._expression(self.zeros[entry])
         self.names[entry] = name = self._free("state")
         self.lines.append(Line(name, text, [name], [entry], "_zeros"))
 
     def _sizes(self) -> List[Line]:
-        """Assignments of the names that expressions use without a definition."""
+        """Return assignments of `batch_size` and `device` where expressions read them."""
         used = {name for line in self.lines for name in names_used(line.expression)}
         given = flat(self.scope.inputs)[0]
         source, sizes = self.first_names[given], self.program.shapes[given]
@@ -304,11 +298,10 @@ class Renderer:
             return "None"
         if type(value) is not list:
             return self._operand(value)
-        inner = ", ".join(map(self._nested, value))
-        return f"[{inner}]"
+        return f"[{', '.join(map(self._nested, value))}]"
 
     def _name(self, index: int, action: _Action, live: List[Entry]) -> None:
-        """Name the results: like an argument that is not needed any more, or with a new name."""
+        """Name the results: reuse the name of an argument that no later line reads, or make a new one."""
         over = [self._alias(entry) for entry in flat(action.inputs)]
         free = [self.names[entry] for entry in over if entry in self.names and self.last.get(entry, -1) <= index]
         keep = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
@@ -320,19 +313,20 @@ class Renderer:
     def _free(self, hint: str, index: int = -1) -> str:
         used = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
         for name in ("x", "y", "z", hint):
-            if name not in used and name not in dict(self._signature()):
+            if name not in used and name not in self._lists():
                 return name
         number = 1
         while f"{hint}{number}" in used:
             number += 1
         return f"{hint}{number}"
 
-    def _signature(self) -> List[Tuple[str, str]]:
+    def _lists(self) -> List[str]:
+        """Names of the arguments that are lists."""
         names = argument_names(self.module.block, len(self.scope.inputs))
-        return [(name, "") for name, value in zip(names, self.scope.inputs) if type(value) is list]
+        return [name for name, value in zip(names, self.scope.inputs) if type(value) is list]
 
 
 def _hint(action: _Action) -> str:
-    """A name for a result that no short name is left for."""
+    """Return a name for a result when all short names are taken."""
     name = action.access.rpartition(".")[2].partition("[")[0] if action.access else ""
     return name if name.isidentifier() and name != "self" else "branch"

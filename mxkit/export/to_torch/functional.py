@@ -3,9 +3,8 @@
 import ast
 from typing import Dict, List
 
-from mxkit.export.to_torch.attributes import refused
 from mxkit.export.to_torch.emitted_helpers import HELPERS
-from mxkit.export.to_torch.functional_arithmetic import ARITHMETIC, Conversion
+from mxkit.export.to_torch.functional_arithmetic import ARITHMETIC
 from mxkit.export.to_torch.functional_indexing import INDEXING
 from mxkit.export.to_torch.functional_layers import LAYERS
 from mxkit.export.to_torch.functional_numpy import NUMPY
@@ -14,7 +13,7 @@ from mxkit.export.to_torch.functional_reductions import REDUCTIONS
 from mxkit.export.to_torch.functional_resizing import RESIZING
 from mxkit.export.to_torch.functional_sequences import SEQUENCES
 from mxkit.export.to_torch.functional_shapes import SHAPES
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.node import Conversion, Node
 from mxkit.export.to_torch.recurrent import check_recurrent
 from mxkit.export.to_torch.refusals import SUBGRAPHS
 
@@ -72,8 +71,8 @@ def expression(node: Node) -> str:
     if node.operator == "RNN":
         check_recurrent(node)
     if node.operator.startswith(_RANDOM):
-        raise refused(node, "it draws random numbers, which no other library draws alike")
-    raise refused(node, _REASONS.get(node.operator, "mxkit knows no equivalent"))
+        raise node.refused("it draws random numbers, which no other library draws alike")
+    raise node.refused(_REASONS.get(node.operator, "mxkit knows no equivalent"))
 
 
 def helpers_used(code: str) -> List[str]:

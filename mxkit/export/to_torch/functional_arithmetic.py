@@ -1,36 +1,19 @@
 """Elementwise operators: arithmetic, comparisons, functions of one variable, casts."""
 
-from typing import Callable, Dict
+from typing import Dict
 
-from mxkit.export.to_torch.attributes import (
-    as_first_input,
-    atom,
-    binary,
-    cast,
-    dtype_of,
-    literal,
-    number,
-    refused,
-    sum_of,
-    text,
-)
-from mxkit.export.to_torch.node import Node
-
-Conversion = Callable[[Node], str]
+from mxkit.export.attributes import Number
+from mxkit.export.to_torch.expression_parts import as_first_input, atom, binary, cast, dtype_of, literal, sum_of
+from mxkit.export.to_torch.node import Conversion, Node
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "power": "**"}
-_COMPARISONS = {
+COMPARISONS = {
     "equal": "==",
     "not_equal": "!=",
     "greater": ">",
     "greater_equal": ">=",
     "lesser": "<",
     "lesser_equal": "<=",
-}
-_CALLS = {
-    "maximum": "torch.maximum",
-    "minimum": "torch.minimum",
-    "hypot": "torch.hypot",
 }
 
 
@@ -50,14 +33,14 @@ def _arithmetic(sign: str) -> Conversion:
 
 def _scalar(sign: str, reverse: bool = False) -> Conversion:
     def convert(node: Node) -> str:
-        value = number(node, "scalar")
+        value = node.number("scalar")
         if _is_whole(node) and (isinstance(value, float) or sign == "/"):
             if sign != "/":
                 value = int(value)  # MXNet computes in the array's type
             elif not reverse:
                 return f'torch.div({node.inputs[0]}, {literal(int(value))}, rounding_mode="trunc")'
             else:
-                raise refused(node, f"a division of {value} by an array of {node.dtypes[0]}")
+                raise node.refused(f"a division of {value} by an array of {node.dtypes[0]}")
         scalar = literal(value)
         left, right = (scalar, node.inputs[0]) if reverse else (node.inputs[0], scalar)
         if value < 0 and sign == "+":
@@ -71,14 +54,10 @@ def _scalar(sign: str, reverse: bool = False) -> Conversion:
 
 def _compare(sign: str, scalar: bool) -> Conversion:
     def convert(node: Node) -> str:
-        right = literal(number(node, "scalar")) if scalar else node.inputs[1]
+        right = literal(node.number("scalar")) if scalar else node.inputs[1]
         return as_first_input(node, binary(node.inputs[0], sign, right))
 
     return convert
-
-
-def _call(function: str) -> Conversion:
-    return lambda node: f"{function}({node.inputs[0]}, {node.inputs[1]})"
 
 
 def _logical(name: str) -> Conversion:
@@ -89,8 +68,8 @@ def _logical_scalar(name: str) -> Conversion:
     def convert(node: Node) -> str:
         x = node.inputs[0]
         if name == "xor":
-            return as_first_input(node, binary(x, "==" if number(node, "scalar") else "!=", "0"))
-        value = number(node, "scalar") != 0
+            return as_first_input(node, binary(x, "==" if node.number("scalar") else "!=", "0"))
+        value = node.number("scalar") != 0
         if name == "and":
             return as_first_input(node, binary(x, "!=", "0")) if value else f"torch.zeros_like({x})"
         return f"torch.ones_like({x})" if value else as_first_input(node, binary(x, "!=", "0"))
@@ -98,9 +77,19 @@ def _logical_scalar(name: str) -> Conversion:
     return convert
 
 
-def template(pattern: str) -> Conversion:
-    """Return a conversion by a pattern: `{x}` is the input, `{a}` the input on which a method can be called."""
-    return lambda node: pattern.format(x=node.inputs[0], a=atom(node.inputs[0]))
+def template(pattern: str, **defaults: Number) -> Conversion:
+    """Return a conversion by a pattern.
+
+    Args:
+        pattern: `{x}` is the input, `{a}` the same before a method, `{y}` the last input; other names are attributes.
+        defaults: Of the attributes, which are numbers.
+    """
+
+    def convert(node: Node) -> str:
+        values = {name: literal(node.number(name, default)) for name, default in defaults.items()}
+        return pattern.format(x=node.inputs[0], a=atom(node.inputs[0]), y=node.inputs[-1], **values)
+
+    return convert
 
 
 # Functions that torch names as MXNet does
@@ -144,34 +133,24 @@ def _logical_not(node: Node) -> str:
 
 def _cast(node: Node) -> str:
     dtype_of(node)
-    return cast(node.inputs[0], text(node, "dtype", "float32"))
+    return cast(node.inputs[0], node.text("dtype", "float32"))
 
 
 def _clip(node: Node) -> str:
-    low, high = number(node, "a_min"), number(node, "a_max")
+    low, high = node.number("a_min"), node.number("a_max")
     if (low, high) == (0, 6):
         return f"F.relu6({node.inputs[0]})"
     return f"{atom(node.inputs[0])}.clamp({literal(low)}, {literal(high)})"
 
 
-def _hard_sigmoid(node: Node) -> str:
-    scaled = binary(literal(number(node, "alpha", 0.2)), "*", node.inputs[0])
-    return f"({scaled} + {literal(number(node, 'beta', 0.5))}).clamp(0, 1)"
-
-
 def _smooth_l1(node: Node) -> str:
-    x, beta = node.inputs[0], 1 / float(number(node, "scalar", 1)) ** 2
+    x, beta = node.inputs[0], 1 / float(node.number("scalar", 1)) ** 2
     return f'F.smooth_l1_loss({x}, torch.zeros_like({x}), reduction="none", beta={beta!r})'
 
 
 def _quadratic(node: Node) -> str:
-    a, b, c = (literal(number(node, name)) for name in "abc")
+    a, b, c = (literal(node.number(name)) for name in "abc")
     return f"{a} * {atom(node.inputs[0])} ** 2 + {b} * {atom(node.inputs[0])} + {c}"
-
-
-def _hypot_scalar(node: Node) -> str:
-    x = node.inputs[0]
-    return f"torch.hypot({x}, torch.full_like({x}, {literal(number(node, 'scalar'))}))"
 
 
 def _binary_table() -> Dict[str, Conversion]:
@@ -183,11 +162,11 @@ def _binary_table() -> Dict[str, Conversion]:
         table[f"_{name}_scalar"] = _scalar(sign)
         if sign not in ("+", "*"):
             table[f"_r{name}_scalar"] = _scalar(sign, reverse=True)
-    for name, sign in _COMPARISONS.items():
+    for name, sign in COMPARISONS.items():
         table[f"_{name}"] = table[f"broadcast_{name}"] = _compare(sign, scalar=False)
         table[f"_{name}_scalar"] = _compare(sign, scalar=True)
-    for name, function in _CALLS.items():
-        table[f"_{name}"] = table[f"broadcast_{name}"] = _call(function)
+    for name in ("maximum", "minimum", "hypot"):
+        table[f"_{name}"] = table[f"broadcast_{name}"] = template(f"torch.{name}({{x}}, {{y}})")
     for name in ("and", "or", "xor"):
         table[f"_logical_{name}"] = table[f"broadcast_logical_{name}"] = _logical(name)
         table[f"_logical_{name}_scalar"] = _logical_scalar(name)
@@ -197,15 +176,15 @@ def _binary_table() -> Dict[str, Conversion]:
 ARITHMETIC: Dict[str, Conversion] = {
     **_binary_table(),
     **{name: template(pattern) for name, pattern in _FUNCTIONS.items()},
-    "_maximum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(min={literal(number(node, 'scalar'))})",
-    "_minimum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(max={literal(number(node, 'scalar'))})",
-    "_hypot_scalar": _hypot_scalar,
+    "_maximum_scalar": template("{a}.clamp(min={scalar})", scalar=0),
+    "_minimum_scalar": template("{a}.clamp(max={scalar})", scalar=0),
+    "_hypot_scalar": template("torch.hypot({x}, torch.full_like({x}, {scalar}))", scalar=0),
     "add_n": lambda node: sum_of(node.inputs),
     "logical_not": _logical_not,
     "Cast": _cast,
     "amp_cast": _cast,
     "clip": _clip,
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": template("({alpha} * {a} + {beta}).clamp(0, 1)", alpha=0.2, beta=0.5),
     "smooth_l1": _smooth_l1,
     "_contrib_quadratic": _quadratic,
 }

@@ -2,22 +2,8 @@
 
 from typing import Dict, Optional
 
-from mxkit.export.to_torch.attributes import (
-    atom,
-    axis_of,
-    binary,
-    flag,
-    integer,
-    ints,
-    listed,
-    literal,
-    long_index,
-    optional_ints,
-    refused,
-    text,
-)
-from mxkit.export.to_torch.functional_arithmetic import Conversion
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.expression_parts import atom, binary, listed, literal, long_index
+from mxkit.export.to_torch.node import Conversion, Node
 
 
 def indexed(x: str, axis: int, rank: int, index: str) -> str:
@@ -34,8 +20,8 @@ def span(begin: Optional[int], end: Optional[int], step: Optional[int] = None) -
 
 
 def _slice(node: Node) -> str:
-    begin, end = optional_ints(node, "begin") or (), optional_ints(node, "end") or ()
-    step = optional_ints(node, "step") or (None,) * len(begin)
+    begin, end = node.optional_ints("begin") or (), node.optional_ints("end") or ()
+    step = node.optional_ints("step") or (None,) * len(begin)
     x, flipped, parts = atom(node.inputs[0]), [], []
     for axis, (first, last, by) in enumerate(zip(begin, end, (*step, *[None] * len(begin)))):
         if by is not None and by < 0:  # torch has no negative steps: the axis is turned first
@@ -50,15 +36,15 @@ def _slice(node: Node) -> str:
 
 
 def _slice_axis(node: Node) -> str:
-    axis = axis_of(node, default=0)
-    end = integer(node, "end")
-    return indexed(node.inputs[0], axis, len(node.shapes[0]), span(integer(node, "begin", 0), end))
+    axis = node.axis(0)
+    end = node.integer("end")
+    return indexed(node.inputs[0], axis, node.rank, span(node.integer("begin", 0), end))
 
 
 def _slice_like(node: Node) -> str:
     x, like = (atom(value) for value in node.inputs)
-    rank = len(node.shapes[0])
-    axes = [axis % rank for axis in ints(node, "axes") or tuple(range(rank))]
+    rank = node.rank
+    axes = [axis % rank for axis in node.ints("axes") or tuple(range(rank))]
     parts = [f": {like}.shape[{axis}]" if axis in axes else ":" for axis in range(max(axes) + 1)]
     return f"{x}[{listed(parts)}]"
 
@@ -70,28 +56,28 @@ def _index_size(node: Node, axis: int) -> str:
 
 def _limited(node: Node, which: int, axis: int) -> str:
     """Write an index that is limited to its axis, as MXNet's mode says."""
-    mode, index, count = text(node, "mode", "clip"), long_index(node, which), _index_size(node, axis)
+    mode, index, count = node.text("mode", "clip"), long_index(node, which), _index_size(node, axis)
     if mode == "wrap":
         return f"{index} % {count}"
     return f"{index}.clamp(0, {binary(count, '-', '1') if not count.isdigit() else int(count) - 1})"
 
 
 def _take(node: Node) -> str:
-    axis = axis_of(node, default=0)
-    index = long_index(node, 1) if text(node, "mode", "clip") == "raise" else _limited(node, 1, axis)
-    return indexed(node.inputs[0], axis, len(node.shapes[0]), index)
+    axis = node.axis(0)
+    index = long_index(node, 1) if node.text("mode", "clip") == "raise" else _limited(node, 1, axis)
+    return indexed(node.inputs[0], axis, node.rank, index)
 
 
 def _pick(node: Node) -> str:
-    x, rank = atom(node.inputs[0]), len(node.shapes[0])
-    axis = integer(node, "axis", -1)
-    if axis is None or node.attrs.get("axis") == "None":
-        raise refused(node, "axis=None; state the axis")
+    x, rank = atom(node.inputs[0]), node.rank
+    axis = node.get("axis", -1)
+    if axis is None:
+        raise node.refused("axis=None; state the axis")
     index = _limited(node, 1, axis % rank)
     if len(node.shapes[1]) < rank:
         index = f"{atom(index)}.unsqueeze({axis})"
     picked = f"{x}.gather({axis}, {index})"
-    return picked if flag(node, "keepdims") else f"{picked}.squeeze({axis})"
+    return picked if node.flag("keepdims") else f"{picked}.squeeze({axis})"
 
 
 def _batch_take(node: Node) -> str:
@@ -104,31 +90,32 @@ def _gather_nd(node: Node) -> str:
 
 def _where(node: Node) -> str:
     condition, x, y = node.inputs
-    if len(node.shapes[0]) < len(node.shapes[1]):
+    if node.rank < len(node.shapes[1]):
         ones = listed(["-1", *["1"] * (len(node.shapes[1]) - 1)])
         condition = f"{atom(condition)}.reshape({ones})"
     return f"torch.where({binary(condition, '!=', '0')}, {x}, {y})"
 
 
-def _flip(node: Node) -> str:
-    return f"{atom(node.inputs[0])}.flip({literal(ints(node, 'axis'))})"
+def flip(node: Node) -> str:
+    """Write the reversal of axes; without an attribute, of all."""
+    return f"{atom(node.inputs[0])}.flip({literal(node.ints('axis') or tuple(range(node.rank)))})"
 
 
 def _diag(node: Node) -> str:
-    k, x = integer(node, "k", 0), atom(node.inputs[0])
-    if len(node.shapes[0]) == 1:
+    k, x = node.integer("k", 0), atom(node.inputs[0])
+    if node.rank == 1:
         return f"{x}.diag({k or ''})"
-    first, second = integer(node, "axis1", 0), integer(node, "axis2", 1)
+    first, second = node.integer("axis1", 0), node.integer("axis2", 1)
     return f"{x}.diagonal({k}, {first}, {second})"
 
 
 def _crop(node: Node) -> str:
     x, like = atom(node.inputs[0]), [atom(value) for value in node.inputs[1:]]
-    sizes = [f"{like[0]}.shape[{axis}]" for axis in (2, 3)] if like else [str(one) for one in ints(node, "h_w")]
-    if flag(node, "center_crop"):
+    sizes = [f"{like[0]}.shape[{axis}]" for axis in (2, 3)] if like else [str(one) for one in node.ints("h_w")]
+    if node.flag("center_crop"):
         return f"centred({node.inputs[0]}, {listed(sizes)})"
     parts = []
-    for start, wanted in zip(ints(node, "offset") or (0, 0), sizes):
+    for start, wanted in zip(node.ints("offset") or (0, 0), sizes):
         end = str(start + int(wanted)) if wanted.isdigit() else f"{start} + {wanted}" if start else wanted
         parts.append(f"{start or ''}:{end}" if wanted.isdigit() else f"{start or ''} : {end}".lstrip())
     return f"{x}[:, :, {listed(parts)}]"
@@ -143,7 +130,7 @@ INDEXING: Dict[str, Conversion] = {
     "batch_take": _batch_take,
     "gather_nd": _gather_nd,
     "where": _where,
-    "reverse": _flip,
+    "reverse": flip,
     "diag": _diag,
     "Crop": _crop,
 }

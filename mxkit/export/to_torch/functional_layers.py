@@ -2,34 +2,27 @@
 
 from typing import Dict, Sequence
 
-from mxkit.export.to_torch.attributes import (
+from mxkit.export.to_torch.expression_parts import (
     as_first_input,
     atom,
-    axis_of,
+    axes_text,
     binary,
-    flag,
-    integer,
-    ints,
     listed,
     literal,
     long_index,
-    number,
     options,
-    refused,
     size,
-    text,
     unless,
 )
-from mxkit.export.to_torch.functional_arithmetic import Conversion
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.node import Conversion, Node
 
 
 def check_layout(node: Node) -> int:
     """Return the number of spatial dimensions of a convolution; other layouts than channels first are refused."""
-    rank = len(ints(node, "kernel"))
-    layout = text(node, "layout")
+    rank = len(node.ints("kernel"))
+    layout = node.text("layout")
     if layout and not layout.startswith("NC"):
-        raise refused(node, f"layout={layout}, which MXNet's CPU does not compute; expected channels after the batch")
+        raise node.refused(f"layout={layout}, which MXNet's CPU does not compute; expected channels after the batch")
     return rank
 
 
@@ -38,16 +31,16 @@ def convolution_options(node: Node) -> Dict[str, object]:
     rank = check_layout(node)
     ones, zeros = (1,) * rank, (0,) * rank
     return {
-        "stride": unless(ints(node, "stride") or ones, ones),
-        "padding": unless(ints(node, "pad") or zeros, zeros),
-        "dilation": unless(ints(node, "dilate") or ones, ones),
-        "groups": unless(integer(node, "num_group", 1), 1),
+        "stride": unless(node.ints("stride") or ones, ones),
+        "padding": unless(node.ints("pad") or zeros, zeros),
+        "dilation": unless(node.ints("dilate") or ones, ones),
+        "groups": unless(node.integer("num_group", 1), 1),
     }
 
 
 def bias_of(node: Node, default: bool = False) -> str:
     """Write the bias as the third argument; nothing with no_bias."""
-    return "" if flag(node, "no_bias", default) else f", {node.inputs[2]}"
+    return "" if node.flag("no_bias", default) else f", {node.inputs[2]}"
 
 
 def _convolution(node: Node) -> str:
@@ -63,13 +56,13 @@ def deconvolution_options(node: Node) -> Dict[str, object]:
     """
     both = convolution_options(node)
     zeros = (0,) * check_layout(node)
-    extra = zeros if any(ints(node, "target_shape")) else ints(node, "adj") or zeros
-    strides = [max(s, d) for s, d in zip(*(ints(node, name) or (1,) * len(zeros) for name in ("stride", "dilate")))]
+    extra = zeros if any(node.ints("target_shape")) else node.ints("adj") or zeros
+    strides = [max(s, d) for s, d in zip(*(node.ints(name) or (1,) * len(zeros) for name in ("stride", "dilate")))]
     if any(more >= step for more, step in zip(extra, strides)):
-        raise refused(node, f"an output padding of {extra} with strides and dilations of {tuple(strides)}")
+        raise node.refused(f"an output padding of {extra} with strides and dilations of {tuple(strides)}")
     return {
         "stride": both["stride"],
-        "padding": None if any(ints(node, "target_shape")) else both["padding"],
+        "padding": None if any(node.ints("target_shape")) else both["padding"],
         "output_padding": unless(extra, zeros),
         "groups": both["groups"],
         "dilation": both["dilation"],
@@ -78,7 +71,7 @@ def deconvolution_options(node: Node) -> Dict[str, object]:
 
 def cut(node: Node, result: str) -> str:
     """Write a transposed convolution's result, cut to target_shape if that is stated."""
-    target = ints(node, "target_shape")
+    target = node.ints("target_shape")
     return f"cut_to({result}, {literal(target)})" if any(target) else result
 
 
@@ -91,7 +84,7 @@ def _deconvolution(node: Node) -> str:
 
 def is_flattened(node: Node) -> bool:
     """Tell whether FullyConnected flattens its input."""
-    return flag(node, "flatten", True) and len(node.shapes[0]) != 2
+    return node.flag("flatten", True) and node.rank != 2
 
 
 def _fully_connected(node: Node) -> str:
@@ -109,28 +102,28 @@ def _around(node: Node, axis: int, pattern: str) -> str:
 
 def check_one_output(node: Node) -> None:
     """Refuse a normalization that returns mean and deviation too."""
-    if flag(node, "output_mean_var"):
-        raise refused(node, "output_mean_var=True; torch returns only the normalized array")
+    if node.flag("output_mean_var"):
+        raise node.refused("output_mean_var=True; torch returns only the normalized array")
 
 
 def _batch_norm(node: Node) -> str:
     check_one_output(node)
     _, gamma, beta, mean, variance = node.inputs[:5]
-    weight = f"torch.ones_like({gamma})" if flag(node, "fix_gamma", True) else gamma
-    training = "" if flag(node, "use_global_stats") else ", self.training"
-    momentum = f", momentum={literal(round(1 - number(node, 'momentum', 0.9), 12))}" if training else ""
-    eps = f", eps={literal(number(node, 'eps', 1e-3))}"
+    weight = f"torch.ones_like({gamma})" if node.flag("fix_gamma", True) else gamma
+    training = "" if node.flag("use_global_stats") else ", self.training"
+    momentum = f", momentum={literal(round(1 - node.number('momentum', 0.9), 12))}" if training else ""
+    eps = f", eps={literal(node.number('eps', 1e-3))}"
     call = f"F.batch_norm({{x}}, {mean}, {variance}, {weight}, {beta}{training}{momentum}{eps})"
     if node.operator == "_contrib_BatchNormWithReLU":
         call = f"F.relu({call})"
-    return _around(node, axis_of(node, default=1), call)
+    return _around(node, node.axis(1), call)
 
 
 def _layer_norm(node: Node) -> str:
     check_one_output(node)
     data, gamma, beta = node.inputs
-    axis, rank = axis_of(node), len(node.shapes[0])
-    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    axis, rank = node.axis(), node.rank
+    extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     if axis == rank - 1:
         return f"F.layer_norm({data}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra})"
     moved = f"{atom(data)}.movedim({axis}, -1)"
@@ -140,32 +133,32 @@ def _layer_norm(node: Node) -> str:
 def _group_norm(node: Node) -> str:
     check_one_output(node)
     data, gamma, beta = node.inputs
-    groups = integer(node, "num_groups", 1) or 1
+    groups = node.integer("num_groups", 1) or 1
     each = node.shapes[0][1] // groups  # MXNet has one gamma and one beta for each group
-    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     weight, bias = (f"{atom(x)}.repeat_interleave({each})" for x in (gamma, beta))
     return f"F.group_norm({data}, {groups}, {weight}, {bias}{extra})"
 
 
 def _instance_norm(node: Node) -> str:
     data, gamma, beta = node.inputs
-    extra = options(eps=unless(number(node, "eps", 1e-3), 1e-5))
+    extra = options(eps=unless(node.number("eps", 1e-3), 1e-5))
     return f"F.instance_norm({data}, weight={gamma}, bias={beta}{extra})"
 
 
 def _l2_normalization(node: Node) -> str:
-    data, rank = atom(node.inputs[0]), len(node.shapes[0])
-    mode = text(node, "mode", "instance")
+    data, rank = atom(node.inputs[0]), node.rank
+    mode = node.text("mode", "instance")
     dims = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}[mode]
-    eps = literal(number(node, "eps", 1e-10))
-    dim = literal(dims[0] if len(dims) == 1 else dims)
+    eps = literal(node.number("eps", 1e-10))
+    dim = axes_text(dims)
     return f"{data} / ({data}.square().sum(dim={dim}, keepdim=True) + {eps}).sqrt()"
 
 
 def _lrn(node: Node) -> str:
-    alpha, beta, k = number(node, "alpha", 1e-4), number(node, "beta", 0.75), number(node, "knorm", 2)
+    alpha, beta, k = node.number("alpha", 1e-4), node.number("beta", 0.75), node.number("knorm", 2)
     extra = options(alpha=unless(alpha, 1e-4), beta=unless(beta, 0.75), k=unless(k, 1))
-    return f"F.local_response_norm({node.inputs[0]}, {integer(node, 'nsize')}{extra})"
+    return f"F.local_response_norm({node.inputs[0]}, {node.integer('nsize')}{extra})"
 
 
 _ACTIVATIONS = {
@@ -178,15 +171,15 @@ _ACTIVATIONS = {
 
 
 def _activation(node: Node) -> str:
-    kind = text(node, "act_type")
+    kind = node.text("act_type")
     if kind not in _ACTIVATIONS:
-        raise refused(node, f"act_type={kind} is unknown; expected one of {', '.join(_ACTIVATIONS)}")
+        raise node.refused(f"act_type={kind} is unknown; expected one of {', '.join(_ACTIVATIONS)}")
     return f"{_ACTIVATIONS[kind]}({node.inputs[0]})"
 
 
 def _leaky_relu(node: Node) -> str:
-    data, kind = node.inputs[0], text(node, "act_type", "leaky")
-    slope = literal(number(node, "slope", 0.25))
+    data, kind = node.inputs[0], node.text("act_type", "leaky")
+    slope = literal(node.number("slope", 0.25))
     if kind == "leaky":
         return f"F.leaky_relu({data}, {slope})"
     if kind == "elu":
@@ -195,25 +188,25 @@ def _leaky_relu(node: Node) -> str:
         flat = node.inputs[1] if len(node.shapes[1]) == 1 else f"{atom(node.inputs[1])}.flatten()"
         return f"F.prelu({data}, {flat})"
     if kind == "rrelu":
-        raise refused(node, "act_type=rrelu draws its slopes; torch's F.rrelu draws others")
+        raise node.refused("act_type=rrelu draws its slopes; torch's F.rrelu draws others")
     if kind in ("selu", "gelu"):
         return f"F.{kind}({data})"
-    raise refused(node, f"act_type={kind} is unknown")
+    raise node.refused(f"act_type={kind} is unknown")
 
 
 def _softmax(function: str) -> Conversion:
     def convert(node: Node) -> str:
-        data, axis = node.inputs[0], integer(node, "axis", -1)
-        temperature = number(node, "temperature", 1)
+        data, axis = node.inputs[0], node.integer("axis", -1)
+        temperature = node.number("temperature", 1)
         if function == "softmin":
             data = f"-{atom(data)}"
         if temperature != 1:
             data = binary(data, "/", literal(temperature))
-        dtype = text(node, "dtype")
+        dtype = node.text("dtype")
         extra = f", dtype=torch.{dtype}" if dtype and dtype != node.dtypes[0] else ""
-        if flag(node, "use_length"):
+        if node.flag("use_length"):
             if function != "softmax":
-                raise refused(node, "use_length=True")
+                raise node.refused("use_length=True")
             return f"softmax_to_length({data}, {node.inputs[1]}, dim={axis})"
         name = "log_softmax" if function == "log_softmax" else "softmax"
         return f"F.{name}({data}, dim={axis}{extra})"
@@ -224,24 +217,24 @@ def _softmax(function: str) -> Conversion:
 def _over_all(node: Node) -> str:
     """Write a softmax over all dimensions but the first."""
     data = node.inputs[0]
-    if len(node.shapes[0]) <= 2:
+    if node.rank <= 2:
         return f"F.softmax({data}, dim=-1)"
     return f"F.softmax({atom(data)}.flatten(1), dim=1).reshape({atom(data)}.shape)"
 
 
 def _softmax_activation(node: Node) -> str:
-    return f"F.softmax({node.inputs[0]}, dim=1)" if text(node, "mode") == "channel" else _over_all(node)
+    return f"F.softmax({node.inputs[0]}, dim=1)" if node.text("mode") == "channel" else _over_all(node)
 
 
 def _softmax_output(node: Node) -> str:
-    if flag(node, "multi_output"):
+    if node.flag("multi_output"):
         return f"F.softmax({node.inputs[0]}, dim=1)"
-    return f"F.softmax({node.inputs[0]}, dim=-1)" if flag(node, "preserve_shape") else _over_all(node)
+    return f"F.softmax({node.inputs[0]}, dim=-1)" if node.flag("preserve_shape") else _over_all(node)
 
 
 def _dropout(node: Node) -> str:
-    data, rate, axes = node.inputs[0], number(node, "p", 0.5), ints(node, "axes")
-    if text(node, "mode", "training") == "always":
+    data, rate, axes = node.inputs[0], node.number("p", 0.5), node.ints("axes")
+    if node.text("mode", "training") == "always":
         return f"F.dropout({data}, {literal(rate)}, True)" if not axes else _shared_dropout(data, rate, axes, "True")
     if axes and rate:
         return _shared_dropout(data, rate, axes, "self.training")
@@ -259,11 +252,11 @@ def _embedding(node: Node) -> str:
 
 
 def _one_hot(node: Node) -> str:
-    depth, on, off = integer(node, "depth"), number(node, "on_value", 1), number(node, "off_value", 0)
+    depth, on, off = node.integer("depth"), node.number("on_value", 1), node.number("off_value", 0)
     indices = long_index(node, 0)
     # F.one_hot refuses an index outside of the range, for which MXNet returns a row of zeros
     found = f"{indices}.unsqueeze(-1) == torch.arange({depth}, device={atom(node.inputs[0])}.device)"
-    dtype = text(node, "dtype", "float32")
+    dtype = node.text("dtype", "float32")
     if (on, off) == (1, 0):
         return as_first_input(node._replace(dtypes=[dtype]), found)
     scaled = binary(as_first_input(node._replace(dtypes=[dtype]), found), "*", literal(on - off))
@@ -271,14 +264,14 @@ def _one_hot(node: Node) -> str:
 
 
 def _patches(node: Node) -> str:
-    rank = len(ints(node, "kernel"))
+    rank = len(node.ints("kernel"))
     if rank != 2:
-        raise refused(node, f"{rank} spatial dimensions; expected 2")
+        raise node.refused(f"{rank} spatial dimensions; expected 2")
     arguments = {key: value for key, value in convolution_options(node).items() if key != "groups"}
-    kernel = size(ints(node, "kernel"))
+    kernel = size(node.ints("kernel"))
     if node.operator == "im2col":
         return f"F.unfold({node.inputs[0]}, {kernel}{options(**arguments)})"
-    return f"F.fold({node.inputs[0]}, {literal(ints(node, 'output_size'))}, {kernel}{options(**arguments)})"
+    return f"F.fold({node.inputs[0]}, {literal(node.ints('output_size'))}, {kernel}{options(**arguments)})"
 
 
 LAYERS: Dict[str, Conversion] = {

@@ -2,20 +2,8 @@
 
 from typing import Dict, NamedTuple, Tuple
 
-from mxkit.export.to_torch.attributes import (
-    atom,
-    flag,
-    integer,
-    ints,
-    literal,
-    options,
-    refused,
-    size,
-    text,
-    unless,
-)
-from mxkit.export.to_torch.functional_arithmetic import Conversion
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.expression_parts import atom, literal, options, size, unless
+from mxkit.export.to_torch.node import Conversion, Node
 
 
 class Window(NamedTuple):
@@ -45,16 +33,16 @@ class Window(NamedTuple):
 
 def window_of(node: Node) -> Window:
     """Read a Pooling operator; what torch has no window for is refused."""
-    rank = len(node.shapes[0]) - 2
-    kind, convention = text(node, "pool_type", "max"), text(node, "pooling_convention", "valid")
-    whole = flag(node, "global_pool")
-    kernel = ints(node, "kernel") if not whole else tuple(node.shapes[0][2:])
-    stride, padding = ints(node, "stride") or (1,) * rank, ints(node, "pad") or (0,) * rank
+    rank = node.rank - 2
+    kind, convention = node.text("pool_type", "max"), node.text("pooling_convention", "valid")
+    whole = node.flag("global_pool")
+    kernel = node.ints("kernel") if not whole else tuple(node.shapes[0][2:])
+    stride, padding = node.ints("stride") or (1,) * rank, node.ints("pad") or (0,) * rank
     if convention == "same":
-        raise refused(node, "pooling_convention=same; torch pads on both sides alike")
+        raise node.refused("pooling_convention=same; torch pads on both sides alike")
     # "full" asks for more windows only where some do not divide the input
     ceil = not whole and convention == "full" and max(stride) > 1
-    return Window(kind, kernel, stride, padding, ceil, flag(node, "count_include_pad", True), whole)
+    return Window(kind, kernel, stride, padding, ceil, node.flag("count_include_pad", True), whole)
 
 
 def is_torch_ceil(window: Window) -> bool:
@@ -77,7 +65,7 @@ def pooling_options(window: Window) -> Dict[str, object]:
 
 def is_last(node: Node) -> bool:
     """Tell whether the channels are the last dimension."""
-    return text(node, "layout", "NC").endswith("C") and not text(node, "layout", "NC").startswith("NC")
+    return node.text("layout", "NC").endswith("C") and not node.text("layout", "NC").startswith("NC")
 
 
 def _pooling(node: Node) -> str:
@@ -95,12 +83,12 @@ def _pooling(node: Node) -> str:
     if window.ceil and not is_torch_ceil(window):
         return _full(node, window)
     if window.kind == "avg" and not window.count_padding and _is_wide(window):
-        raise refused(node, "count_include_pad=False with a padding above half of the kernel")
+        raise node.refused("count_include_pad=False with a padding above half of the kernel")
     data, window = _padded(data, window)
     extra = pooling_options(window)
     if window.kind == "sum":
         if rank == 1:
-            raise refused(node, "pool_type=sum in one dimension")
+            raise node.refused("pool_type=sum in one dimension")
         extra["divisor_override"] = 1
     name = "max" if window.kind == "max" else "avg"
     return f"F.{name}_pool{rank}d({data}, {size(window.kernel)}{options(**extra)})"
@@ -109,7 +97,7 @@ def _pooling(node: Node) -> str:
 def _full(node: Node, window: Window) -> str:
     """Write a pooling whose last windows torch would drop."""
     if window.kind == "sum":
-        raise refused(node, "pool_type=sum with pooling_convention=full")
+        raise node.refused("pool_type=sum with pooling_convention=full")
     sizes = ", ".join(literal(sizes) for sizes in (window.kernel, window.stride, window.padding))
     if window.kind == "max":
         return f"full_max_pool({node.inputs[0]}, {sizes})"
@@ -144,7 +132,7 @@ def _whole(node: Node, window: Window) -> str:
 def _lp(node: Node, window: Window) -> str:
     _check_power(node)
     if window.ceil or window.rank > 2:
-        raise refused(node, "pool_type=lp with pooling_convention=full or in three dimensions")
+        raise node.refused("pool_type=lp with pooling_convention=full or in three dimensions")
     data = node.inputs[0]
     if any(window.padding):
         widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
@@ -154,13 +142,13 @@ def _lp(node: Node, window: Window) -> str:
 
 
 def _check_power(node: Node) -> None:
-    power = integer(node, "p_value", 2)
+    power = node.integer("p_value", 2)
     if power != 2:
-        raise refused(node, f"p_value={power}, for which MXNet does not take magnitudes; expected 2")
+        raise node.refused(f"p_value={power}, for which MXNet does not take magnitudes; expected 2")
 
 
 def _adaptive(node: Node) -> str:
-    sizes = ints(node, "output_size") or (1,)
+    sizes = node.ints("output_size") or (1,)
     target = size(sizes if len(sizes) == 2 else sizes * 2)
     return f"F.adaptive_avg_pool2d({node.inputs[0]}, {target})"
 

@@ -2,30 +2,17 @@
 
 from typing import Dict
 
-from mxkit.export.to_torch.attributes import (
-    atom,
-    binary,
-    flag,
-    integer,
-    listed,
-    literal,
-    number,
-    options,
-    refused,
-    text,
-    unless,
-)
-from mxkit.export.to_torch.functional_arithmetic import Conversion
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.expression_parts import atom, binary, listed, literal, options, unless
+from mxkit.export.to_torch.node import Conversion, Node
 
 
 def _up_sampling(node: Node) -> str:
-    scale, kind = integer(node, "scale"), text(node, "sample_type")
+    scale, kind = node.integer("scale"), node.text("sample_type")
     if kind == "bilinear":
         kernel, padding = 2 * (scale or 1) - (scale or 1) % 2, -(-((scale or 1) - 1) // 2)
         shape = node.shapes[1]
         if tuple(shape[2:]) != (kernel, kernel):
-            raise refused(node, f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
+            raise node.refused(f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
         extra = options(stride=scale, padding=unless(padding, 0), groups=unless(node.shapes[0][1], 1))
         return f"F.conv_transpose2d({node.inputs[0]}, {node.inputs[1]}{extra})"
     if len(node.inputs) == 1:
@@ -35,7 +22,7 @@ def _up_sampling(node: Node) -> str:
     scaled = [f'F.interpolate({first}, scale_factor={scale}, mode="nearest")']
     for data in node.inputs[1:]:
         scaled.append(f'F.interpolate({data}, size=({listed(sizes)}), mode="nearest")')
-    if text(node, "multi_input_mode", "concat") == "sum":
+    if node.text("multi_input_mode", "concat") == "sum":
         return " + ".join(scaled)
     return f"torch.cat([{listed(scaled)}], dim=1)"
 
@@ -52,12 +39,12 @@ _RESIZED = {
 
 
 def _bilinear_resize(node: Node) -> str:
-    mode, x = text(node, "mode", "size"), atom(node.inputs[0])
-    scales = [number(node, f"scale_{side}") for side in ("height", "width")]
+    mode, x = node.text("mode", "size"), atom(node.inputs[0])
+    scales = [node.number(f"scale_{side}") for side in ("height", "width")]
     if mode == "like":
         target = f"{atom(node.inputs[1])}.shape[2:]"
     elif mode == "size" and not any(scales):
-        target = literal((integer(node, "height", 1), integer(node, "width", 1)))
+        target = literal((node.integer("height", 1), node.integer("width", 1)))
     elif mode in _RESIZED:
         parts = [
             _RESIZED[mode].format(n=f"{x}.shape[{axis}]", s=literal(scale))
@@ -65,8 +52,8 @@ def _bilinear_resize(node: Node) -> str:
         ]
         target = f"({listed(parts)})"
     else:
-        raise refused(node, f"mode={mode} is unknown; expected like or one of {listed(_RESIZED)}")
-    corners = flag(node, "align_corners", True)
+        raise node.refused(f"mode={mode} is unknown; expected like or one of {listed(_RESIZED)}")
+    corners = node.flag("align_corners", True)
     return f'F.interpolate({node.inputs[0]}, size={target}, mode="bilinear", align_corners={corners})'
 
 

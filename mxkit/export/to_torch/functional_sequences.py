@@ -2,104 +2,82 @@
 
 from typing import Dict
 
-from mxkit.export.to_torch.attributes import (
-    atom,
-    flag,
-    integer,
-    ints,
-    listed,
-    literal,
-    number,
-    optional_ints,
-    options,
-    refused,
-    text,
-    unless,
-)
-from mxkit.export.to_torch.functional_arithmetic import Conversion
-from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.expression_parts import atom, listed, literal, options, unless
+from mxkit.export.to_torch.functional_arithmetic import template
+from mxkit.export.to_torch.node import Conversion, Node
 
 
 def _sequence_mask(node: Node) -> str:
-    if not flag(node, "use_sequence_length"):
+    if not node.flag("use_sequence_length"):
         return node.inputs[0]
     data, lengths = node.inputs
-    extra = options(value=unless(number(node, "value", 0), 0), dim=unless(integer(node, "axis", 0), 0))
+    extra = options(value=unless(node.number("value", 0), 0), dim=unless(node.integer("axis", 0), 0))
     return f"mask_after({data}, {lengths}{extra})"
 
 
 def _sequence_last(node: Node) -> str:
-    axis = integer(node, "axis", 0)
-    if not flag(node, "use_sequence_length"):
+    axis = node.integer("axis", 0)
+    if not node.flag("use_sequence_length"):
         return f"{atom(node.inputs[0])}[{'-1' if axis == 0 else ':, -1'}]"
     return f"last_steps({node.inputs[0]}, {node.inputs[1]}{options(dim=unless(axis, 0))})"
 
 
 def _sequence_reverse(node: Node) -> str:
-    if not flag(node, "use_sequence_length"):
+    if not node.flag("use_sequence_length"):
         return f"{atom(node.inputs[0])}.flip(0)"
     return f"reverse_steps({node.inputs[0]}, {node.inputs[1]})"
 
 
-def _with_heads(function: str) -> Conversion:
-    return lambda node: f"{function}({listed(node.inputs)}, heads={integer(node, 'heads')})"
-
-
 def _box_nms(node: Node) -> str:
-    formats = [text(node, name, "corner") for name in ("in_format", "out_format")]
+    formats = [node.text(name, "corner") for name in ("in_format", "out_format")]
     if formats != ["corner", "corner"]:
-        raise refused(node, f"in_format={formats[0]} and out_format={formats[1]}; expected corner")
+        raise node.refused(f"in_format={formats[0]} and out_format={formats[1]}; expected corner")
     extra = options(
-        overlap=unless(number(node, "overlap_thresh", 0.5), 0.5),
-        threshold=unless(number(node, "valid_thresh", 0), 0),
-        topk=unless(integer(node, "topk", -1), -1),
-        coordinates=unless(integer(node, "coord_start", 2), 2),
-        score=unless(integer(node, "score_index", 1), 1),
-        label=unless(integer(node, "id_index", -1), -1),
-        background=unless(integer(node, "background_id", -1), -1),
-        across_labels="True" if flag(node, "force_suppress") else None,
+        overlap=unless(node.number("overlap_thresh", 0.5), 0.5),
+        threshold=unless(node.number("valid_thresh", 0), 0),
+        topk=unless(node.integer("topk", -1), -1),
+        coordinates=unless(node.integer("coord_start", 2), 2),
+        score=unless(node.integer("score_index", 1), 1),
+        label=unless(node.integer("id_index", -1), -1),
+        background=unless(node.integer("background_id", -1), -1),
+        across_labels="True" if node.flag("force_suppress") else None,
     )
     return f"box_nms({node.inputs[0]}{extra})"
 
 
 def _box_decode(node: Node) -> str:
-    scales = tuple(number(node, f"std{part}", 1) for part in range(4))
-    limit = number(node, "clip", -1)
+    scales = tuple(node.number(f"std{part}", 1) for part in range(4))
+    limit = node.number("clip", -1)
     extra = options(
         scales=unless(scales, (1,) * 4) and literal(scales),
         limit=literal(limit) if limit > 0 else None,
-        corners="True" if text(node, "format", "center") == "corner" else None,
+        corners="True" if node.text("format", "center") == "corner" else None,
     )
     return f"decode_boxes({node.inputs[0]}, {node.inputs[1]}{extra})"
 
 
-def floats(node: Node, name: str, default: tuple) -> tuple:
-    """Read numbers like "(0.5, 1)"."""
-    return tuple(optional_ints(node, name) or default)
-
-
 def _prior_boxes(node: Node) -> str:
-    steps = floats(node, "steps", (-1, -1))
+    steps = node.numbers("steps", (-1, -1))
     extra = options(
         steps=literal(steps) if min(steps) > 0 else None,
-        offsets=unless(floats(node, "offsets", (0.5, 0.5)), (0.5, 0.5)) and literal(floats(node, "offsets", ())),
-        clip="True" if flag(node, "clip") else None,
+        offsets=unless(node.numbers("offsets", (0.5, 0.5)), (0.5, 0.5)) and literal(node.numbers("offsets", ())),
+        clip="True" if node.flag("clip") else None,
     )
-    sizes, ratios = floats(node, "sizes", (1,)), floats(node, "ratios", (1,))
+    sizes, ratios = node.numbers("sizes", (1,)), node.numbers("ratios", (1,))
     return f"prior_boxes({node.inputs[0]}, {literal(sizes)}, {literal(ratios)}{extra})"
 
 
 def _detection(node: Node) -> str:
-    overlap, scales = number(node, "nms_threshold", 0.5), floats(node, "variances", (0.1, 0.1, 0.2, 0.2))
-    if not 0 < overlap <= 1 or integer(node, "background_id", 0):
-        raise refused(node, "a background_id other than 0, or nms_threshold outside of 0 to 1")
+    overlap, scales = node.number("nms_threshold", 0.5), node.numbers("variances", (0.1, 0.1, 0.2, 0.2))
+    if not 0 < overlap <= 1 or node.integer("background_id", 0):
+        raise node.refused("a background_id other than 0, or nms_threshold outside of 0 to 1")
     extra = options(
-        threshold=unless(number(node, "threshold", 0.01), 0.01),
+        threshold=unless(node.number("threshold", 0.01), 0.01),
         overlap=unless(overlap, 0.5),
         variances=literal(scales) if scales != (0.1, 0.1, 0.2, 0.2) else None,
-        clip=None if flag(node, "clip", True) else "False",
-        topk=unless(integer(node, "nms_topk", -1), -1),
-        across_labels="True" if flag(node, "force_suppress") else None,
+        clip=None if node.flag("clip", True) else "False",
+        topk=unless(node.integer("nms_topk", -1), -1),
+        across_labels="True" if node.flag("force_suppress") else None,
     )
     return f"detect_boxes({listed(node.inputs)}{extra})"
 
@@ -117,29 +95,29 @@ def _bilinear_sampler(node: Node) -> str:
 
 
 def _grid_generator(node: Node) -> str:
-    if text(node, "transform_type", "affine") != "affine":
-        raise refused(node, f"transform_type={text(node, 'transform_type')}; expected affine")
-    height, width = ints(node, "target_shape")
+    if node.text("transform_type", "affine") != "affine":
+        raise node.refused(f"transform_type={node.text('transform_type')}; expected affine")
+    height, width = node.ints("target_shape")
     sizes = f"({atom(node.inputs[0])}.shape[0], 1, {height}, {width})"
     return f"{_affine_grid(node.inputs[0], sizes)}.permute(0, 3, 1, 2)"
 
 
 def _spatial_transformer(node: Node) -> str:
     data, matrix = node.inputs
-    height, width = ints(node, "target_shape") or node.shapes[0][2:]
+    height, width = node.ints("target_shape") or node.shapes[0][2:]
     sizes = f"(*{atom(data)}.shape[:2], {height or node.shapes[0][2]}, {width or node.shapes[0][3]})"
     return _sampled(data, _affine_grid(matrix, sizes))
 
 
 def _roi_align(node: Node) -> str:
-    if flag(node, "position_sensitive"):
-        raise refused(node, "position_sensitive=True")
-    ratio = integer(node, "sample_ratio", -1) or -1
+    if node.flag("position_sensitive"):
+        raise node.refused("position_sensitive=True")
+    ratio = node.integer("sample_ratio", -1) or -1
     if ratio < 1:
-        raise refused(node, "sample_ratio=-1, whose number of samples differs from box to box; state a positive one")
-    extra = options(aligned="True" if flag(node, "aligned") else None)
-    pooled = literal(ints(node, "pooled_size"))
-    scale = literal(number(node, "spatial_scale", 1))
+        raise node.refused("sample_ratio=-1, whose number of samples differs from box to box; state a positive one")
+    extra = options(aligned="True" if node.flag("aligned") else None)
+    pooled = literal(node.ints("pooled_size"))
+    scale = literal(node.number("spatial_scale", 1))
     return f"roi_align({node.inputs[0]}, {node.inputs[1]}, {pooled}, {scale}, {ratio}{extra})"
 
 
@@ -147,10 +125,10 @@ SEQUENCES: Dict[str, Conversion] = {
     "SequenceMask": _sequence_mask,
     "SequenceLast": _sequence_last,
     "SequenceReverse": _sequence_reverse,
-    "_contrib_interleaved_matmul_selfatt_qk": _with_heads("self_attention_scores"),
-    "_contrib_interleaved_matmul_selfatt_valatt": _with_heads("self_attention_values"),
-    "_contrib_interleaved_matmul_encdec_qk": _with_heads("attention_scores"),
-    "_contrib_interleaved_matmul_encdec_valatt": _with_heads("attention_values"),
+    "_contrib_interleaved_matmul_selfatt_qk": template("self_attention_scores({x}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_selfatt_valatt": template("self_attention_values({x}, {y}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_encdec_qk": template("attention_scores({x}, {y}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_encdec_valatt": template("attention_values({x}, {y}, heads={heads})", heads=0),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
     "_contrib_MultiBoxPrior": _prior_boxes,

@@ -1,4 +1,4 @@
-"""Decides what every block is in PyTorch: a layer of torch.nn, an nn.Sequential, or a class of its own."""
+"""Chooses the module of each block: a layer of torch.nn, an nn.Sequential, or a class of its own."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 @dataclass(eq=False)
 class Module:
-    """A block as it will be in PyTorch.
+    """A block, and the module that it becomes in PyTorch.
 
     Attributes:
         block: The block.
@@ -61,7 +61,7 @@ class Module:
 
 
 def node_of(program: Program, operator: Operator, inputs: Sequence[str], values: Optional[List[Any]] = None) -> Node:
-    """An operator as the tables of operators see it."""
+    """Return an operator as a Node, which the conversions take."""
     if values is None:
         values = [program.value(entry) for entry in operator.inputs]
     return Node(
@@ -149,9 +149,6 @@ class _Builder:
                 previous = [step.outputs]
             if called != children or len(scope.inputs) != 1 or previous != [scope.outputs]:
                 return False
-        return not module.shared or all(self._stays(module, own) for own in module.shared)
-
-    def _stays(self, module: Module, own: str) -> bool:
         return True
 
     def _sequence(self, module: Module) -> bool:
@@ -160,14 +157,11 @@ class _Builder:
         return (
             part is not None
             and all(
-                self.layer_of(operator) is not None and len(operator.inputs) == 1
+                layer_of(self.program, operator) is not None and len(operator.inputs) == 1
                 for operator in part.before + part.after
             )
             and part.layer.call is None
         )
-
-    def layer_of(self, operator: Operator) -> Optional[Layer]:
-        return layer_of(self.program, operator)
 
     def _part(self, scope: Scope) -> Optional[Part]:
         operators = scope.all_operators()
@@ -202,9 +196,9 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
 
 
 def _batch_first(part: Part) -> Part:
-    """Let a recurrent layer between two exchanges of the first axes take the batch first."""
+    """Replace two exchanges of the first axes around a recurrent layer by batch_first=True."""
     core, after = part.core, part.after
-    if core is None or core.operator not in ("RNN", "_npx_rnn") or len(part.before) != 1 or len(after) != 1:
+    if core is None or core.operator != "RNN" or len(part.before) != 1 or len(after) != 1:
         return part
     exchanged = _exchanges(part.before[0]) and _exchanges(after[0]) and after[0].inputs == core.outputs[:1]
     if not exchanged or core.inputs[0] != part.before[0].outputs[0]:
@@ -218,14 +212,14 @@ def _batch_first(part: Part) -> Part:
 
 def _exchanges(operator: Operator) -> bool:
     axes = (operator.attrs.get("dim1", "0"), operator.attrs.get("dim2", "0"))
-    return operator.operator in ("SwapAxis", "_npi_swapaxes") and sorted(axes) == ["0", "1"]
+    return operator.operator == "SwapAxis" and sorted(axes) == ["0", "1"]
 
 
 def constants(program: Program, operators: Sequence[Operator]) -> Dict[int, Operator]:
     """Operators that depend on parameters only and feed a recurrent layer, by their numbers."""
     by_output = {entry: one for one in operators for entry in one.outputs}
     found: Dict[int, Operator] = {}
-    waiting = [one.inputs[1] for one in operators if one.operator in ("RNN", "_npx_rnn")]
+    waiting = [one.inputs[1] for one in operators if one.operator == "RNN"]
     while waiting:
         one = by_output.get(waiting.pop())
         if one is not None:
@@ -256,7 +250,7 @@ def layer_of(
     """
     inputs = inputs or [f"x{number}" for number in range(len(operator.inputs))]
     given = [program.value(entry, values) for entry in operator.inputs]
-    if operator.operator in ("RNN", "_npx_rnn"):
+    if operator.operator == "RNN":
         given[1] = program.computed(operator.inputs[1], values)
     try:
         return layer(node_of(program, operator, inputs, given))

@@ -1,4 +1,4 @@
-"""What MXNet computes in every step of a net, in prediction and in training."""
+"""Computes every step of a net with MXNet, in prediction and in training."""
 
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -13,7 +13,7 @@ _FLOATS = (np.float32, np.float64)
 
 
 class Computed(NamedTuple):
-    """What MXNet computes.
+    """Result of `computed`.
 
     Attributes:
         values: Arrays by their entries.
@@ -29,7 +29,7 @@ class Computed(NamedTuple):
 
 
 def listed(value: Any) -> Any:
-    """Lists instead of tuples, at every depth."""
+    """Replace tuples by lists, at every depth."""
     return list(map(listed, value)) if isinstance(value, (list, tuple)) else value
 
 
@@ -75,7 +75,7 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
 
 
 def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
-    """Copies of the parameters, and the inputs, by the names of their variables."""
+    """Return copies of the parameters, and the inputs, by the names of their variables."""
     arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
     for entry, value in zip(program.inputs, flat(list(map(listed, inputs)))):
         if entry in program.names:
@@ -86,7 +86,7 @@ def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wid
 
 
 def _indices(program: Program) -> Set[str]:
-    """Names of inputs that are indices, which have no gradients."""
+    """Return the names of inputs that are indices; they have no gradients."""
     used = [one.inputs[0] for one in program.root.all_operators() if "mbedding" in one.operator and one.inputs]
     used += [one.inputs[-1] for one in program.root.all_operators() if one.operator in ("take", "pick", "gather_nd")]
     return {program.names[entry] for entry in used if entry in program.names}
@@ -97,11 +97,11 @@ def _gradient(array: Any) -> Any:
 
 
 def _for_training(symbol: Any, wide: bool) -> Any:
-    """The graph without dropout."""
+    """Return the graph without dropout."""
     content = json.loads(symbol.tojson())
     for node in content["nodes"]:
         attrs = node.get("attrs", {})
-        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
+        if node["op"] in ("Dropout", "RNN") and "p" in attrs:
             attrs["p"] = "0"
         if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
             attrs["dtype"] = "float64"
@@ -110,6 +110,6 @@ def _for_training(symbol: Any, wide: bool) -> Any:
 
 
 def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
-    """Fixed random numbers."""
+    """Draw random numbers from a fixed seed."""
     random = np.random.RandomState(0)
     return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]

@@ -10,14 +10,14 @@ from mxnet import gluon
 
 
 def annotation(value: Any) -> str:
-    """The type of an argument or a result."""
+    """Return the type of an argument or a result."""
     if value is None:
         return "None"
     return "list[Tensor]" if type(value) is list else "Tensor"
 
 
 def pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = None) -> str:
-    """What stands before "=" to take nested results apart; what nothing uses becomes "_"."""
+    """Return the assignment target that unpacks nested results; unused results become "_"."""
     left = set(flat(nested)) if live is None else set(live)
 
     def part(value: Any) -> str:
@@ -34,7 +34,7 @@ def pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = N
 
 
 def argument_names(block: Any, count: int) -> List[str]:
-    """Names of a block's arguments, as its code has them."""
+    """Return the names of a block's arguments in its code."""
     if isinstance(block, gluon.SymbolBlock):
         return ["x"] if count == 1 else [f"x{number}" for number in range(count)]
     hybrid = isinstance(block, gluon.HybridBlock) and type(block).forward is gluon.HybridBlock.forward

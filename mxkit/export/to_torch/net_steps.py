@@ -1,4 +1,4 @@
-"""A net's forward pass as steps: calls of blocks and operators, and the graph from which they are."""
+"""A net's forward pass as steps: calls of blocks, operators, and the graph that contains them."""
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 

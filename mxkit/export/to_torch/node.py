@@ -1,9 +1,25 @@
 """An operator of MXNet as the conversions to PyTorch see it."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from mxkit.errors import ExportError
+from mxkit.export.attributes import Attributes
 
 
-class Node(NamedTuple):
+class _Fields(NamedTuple):
+    """See `Node`."""
+
+    operator: str
+    attrs: Dict[str, str]
+    inputs: List[str]
+    shapes: List[Tuple[int, ...]]
+    outputs: List[Tuple[int, ...]]
+    values: List[Optional[Any]]
+    dtypes: List[str]
+    name: str
+
+
+class Node(_Fields, Attributes):
     """One operator in the forward pass of a block.
 
     Attributes:
@@ -17,14 +33,17 @@ class Node(NamedTuple):
         name: The operator's name in MXNet's graph, for errors.
     """
 
-    operator: str
-    attrs: Dict[str, str]
-    inputs: List[str]
-    shapes: List[Tuple[int, ...]]
-    outputs: List[Tuple[int, ...]]
-    values: List[Optional[Any]]
-    dtypes: List[str]
-    name: str
+    @property
+    def rank(self) -> int:
+        """Number of axes of the first input."""
+        return len(self.shapes[0])
+
+    def refused(self, reason: str) -> ExportError:
+        """Return the error for an operator that PyTorch cannot compute as MXNet does."""
+        return ExportError(f"{self.name}: operator {self.operator} cannot be converted to PyTorch: {reason}")
+
+
+Conversion = Callable[[Node], str]
 
 
 class Layer(NamedTuple):

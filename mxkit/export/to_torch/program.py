@@ -252,7 +252,8 @@ class _Order:
             return self.graph.flattening[entry.node]
         operator = self.graph.operator(entry.node)
         owner = self.graph.owner(entry.node)
-        if owner != self.index and not self._from_outside(operator):
+        # an operator without inputs, like the zeros of a first state, is computed where it is used
+        if owner != self.index and operator.inputs:
             calls = self.graph.traced.calls
             here, other = calls[self.index], calls[owner]
             raise ExportError(
@@ -260,7 +261,3 @@ class _Order:
                 f"{place_of(other.path, other.block)} computed and did not return. Return it, or pass it as an argument"
             )
         return operator
-
-    def _from_outside(self, operator: Operator) -> bool:
-        """Whether an operator depends on nothing, like zeros for a first state: it is computed where it is used."""
-        return not operator.inputs

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Optional
 
-from mxkit.export.to_torch.attributes import flag, integer, number, options, refused, text
+from mxkit.export.to_torch.expression_parts import options
 from mxkit.export.to_torch.node import Layer, Node
 import numpy as np
 
@@ -15,13 +15,13 @@ def recurrent(node: Node) -> Optional[Layer]:
     Time is the first dimension, as in MXNet. torch returns `y, (h, c)` of an LSTM and `y, h` of the others, and takes
     `(h, c)` or `h` as the second argument; without it, the first states are zeros.
     """
-    mode = text(node, "mode")
+    mode = node.text("mode")
     check_recurrent(node)
     if node.values[1] is None:
         return None
-    width, layers = integer(node, "state_size") or 0, integer(node, "num_layers") or 0
-    both = flag(node, "bidirectional")
-    rate = number(node, "p", 0)
+    width, layers = node.integer("state_size") or 0, node.integer("num_layers") or 0
+    both = node.flag("bidirectional")
+    rate = node.number("p", 0)
     extra = options(
         num_layers=layers if layers > 1 else None,
         nonlinearity='"relu"' if mode == "rnn_relu" else None,
@@ -36,15 +36,15 @@ def recurrent(node: Node) -> Optional[Layer]:
 
 def check_recurrent(node: Node) -> None:
     """Refuse what torch's modules do not compute."""
-    mode = text(node, "mode")
+    mode = node.text("mode")
     if mode not in _GATES:
-        raise refused(node, f"mode={mode} is unknown; expected one of {', '.join(_GATES)}")
-    if integer(node, "projection_size"):
-        raise refused(node, "projection_size; MXNet computes it on a GPU alone")
-    if flag(node, "use_sequence_length"):
-        raise refused(node, "use_sequence_length=True; pack the sequences with torch.nn.utils.rnn")
-    if any(text(node, f"lstm_state_clip_{end}") for end in ("min", "max")):
-        raise refused(node, "lstm_state_clip_min and lstm_state_clip_max; torch does not clip states")
+        raise node.refused(f"mode={mode} is unknown; expected one of {', '.join(_GATES)}")
+    if node.integer("projection_size"):
+        raise node.refused("projection_size; MXNet computes it on a GPU alone")
+    if node.flag("use_sequence_length"):
+        raise node.refused("use_sequence_length=True; pack the sequences with torch.nn.utils.rnn")
+    if any(node.text(f"lstm_state_clip_{end}") for end in ("min", "max")):
+        raise node.refused("lstm_state_clip_min and lstm_state_clip_max; torch does not clip states")
 
 
 def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, directions: int) -> Dict[str, Any]:

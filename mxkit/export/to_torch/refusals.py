@@ -1,11 +1,11 @@
-"""What cannot leave: collected over the whole net, and raised as one error."""
+"""Raises one error for all operators of a net that cannot be converted."""
 
 from typing import Any, NamedTuple, Sequence
 
 from mxkit.core.blocks import place_of
 from mxkit.errors import ExportError
 
-# Operators over graphs of their own, of which MXNet may not even tell the shapes
+# Operators over subgraphs; MXNet may be unable to infer their shapes
 SUBGRAPHS = {
     "_foreach": "a loop over a subgraph; write it as a loop in forward",
     "_while_loop": "a loop over a subgraph; write it as a loop in forward",
@@ -14,7 +14,7 @@ SUBGRAPHS = {
 
 
 class Problem(NamedTuple):
-    """What cannot leave, and where."""
+    """An operator that cannot be converted, the path and block that use it, and the reason."""
 
     path: str
     block: Any

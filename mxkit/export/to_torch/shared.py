@@ -1,4 +1,4 @@
-"""Blocks and parameters that stand at two paths of a net: both attributes refer to one module or tensor."""
+"""Writes blocks and parameters that a net has at two paths: both attributes refer to one module or tensor."""
 
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
@@ -9,7 +9,7 @@ from mxkit.export.to_torch.trees import Instance, Statement
 
 
 def shared_statements(program: Program, root: Module, instances: Sequence[Instance]) -> List[Statement]:
-    """Statements for the end of the net's constructor."""
+    """Return the last statements of the net's constructor."""
     found = []
     for module in root.walk():
         for name, target in module.shared.items():
@@ -31,14 +31,14 @@ def _shared_block(parent: str, name: str, target: str) -> Statement:
 
 
 def _access(target: str) -> str:
-    """An expression for a module inside the net."""
+    """Return an expression for a module inside the net."""
     if not target:
         return "self"
     return f"self.{target}" if target.isidentifier() else f'self.get_submodule("{target}")'
 
 
 def operators_of(root: Module, instances: Sequence[Instance]) -> Iterator[Tuple[str, Operator]]:
-    """Paths of layers with parameters, and their operators."""
+    """Yield the paths of layers with parameters, and their operators."""
     forwards: Dict[str, Any] = {one.module.target: one.forward for one in instances}
     for module in root.walk():
         if module.part is not None and module.part.core is not None and module.part.layer.state:
@@ -50,7 +50,7 @@ def operators_of(root: Module, instances: Sequence[Instance]) -> Iterator[Tuple[
 
 
 def _keys(program: Program, root: Module, instances: Sequence[Instance]) -> Iterator[Tuple[str, Any]]:
-    """Keys of `state_dict` that hold a Parameter as it is."""
+    """Yield the keys of `state_dict` whose value is that of a Parameter, and the Parameter."""
     values = {id(one): program.value(entry) for entry, one in program.parameters.items()}
     owners = {id(values[id(one)]): one for one in program.parameters.values()}
     for target, operator in operators_of(root, instances):

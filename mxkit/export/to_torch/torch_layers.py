@@ -2,18 +2,7 @@
 
 from typing import Any, Callable, Dict, List, Optional
 
-from mxkit.export.to_torch.attributes import (
-    axis_of,
-    flag,
-    integer,
-    ints,
-    literal,
-    number,
-    options,
-    size,
-    text,
-    unless,
-)
+from mxkit.export.to_torch.expression_parts import literal, options, size, unless
 from mxkit.export.to_torch.functional_layers import (
     convolution_options,
     cut,
@@ -53,15 +42,15 @@ def _weight_and_bias(values: List[Any]) -> Dict[str, Any]:
 
 
 def _convolution(node: Node, name: str = "Conv", no_bias: bool = False) -> Optional[Layer]:
-    without = flag(node, "no_bias", no_bias)
+    without = node.flag("no_bias", no_bias)
     values = _values(node, 2 if without else 3)
     if values is None:
         return None
-    kernel, filters = ints(node, "kernel"), integer(node, "num_filter")
+    kernel, filters = node.ints("kernel"), node.integer("num_filter")
     extra = convolution_options(node) if name == "Conv" else deconvolution_options(node)
     bias = "False" if without else None
     arguments = f"{node.shapes[0][1]}, {filters}, kernel_size={size(kernel)}{options(**extra, bias=bias)}"
-    call = cut(node, "{layer}({0})") if name != "Conv" and any(ints(node, "target_shape")) else None
+    call = cut(node, "{layer}({0})") if name != "Conv" and any(node.ints("target_shape")) else None
     return Layer(f"nn.{name}{len(kernel)}d({arguments})", _weight_and_bias(values), call=call)
 
 
@@ -70,11 +59,11 @@ def _deconvolution(node: Node) -> Optional[Layer]:
 
 
 def _fully_connected(node: Node) -> Optional[Layer]:
-    without = flag(node, "no_bias")
+    without = node.flag("no_bias")
     values = _values(node, 2 if without else 3)
     if values is None:
         return None
-    arguments = f"{values[0].shape[1]}, {integer(node, 'num_hidden')}{options(bias='False' if without else None)}"
+    arguments = f"{values[0].shape[1]}, {node.integer('num_hidden')}{options(bias='False' if without else None)}"
     if not is_flattened(node):
         return Layer(f"nn.Linear({arguments})", _weight_and_bias(values))
     call = "{layer}({0}.flatten(1))"
@@ -82,14 +71,14 @@ def _fully_connected(node: Node) -> Optional[Layer]:
 
 
 def _batch_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 5), len(node.shapes[0])
-    special = flag(node, "use_global_stats") or flag(node, "output_mean_var")
-    if values is None or special or not 2 <= rank <= 5 or axis_of(node, default=1) != 1:
+    values, rank = _values(node, 5), node.rank
+    special = node.flag("use_global_stats") or node.flag("output_mean_var")
+    if values is None or special or not 2 <= rank <= 5 or node.axis(1) != 1:
         return None
     gamma, beta, mean, variance = values
-    fixed = flag(node, "fix_gamma", True)
-    momentum = round(1 - number(node, "momentum", 0.9), 12)
-    extra = options(eps=unless(number(node, "eps", 1e-3), 1e-5), momentum=unless(momentum, 0.1))
+    fixed = node.flag("fix_gamma", True)
+    momentum = round(1 - node.number("momentum", 0.9), 12)
+    extra = options(eps=unless(node.number("eps", 1e-3), 1e-5), momentum=unless(momentum, 0.1))
     state = {
         "weight": np.ones_like(gamma) if fixed else gamma,
         "bias": beta,
@@ -101,28 +90,28 @@ def _batch_norm(node: Node) -> Optional[Layer]:
 
 
 def _layer_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 3), len(node.shapes[0])
-    if values is None or axis_of(node) != rank - 1 or flag(node, "output_mean_var"):
+    values, rank = _values(node, 3), node.rank
+    if values is None or node.axis() != rank - 1 or node.flag("output_mean_var"):
         return None
-    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     return Layer(f"nn.LayerNorm({node.shapes[0][-1]}{extra})", _weight_and_bias(values))
 
 
 def _group_norm(node: Node) -> Optional[Layer]:
     values = _values(node, 3)
-    if values is None or flag(node, "output_mean_var"):
+    if values is None or node.flag("output_mean_var"):
         return None
-    groups, channels = integer(node, "num_groups", 1) or 1, node.shapes[0][1]
-    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    groups, channels = node.integer("num_groups", 1) or 1, node.shapes[0][1]
+    extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     repeated = [np.repeat(value, channels // groups) for value in values]  # MXNet has one of them for each group
     return Layer(f"nn.GroupNorm({groups}, {channels}{extra})", _weight_and_bias(repeated))
 
 
 def _instance_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 3), len(node.shapes[0])
+    values, rank = _values(node, 3), node.rank
     if values is None or not 3 <= rank <= 5:
         return None
-    extra = options(eps=unless(number(node, "eps", 1e-3), 1e-5))
+    extra = options(eps=unless(node.number("eps", 1e-3), 1e-5))
     constructor = f"nn.InstanceNorm{rank - 2}d({node.shapes[0][1]}{extra}, affine=True)"
     return Layer(constructor, _weight_and_bias(values))
 
@@ -145,12 +134,12 @@ _ACTIVATIONS = {
 
 
 def _activation(node: Node) -> Optional[Layer]:
-    constructor = _ACTIVATIONS.get(text(node, "act_type"))
+    constructor = _ACTIVATIONS.get(node.text("act_type"))
     return None if constructor is None else Layer(constructor, {})
 
 
 def _leaky_relu(node: Node) -> Optional[Layer]:
-    kind, slope = text(node, "act_type", "leaky"), literal(number(node, "slope", 0.25))
+    kind, slope = node.text("act_type", "leaky"), literal(node.number("slope", 0.25))
     if kind == "prelu":
         values = _values(node, 2)
         if values is None:
@@ -183,30 +172,30 @@ def _pooling(node: Node) -> Optional[Layer]:
 
 
 def _adaptive(node: Node) -> Optional[Layer]:
-    sizes = ints(node, "output_size") or (1,)
+    sizes = node.ints("output_size") or (1,)
     return Layer(f"nn.AdaptiveAvgPool2d({size(sizes if len(sizes) == 2 else sizes * 2)})", {})
 
 
 def _dropout(node: Node) -> Optional[Layer]:
-    if ints(node, "axes") or text(node, "mode", "training") != "training":
+    if node.ints("axes") or node.text("mode", "training") != "training":
         return None
-    return Layer(f"nn.Dropout({literal(number(node, 'p', 0.5))})", {})
+    return Layer(f"nn.Dropout({literal(node.number('p', 0.5))})", {})
 
 
 def _softmax(node: Node) -> Optional[Layer]:
-    plain = number(node, "temperature", 1) == 1 and not flag(node, "use_length") and not text(node, "dtype")
+    plain = node.number("temperature", 1) == 1 and not node.flag("use_length") and not node.text("dtype")
     name = "LogSoftmax" if node.operator == "log_softmax" else "Softmax"
-    return Layer(f"nn.{name}(dim={integer(node, 'axis', -1)})", {}) if plain else None
+    return Layer(f"nn.{name}(dim={node.integer('axis', -1)})", {}) if plain else None
 
 
 def _clip(node: Node) -> Optional[Layer]:
-    return Layer("nn.ReLU6()", {}) if (number(node, "a_min"), number(node, "a_max")) == (0, 6) else None
+    return Layer("nn.ReLU6()", {}) if (node.number("a_min"), node.number("a_max")) == (0, 6) else None
 
 
 def _up_sampling(node: Node) -> Optional[Layer]:
-    if text(node, "sample_type") != "nearest" or len(node.inputs) > 1:
+    if node.text("sample_type") != "nearest" or len(node.inputs) > 1:
         return None
-    return Layer(f"nn.Upsample(scale_factor={integer(node, 'scale')})", {})
+    return Layer(f"nn.Upsample(scale_factor={node.integer('scale')})", {})
 
 
 _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {

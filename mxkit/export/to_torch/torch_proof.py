@@ -47,7 +47,7 @@ def compare_torch(
 
 
 def not_compared(source: Source) -> List[str]:
-    """Operators of MXNet whose results PyTorch does not have, by name: parts of what one layer computes."""
+    """List MXNet's operators that are parts of one layer of PyTorch, so that their results cannot be compared."""
     program = source.program
     known = {
         entry
@@ -65,7 +65,7 @@ def not_compared(source: Source) -> List[str]:
 
 
 def _before_jumps(program: Program) -> Set[Entry]:
-    """The computed inputs of operators whose result jumps where two numbers are nearly equal."""
+    """Return the computed inputs of the operators in JUMPING."""
     operators = program.root.all_operators()
     made = {entry for one in operators for entry in one.outputs}
     return made & {entry for one in operators if one.operator in JUMPING for entry in one.inputs}
@@ -93,7 +93,7 @@ def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) 
 
 
 def _forget_errors() -> None:
-    """MXNet reports an error of its queue once more at the next wait."""
+    """Clear MXNet's error: it raises the same one again at the next wait."""
     with suppress(mx.MXNetError):
         mx.nd.waitall()
 
@@ -133,7 +133,7 @@ def _net_outputs(program: Program, inputs: Sequence[Any]) -> List[Any]:
 
 
 def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
-    """Compare what the steps give with what the net gives, both in MXNet."""
+    """Compare the outputs of the steps with those of the net, both computed by MXNet."""
     for number, (entry, output) in enumerate(zip(flat(program.root.outputs), _net_outputs(program, inputs))):
         row = compare(f"output {number}", "", 0, output, expected.values[entry])
         if not row.relative <= 1e-6:

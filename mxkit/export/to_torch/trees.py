@@ -55,11 +55,6 @@ class Instance:
         return [None if line.expression in self.absent else next(own) for line in self.whole.lines]
 
 
-def reference(module: Module) -> Call:
-    """The constructor of a block that becomes an object of a class."""
-    return Call("@", [("", str(id(module.block)))])
-
-
 def is_numbered(module: Module) -> bool:
     """Whether the children have numbers as names."""
     names = [*module.children, *module.shared]
@@ -79,7 +74,7 @@ def constructor(program: Program, module: Module) -> Expression:
             ("", _pair(name, constructor(program, child))) for name, child in module.children.items()
         ]
         return Call("nn.ModuleDict", [("", Call("OrderedDict", [("", Call("[", pairs))]))])
-    return reference(module)
+    return Call("@", [("", str(id(module.block)))])
 
 
 def _pair(name: str, value: Expression) -> Call:
@@ -96,7 +91,7 @@ def numbered(program: Program, module: Module) -> List[Tuple[str, Expression]]:
 
 
 def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
-    """Arguments of an nn.Sequential: the children, by number or, if there are more layers than children, by name."""
+    """Return the arguments of an nn.Sequential: children by number; by name if there are more layers."""
     named: Dict[str, Expression] = {}
     for name in sorted([*module.children, *module.shared], key=int):
         if name in module.shared:
@@ -118,7 +113,7 @@ def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
 
 
 def beside(module: Module) -> List[Tuple[str, Operator]]:
-    """Operators beside a layer's own, with the names that they get in an nn.Sequential after the layer's number."""
+    """Return the operators around a layer, with the names that follow the layer's number in an nn.Sequential."""
     found: Dict[str, Operator] = {}
     for operator in [*module.part.before, *module.part.after] if module.part else ():
         label = _LABELS.get(operator.operator, operator.operator.strip("_").lower())

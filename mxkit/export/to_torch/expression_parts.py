@@ -1,78 +1,21 @@
-"""Reads the attributes of an MXNet operator, and writes parts of Python expressions."""
+"""Writes parts of Python expressions."""
 
 import ast
-import re
-from typing import Any, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, Sequence
 
-from mxkit.errors import ExportError
 from mxkit.export.to_torch.node import Node
 
-Number = Union[int, float]
-
-
-def refused(node: Node, reason: str) -> ExportError:
-    """Return the error for an operator that PyTorch cannot compute as MXNet does."""
-    return ExportError(f"{node.name}: operator {node.operator} cannot be converted to PyTorch: {reason}")
-
-
-def text(node: Node, name: str, default: str = "") -> str:
-    """Read an attribute as text; MXNet's "None" is the default."""
-    value = node.attrs.get(name, default)
-    return default if value == "None" else value
-
-
-def flag(node: Node, name: str, default: bool = False) -> bool:
-    """Read an attribute that is true or false."""
-    return text(node, name, str(default)).lower() in ("true", "1")
-
-
-def number(node: Node, name: str, default: Number = 0) -> Number:
-    """Read a number; a float without decimals is returned as an int."""
-    value = float(text(node, name, str(default)))
-    return int(value) if value.is_integer() else value
-
-
-def integer(node: Node, name: str, default: Optional[int] = None) -> Optional[int]:
-    """Read an int, or the default if the attribute is absent or "None"."""
-    value = text(node, name)
-    return int(float(value)) if value else default
-
-
-def ints(node: Node, name: str, default: Sequence[int] = ()) -> Tuple[int, ...]:
-    """Read a shape like "(1, 2)", "[1, 2]", "3", or Python 2's "(1L, 2L)"."""
-    value = optional_ints(node, name)
-    return tuple(default) if value is None else tuple(part or 0 for part in value)
-
-
-def optional_ints(node: Node, name: str) -> Optional[Tuple[Optional[int], ...]]:
-    """Read a shape whose parts may be "None"; None if the attribute is absent."""
-    value = text(node, name)
-    if not value:
-        return None
-    parsed = ast.literal_eval(re.sub(r"(\d)L\b", r"\1", value))
-    return tuple(parsed) if isinstance(parsed, (tuple, list)) else (parsed,)
-
-
 # Torch's names of MXNet's types
-TYPES = {
-    "float16": "torch.float16",
-    "float32": "torch.float32",
-    "float64": "torch.float64",
-    "bfloat16": "torch.bfloat16",
-    "int8": "torch.int8",
-    "uint8": "torch.uint8",
-    "int32": "torch.int32",
-    "int64": "torch.int64",
-    "bool": "torch.bool",
-}
+_TYPES = "float16 float32 float64 bfloat16 int8 uint8 int32 int64 bool"
+TYPES = {name: f"torch.{name}" for name in _TYPES.split()}
 _SHORT = {"float16": "half", "float32": "float", "float64": "double", "int32": "int", "int64": "long"}
 
 
 def dtype_of(node: Node, name: str = "dtype", default: str = "float32") -> str:
     """Return torch's name for the type in an attribute."""
-    kind = text(node, name, default)
+    kind = node.text(name, default)
     if kind not in TYPES:
-        raise refused(node, f"{name}={kind} has no equivalent; expected one of {', '.join(TYPES)}")
+        raise node.refused(f"{name}={kind} has no equivalent; expected one of {', '.join(TYPES)}")
     return TYPES[kind]
 
 
@@ -105,6 +48,16 @@ def size(values: Sequence[int]) -> str:
     return literal(values[0] if len(set(values)) == 1 else tuple(values))
 
 
+def axes_text(axes: Sequence[Any]) -> str:
+    """Write axes: one of them as a number."""
+    return literal(axes[0] if len(axes) == 1 else tuple(axes))
+
+
+def keepdim(node: Node) -> str:
+    """Write the argument of a reduction that keeps the reduced axes."""
+    return ", keepdim=True" if node.flag("keepdims") else ""
+
+
 def options(**values: Any) -> str:
     """Write keyword arguments, each after a comma; those of value None are left out."""
     return "".join(f", {name}={value}" for name, value in values.items() if value is not None)
@@ -113,13 +66,6 @@ def options(**values: Any) -> str:
 def unless(value: Any, default: Any) -> Any:
     """Return the value's text, or None if it is torch's default."""
     return None if value == default else (size(value) if isinstance(value, tuple) else literal(value))
-
-
-def axis_of(node: Node, name: str = "axis", default: int = -1, rank: Optional[int] = None) -> int:
-    """Read an axis and count it from 0."""
-    found = integer(node, name, default)
-    rank = len(node.shapes[0]) if rank is None else rank
-    return (default if found is None else found) % max(rank, 1)
 
 
 def listed(parts: Iterable[str]) -> str:
