@@ -38,7 +38,6 @@ long: $(VENV)/.tested
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
-	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --writes
 	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 4 --seed 0 --pause 0.05
 
 fuzz: $(VENV)/.tested

@@ -25,6 +25,22 @@ hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("check")
 
 
+@pytest.hookimpl(trylast=True)  # after the marks have chosen
+def pytest_collection_modifyitems(config, items):
+    """With MXKIT_ONE_OF_EACH=1, keep one set of parameters of each test, for each kind of arrays, outside `runtime/`."""
+    if os.environ.get("MXKIT_ONE_OF_EACH") != "1":
+        return
+    kept, left_out, seen = [], [], set()
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        test = (item.nodeid.split("[")[0], str(parameters.get("kind")))
+        (left_out if test in seen else kept).append(item)
+        if not (item.nodeid.startswith("tests/runtime/") or item.get_closest_marker("skipif")):
+            seen.add(test)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
 

@@ -1,7 +1,7 @@
 """The large nets of mxkit.models, an epoch of real digits each: `python tests/models/heavy_epochs.py [NAMES]`.
 
-Each at the smallest size that it takes, as `test_nets.py` does with the small ones; then the trained net is written
-into one file and exported, and both, read back, give equal outputs. Some minutes and 3 GB of memory on two cores.
+Each at the smallest size that it takes (`usable_sizes`), as `test_nets.py` does with the small ones; then the trained
+net is written into one file and exported, and both, read back, give equal outputs. Some minutes and 3 GB of memory on two cores.
 """
 
 import argparse
@@ -93,6 +93,7 @@ def share_left(net, x, y, loss, rate, batch_size=16):
 def train(name, arguments, channels, least):
     """Train a net, write it and read it back; the share of the loss that is left, and what is wrong, or nothing."""
     net, left = epoch_of(name, arguments, channels, least)
+    smallest = mxkit.models.usable_sizes(net, channels)[0]
     x, _ = digits_of(least if least > 1 else 8, channels, 8)
     expected = net(x).asnumpy()
     with tempfile.TemporaryDirectory() as folder:
@@ -102,6 +103,7 @@ def train(name, arguments, channels, least):
         graph = mxkit.load_exported(Path(folder) / "net")
         equal = [np.array_equal(one(x).asnumpy(), expected) for one in (twin, graph)]
     wrong = [text for text, right in zip(("the file differs", "the export differs"), equal) if not right]
+    wrong += [f"usable_sizes says {smallest}"] * (smallest != least)
     return left, ", ".join([*wrong, *["it did not learn"] * (not left < 0.9)])
 
 
