@@ -32,7 +32,7 @@ from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
-from .runtime.threads import threads as threads
+from .runtime.engine_threads import threads as threads
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint

@@ -22,7 +22,7 @@ from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
-from mxkit.runtime.threads import check_number, threads
+from mxkit.runtime.engine_threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint

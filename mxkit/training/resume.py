@@ -12,8 +12,8 @@ from mxkit.core.log import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
+from mxkit.runtime.engine_threads import in_force, may_choose, most
 from mxkit.runtime.exact import gpu_facts
-from mxkit.runtime.threads import in_force, may_choose, most
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers
