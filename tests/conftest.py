@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("check")
 
 @pytest.hookimpl(trylast=True)  # after the marks have chosen
 def pytest_collection_modifyitems(config, items):
-    """With MXKIT_ONE_OF_EACH=1, keep one set of parameters of each test, for each kind of arrays, outside `runtime/`."""
+    """With MXKIT_ONE_OF_EACH=1 a test outside `runtime/` keeps one set of parameters, for each kind of arrays."""
     if os.environ.get("MXKIT_ONE_OF_EACH") != "1":
         return
     kept, left_out, seen = [], [], set()

@@ -80,7 +80,7 @@ def test_every_net_is_tried():
     assert {one[0] for one in LIGHT + HEAVY} | {"linear_regression"} == own
 
 
-# `make zoo` trains, saves and exports all heavy nets (`heavy_epochs.py`). Here are two, and one of each family of mx.np.
+# `make zoo` trains, saves and exports the heavy nets (`heavy_epochs.py`). Here: two, and one of each family of mx.np.
 QUICK = [one for one in HEAVY if one[:2] in (("nin", {"small": True}), ("googlenet", {"small": True}))]
 FAMILIES = [one for one in HEAVY if one[:2] in (("alexnet", {"small": True}), ("vgg11", {}), QUICK[0][:2])]
 FAMILIES += [one for one in HEAVY if one[0] == "densenet121" and one[1] == {"small": True}]
