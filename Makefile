@@ -38,7 +38,7 @@ long: $(VENV)/.tested
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 25 --seed 0
-	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 4 --seed 0 --pause 0.05
+	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 2 --seed 0 --pause 0.05
 
 fuzz: $(VENV)/.tested
 	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0
