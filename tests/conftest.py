@@ -1,5 +1,6 @@
 """Shared pieces of the tests."""
 
+from collections import Counter
 import os
 import platform
 import signal
@@ -23,6 +24,28 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("check", derandomize=True, deadline=None, max_examples=examples(100))
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("check")
+
+
+@pytest.hookimpl(trylast=True)  # after the marks have chosen
+def pytest_collection_modifyitems(config, items):
+    """With MXKIT_ONE_OF_EACH=1 a test keeps one set of parameters, for each kind of arrays.
+
+    Tables of 20 rows and more stay, because their rows call different functions, and so does `runtime/`.
+    """
+    if os.environ.get("MXKIT_ONE_OF_EACH") != "1":
+        return
+    tests = []
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        tests.append((item.nodeid.split("[")[0], str(parameters.get("kind"))))
+    sizes, kept, left_out, seen = Counter(tests), [], [], set()
+    for item, test in zip(items, tests):
+        (left_out if test in seen else kept).append(item)
+        whole = sizes[test] >= 20 or test[0].startswith("tests/runtime/")
+        if not (whole or item.get_closest_marker("skipif")):
+            seen.add(test)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_terminal_summary(terminalreporter):

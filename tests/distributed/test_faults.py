@@ -1,4 +1,7 @@
-"""Real jobs of MXNet: what workers call, and what happens when a process is killed, stops or fails."""
+"""Real jobs of MXNet: what workers call, and what happens when a process is killed, stops or fails.
+
+`make torture` kills each kind of process at random instants.
+"""
 
 import os
 from pathlib import Path
@@ -10,7 +13,7 @@ import sys
 import time
 
 import pytest
-from torture_workers import CAUSES, HERE, Job, differences, kill, start, whole
+from torture_workers import CAUSES, HERE, Job, differences, start, whole
 
 pytestmark = pytest.mark.long  # the recipe of tests/recipe/test_joint_recipes.py has a killed worker
 
@@ -100,11 +103,6 @@ def test_stopped_for_a_while_then_terminated(sound, tmp_path):
     job = start(tmp_path / "run", 0, tmp_path / "output")
     assert job.ended() == 0, job.text()
     assert differences(tmp_path / "run", sound) == []
-
-
-@pytest.mark.parametrize("name", CAUSES)
-def test_every_kind_is_killed_once(sound, tmp_path, name):
-    assert kill(name, 6.0, tmp_path / "run", sound, 0.2)[1] == []
 
 
 # without the launcher: worker 0 starts the servers

@@ -1,5 +1,6 @@
 """`mxkit.optimize`: what a net in another precision computes, its guards, and its files."""
 
+import functools
 import json
 import re
 import subprocess
@@ -19,10 +20,10 @@ from mxnet import autograd, gluon
 import numpy as np
 import pytest
 
-BFLOAT16 = pytest.mark.skipif("avx512_bf16" not in processor_flags(), reason="this processor lacks AVX512_BF16")
-INT8 = pytest.mark.skipif(
-    not processor_flags().intersection(["avx512_vnni", "avx_vnni"]), reason="this processor lacks VNNI"
-)
+POSSIBLE = {"float32": True, "bfloat16": "avx512_bf16" in processor_flags()}
+POSSIBLE["int8"] = bool(processor_flags().intersection(["avx512_vnni", "avx_vnni"]))
+BFLOAT16 = pytest.mark.skipif(not POSSIBLE["bfloat16"], reason="this processor lacks AVX512_BF16")
+INT8 = pytest.mark.skipif(not POSSIBLE["int8"], reason="this processor lacks VNNI")
 PRECISIONS = ["float32", pytest.param("bfloat16", marks=BFLOAT16), pytest.param("int8", marks=INT8)]
 HELD_OUT = 360
 
@@ -61,10 +62,27 @@ def made(net, precision, digits, **options):
     return mxkit.optimize(net, x, precision=precision, **options)
 
 
+def weights(net):
+    return {path: parameter.data().asnumpy().tobytes() for path, parameter in net._collect_params_with_prefix().items()}
+
+
+@pytest.fixture(scope="module")
+def optimized(trained, digits):
+    """Optimize the trained net for a precision, once; its weights stay."""
+
+    @functools.lru_cache(maxsize=None)
+    def once(precision):
+        before = weights(trained)
+        fast = made(trained, precision, digits)
+        assert weights(trained) == before
+        return fast
+
+    return once
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_it_agrees_with_the_net(trained, digits, precision):
-    before = {path: values.tobytes() for path, values in weights(trained).items()}
-    fast = made(trained, precision, digits)
+def test_it_agrees_with_the_net(trained, optimized, digits, precision):
+    fast = optimized(precision)
     x = mx.nd.array(digits[0][:HELD_OUT])
     expected, actual = trained(x).asnumpy(), fast(x).asnumpy()
     assert actual.dtype == np.float32
@@ -77,16 +95,11 @@ def test_it_agrees_with_the_net(trained, digits, precision):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     else:
         assert not np.allclose(actual, expected, rtol=1e-5, atol=1e-6)  # it does compute in another precision
-    assert {path: values.tobytes() for path, values in weights(trained).items()} == before
-
-
-def weights(net):
-    return {path: parameter.data().asnumpy() for path, parameter in net._collect_params_with_prefix().items()}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_report_names_the_layers(trained, digits, precision):
-    fast = made(trained, precision, digits)
+def test_the_report_names_the_layers(optimized, precision):
+    fast = optimized(precision)
     rows = fast.report.layers
     assert [row.path for row in rows] == ["0", "4", "8"]
     assert {row.computes for row in rows} == {precision}
@@ -95,9 +108,10 @@ def test_the_report_names_the_layers(trained, digits, precision):
     assert "x the speed of static float32" in str(fast.report)
 
 
-def test_a_file_has_the_report(trained, digits, tmp_path):
-    fast = made(trained, "float32", digits)
-    fast.report = fast.report._replace(layers=[*fast.report.layers, LayerRow("lost", "int8", float("inf"))])
+def test_a_file_has_the_report(optimized, tmp_path, monkeypatch):
+    fast = optimized("float32")
+    layers = [*fast.report.layers, LayerRow("lost", "int8", float("inf"))]
+    monkeypatch.setattr(fast, "report", fast.report._replace(layers=layers))
     mxkit.save_net(str(tmp_path / "net"), fast)
     read = mxkit.load_net(str(tmp_path / "net")).report
     assert read == fast.report
@@ -106,8 +120,8 @@ def test_a_file_has_the_report(trained, digits, tmp_path):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_other_shapes_than_the_samples(trained, digits, precision):
-    fast = made(trained, precision, digits)
+def test_other_shapes_than_the_samples(trained, optimized, digits, precision):
+    fast = optimized(precision)
     tolerance = 1e-4 if precision == "float32" else 0.3
     for size in (*range(1, 20), 3):  # more than are kept
         x = mx.nd.array(digits[0][:size])
@@ -118,24 +132,31 @@ def test_other_shapes_than_the_samples(trained, digits, precision):
     np.testing.assert_allclose(whole[:4], part, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_file_computes_the_same_bits_in_another_process(trained, digits, precision, tmp_path):
-    fast = made(trained, precision, digits)
-    mxkit.save_net(tmp_path / "fast.net", fast)
-    x = digits[0][:16]
-    np.save(tmp_path / "x.npy", x)
-    code = "import sys, mxkit, numpy; from pathlib import Path; folder = Path(sys.argv[1]); "
-    code += "net = mxkit.load_net(folder / 'fast.net'); print(net); "
-    code += "numpy.save(folder / 'y.npy', mxkit.predict(net, numpy.load(folder / 'x.npy')).asnumpy())"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
-    assert f"OptimizedNet({precision}, 0 layers kept in float32)" in done.stdout
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), fast(mx.nd.array(x)).asnumpy())
+READ = """
+import sys, mxkit, numpy
+for path in sys.argv[2:]:
+    net = mxkit.load_net(path)
+    print(net)
+    numpy.save(f"{path}.npy", mxkit.predict(net, numpy.load(sys.argv[1])).asnumpy())
+"""
+
+
+def test_a_file_computes_the_same_bits_in_another_process(files_of_nets, optimized, digits, tmp_path):
+    possible = [precision for precision in POSSIBLE if POSSIBLE[precision]]
+    paths = [files_of_nets(precision) for precision in possible]
+    np.save(tmp_path / "x.npy", digits[0][:16])
+    command = [sys.executable, "-c", READ, tmp_path / "x.npy", *paths]
+    done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    for precision, path in zip(possible, paths):
+        assert f"OptimizedNet({precision}, 0 layers kept in float32)" in done.stdout
+        expected = optimized(precision)(mx.nd.array(digits[0][:16])).asnumpy()
+        np.testing.assert_array_equal(np.load(f"{path}.npy"), expected)
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")  # MXNet's own, of every SymbolBlock.imports
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_mxnet_alone_reads_the_exported_graph(trained, digits, precision, tmp_path):
-    fast = made(trained, precision, digits)
+def test_mxnet_alone_reads_the_exported_graph(optimized, digits, precision, tmp_path):
+    fast = optimized(precision)
     files = mxkit.export(fast, tmp_path / "fast", format="symbol", input_shape=(1, 1, 8, 8)).files
     x = mx.nd.array(digits[0][:16])
     plain = gluon.SymbolBlock.imports(str(files["symbol"]), ["data"], str(files["parameters"]))
@@ -182,13 +203,13 @@ def test_other_parameters_are_not_loaded_into_it(files_of_nets, trained, digits,
 
 
 @pytest.fixture(scope="module")
-def files_of_nets(trained, digits, tmp_path_factory):
+def files_of_nets(optimized, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nets")
 
     def file(precision):
         path = folder / f"{precision}.net"
         if not path.exists():
-            mxkit.save_net(path, made(trained, precision, digits))
+            mxkit.save_net(path, optimized(precision))
         return path
 
     return file

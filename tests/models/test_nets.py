@@ -80,16 +80,17 @@ def test_every_net_is_tried():
     assert {one[0] for one in LIGHT + HEAVY} | {"linear_regression"} == own
 
 
-# The heavy nets that take less than some seconds; `make long` tries the others.
-QUICK = [("nin", {"small": True}), ("googlenet", {"small": True})]
-# As nets of mx.np, the small ones and one of each way to join arrays.
-QUICK_NP = [one[:2] for one in LIGHT if one[0] != "resnet18"] + [("googlenet", {"small": True})]
+# `make zoo` trains, saves and exports the heavy nets (`heavy_epochs.py`). Here: two, and one of each family of mx.np.
+QUICK = [one for one in HEAVY if one[:2] in (("nin", {"small": True}), ("googlenet", {"small": True}))]
+FAMILIES = [one for one in HEAVY if one[:2] in (("alexnet", {"small": True}), ("vgg11", {}), QUICK[0][:2])]
+FAMILIES += [one for one in HEAVY if one[0] == "densenet121" and one[1] == {"small": True}]
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "channels", "least", "kind"),
-    [(*one, "nd") if one in LIGHT or one[:2] in QUICK else long(*one, "nd") for one in LIGHT + HEAVY]
-    + [(*one, "np") if one[:2] in QUICK_NP else long(*one, "np") for one in LIGHT + HEAVY],
+    [(*one, "nd") for one in LIGHT + QUICK]
+    + [(*one, "np") for one in [*(light for light in LIGHT if light[0] != "resnet18"), QUICK[1]]]
+    + [long(*one, "np") for one in [*(light for light in LIGHT if light[0] == "resnet18"), *FAMILIES]],
     indirect=["kind"],
 )
 def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, kind, tmp_path):

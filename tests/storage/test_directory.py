@@ -11,7 +11,6 @@ from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 import mxnet as mx
 import pytest
-from sharing import long
 
 
 def net_of(units=4, devices="cpu", seed=0):
@@ -187,10 +186,10 @@ def test_a_full_disk_is_told_and_the_checkpoint_before_it_stays_t59(tmp_path, fo
     assert find_checkpoint(folder).step == 1
 
 
-@pytest.mark.parametrize("count", [12, long(60)])
-def test_fuzzed_directories_neither_crash_nor_hang_nor_cost_memory_nor_load_wrong_numbers(count):
-    outcomes, failures = fuzz_directory.run(count=count, seed=7)
+def test_fuzzed_directories_neither_crash_nor_hang_nor_cost_memory_nor_load_wrong_numbers():
+    """`make fuzz` damages 2,000."""
+    outcomes, failures = fuzz_directory.run(count=12, seed=7)
     assert failures == []
-    assert sum(outcomes.values()) == count
-    assert outcomes["refused"] > count // 4
+    assert sum(outcomes.values()) == 12
+    assert outcomes["refused"] > 3
     assert outcomes["loaded as stored"] + outcomes["went on as the stopped run"] > 0

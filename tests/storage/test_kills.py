@@ -252,12 +252,12 @@ def torture_run(forks, *arguments):
     return done.stdout
 
 
-@pytest.mark.parametrize(("kills", "epochs"), [("2", "2"), long("6", "5")])
-def test_runs_killed_at_random_instants_end_bit_for_bit_where_the_uninterrupted_one_does(forks, kills, epochs):
-    nd, numpy = torture_run(forks, "--kills", kills, "--epochs", epochs, "--only", "2").splitlines()
+def test_runs_killed_at_random_instants_end_bit_for_bit_where_the_uninterrupted_one_does(forks):
+    """`make torture` kills more."""
+    nd, numpy = torture_run(forks, "--kills", "2", "--epochs", "2", "--only", "2").splitlines()
     assert (nd[:5], numpy[:5]) == ("mx.nd", "mx.np")
-    assert f"{kills} killed" in nd
-    assert f"{-(-int(kills) // 4)} killed" in numpy
+    assert "2 killed" in nd
+    assert "1 killed" in numpy
 
 
 @pytest.mark.parametrize("stride", [7, long(1)])

@@ -1,6 +1,7 @@
 """Features of every layer of real nets beside what Gluon's own hooks see: MXNet's model zoo and GluonCV's families.
 
     python tests/zoo/check_features.py            all nets, some minutes
+    python tests/zoo/check_features.py --families  without those of MXNet's zoo that are only deeper or wider
     python tests/zoo/check_features.py --only ssd_300_vgg16_atrous_voc
 
 For each net, with random weights: outputs of all blocks of the unhybridized net, as hooks see them, beside
@@ -35,6 +36,10 @@ ZOO = {
     **{f"mobilenet{width}": (32, 32) for width in ("0.25", "0.5", "0.75", "1.0")},
     **{f"mobilenetv2_{width}": (32, 32) for width in ("0.25", "0.5", "0.75", "1.0")},
 }
+DEEPER = {f"resnet{depth}_v{version}" for depth in (34, 101, 152) for version in (1, 2)}
+DEEPER |= {f"vgg{depth}{bn}" for depth in (13, 16, 19) for bn in ("", "_bn")}
+DEEPER |= {f"densenet{depth}" for depth in (161, 169, 201)}
+DEEPER |= {f"mobilenet{width}" for width in ("0.5", "0.75", "v2_0.5", "v2_0.75")}
 # Height and width of one image; a third number in front is that of the frames of one clip.
 # Two-dimensional nets on frames of videos (TSN) cannot be built without a download of ImageNet's weights.
 GLUONCV = {}
@@ -209,12 +214,14 @@ def check(source, name):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these nets")
+    parser.add_argument("--families", action="store_true", help="without nets that are only deeper or wider")
     options = parser.parse_args(arguments)
     home = tempfile.TemporaryDirectory()
     os.environ["HOME"] = home.name  # where GluonCV looks for weights: none are there
     requests.get = refuse
     warnings.simplefilter("ignore")
-    nets = [("mxnet", name) for name in ZOO] + [("gluoncv", name) for name in GLUONCV]
+    own = [name for name in ZOO if not (options.families and name in DEEPER)]
+    nets = [("mxnet", name) for name in own] + [("gluoncv", name) for name in GLUONCV]
     if options.only:
         nets = [net for net in nets if net[1] in options.only]
     wrong, checked, begun = [], {"mxnet": 0, "gluoncv": 0}, time.perf_counter()
