@@ -50,10 +50,10 @@ def optimize(
         net: A trained HybridBlock, or a Sequential of them; it does not change. Its weights are copied.
         sample: A batch of inputs, or a tuple of them: real ones that were not trained on, because all measurements
             are of it. Its shape is only the first one: any batch size and any size of image works later.
-        precision: "float32" joins operators: a convolution with its BatchNorm, sum and ReLU. "bfloat16" halves the
-            digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes convolutions
-            and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report tells what
-            it is worth on this processor.
+        precision: "float32" joins operators: a convolution with its BatchNorm, sum and ReLU. "bfloat16" does so, too,
+            and halves the digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes
+            convolutions and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report
+            tells what it is worth on this processor.
         calibration: For "int8": batches of real inputs, or one array of them; labels in batches are ignored.
         calibration_mode: "naive" takes the smallest and the largest number of each array; "entropy" cuts rare large
             ones off, takes longer, and needs scipy.
