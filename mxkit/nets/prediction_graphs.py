@@ -1,9 +1,12 @@
 """Graphs for prediction, made of a net's float32 graph by MXNet: fused by oneDNN, in bfloat16, or in int8."""
 
+from collections import Counter
 import json
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.runtime.machine import processor_flags, processor_model
+import mxnet as mx
+import numpy as np
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 _WITH_WEIGHTS = ("Convolution", "FullyConnected", "Deconvolution")  # layers of mx.np have the same operators
@@ -16,7 +19,7 @@ class Settings(NamedTuple):
         precision: One of `PRECISIONS`.
         float_layers: Names of operators in the float32 graph that stay float32.
         thresholds: For int8: the smallest and the largest number of each array that becomes int8, by its name.
-        joined: For float32: whether oneDNN computes several operators at once.
+        joined: For float32 and bfloat16: whether oneDNN computes several operators at once.
     """
 
     precision: str = "float32"
@@ -26,10 +29,17 @@ class Settings(NamedTuple):
 
 
 class PredictionGraph(NamedTuple):
-    """A graph with its arrays, by the names of its inputs."""
+    """A graph with its arrays, by the names of its inputs.
+
+    Attributes:
+        symbol: The graph.
+        arrays: Its arrays.
+        folded: Names of the BatchNorm that are part of a convolution's weights, by the convolution's name.
+    """
 
     symbol: Any
     arrays: Dict[str, Any]
+    folded: Mapping[str, str] = {}
 
 
 def prediction_graph(symbol: Any, arguments: Dict[str, Any], states: Dict[str, Any], settings: Settings) -> Any:
@@ -53,16 +63,19 @@ def prediction_graph(symbol: Any, arguments: Dict[str, Any], states: Dict[str, A
     if settings.precision == "bfloat16":
         from mxnet.contrib import amp
 
-        # not fused: oneDNN rounds the weights once more when it multiplies BatchNorm into them (T198)
+        # before AMP rounds the weights: oneDNN would multiply BatchNorm into rounded ones (T198)
+        graph = with_folded_norms(symbol, {**arguments, **states})
+        names = set(graph.symbol.list_auxiliary_states())
         symbol, arguments, states = amp.convert_model(
-            symbol,
-            dict(arguments),  # it writes into these
-            dict(states),
+            graph.symbol,
+            {name: array for name, array in graph.arrays.items() if name not in names},
+            {name: graph.arrays[name] for name in names},
             target_dtype="bfloat16",
             excluded_sym_names=list(settings.float_layers),
             cast_optional_params=True,
         )
-        return PredictionGraph(symbol, {**arguments, **states})
+        symbol = symbol.get_backend_symbol("MKLDNN") if settings.joined else symbol
+        return PredictionGraph(symbol, {**arguments, **states}, graph.folded)
     from mxnet.contrib import quantization
 
     graph, collector = _quantized(symbol, arguments, states, settings.float_layers)
@@ -74,6 +87,58 @@ def prediction_graph(symbol: Any, arguments: Dict[str, Any], states: Dict[str, A
         graph, arguments, states, collector, calib_mode="naive", quantized_dtype="auto", logger=None
     )
     return PredictionGraph(symbol.get_backend_symbol("MKLDNN_QUANTIZE"), {**arguments, **states})
+
+
+def with_folded_norms(symbol: Any, arrays: Mapping[str, Any]) -> PredictionGraph:
+    """Multiply each BatchNorm into the weights of the convolution before it, if nothing else reads the convolution.
+
+    Args:
+        symbol: A float32 graph.
+        arrays: Its arguments and auxiliary states.
+
+    Returns:
+        A float32 graph that computes the same, with the arrays that it reads.
+    """
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    nodes, arrays = graph["nodes"], dict(arrays)
+    entries = [*graph["heads"], *(entry for node in nodes for entry in node["inputs"])]
+    reads = Counter((node, output) for node, output, *_ in entries)
+    folded, instead = {}, {}
+    for number, norm in enumerate(nodes[:]):
+        if norm["op"] != "BatchNorm" or reads[number, 1] or reads[number, 2]:  # its mean and variance are read
+            continue
+        source = norm["inputs"][0][0]
+        layer = nodes[source]
+        if layer["op"] != "Convolution" or reads[source, 0] > 1 or not _same_axis(layer, norm):
+            continue
+        values = [arrays[nodes[node]["name"]].asnumpy() for node, *_ in (*layer["inputs"][1:], *norm["inputs"][1:])]
+        names = [f"{norm['name']}_{number}_folded_{part}" for part in ("weight", "bias")]  # two may have one name
+        arrays.update(zip(names, _folded(norm.get("attrs", {}), values)))
+        layer["inputs"] = [layer["inputs"][0], [len(nodes), 0, 0], [len(nodes) + 1, 0, 0]]
+        layer["attrs"] = {**layer["attrs"], "no_bias": "False"}
+        nodes += [{"op": "null", "name": name, "inputs": []} for name in names]
+        instead[number], folded[layer["name"]] = source, norm["name"]
+    for entry in (*graph["heads"], *(entry for node in nodes for entry in node["inputs"])):
+        entry[0] = instead.get(entry[0], entry[0])
+    graph["arg_nodes"] = [number for number, node in enumerate(nodes) if node["op"] == "null"]
+    graph.pop("node_row_ptr", None)
+    made = mx.sym.load_json(json.dumps(graph))
+    return PredictionGraph(made, {name: arrays[name] for name in made.list_inputs() if name in arrays}, folded)
+
+
+def _same_axis(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> bool:
+    layout, axis = layer["attrs"].get("layout", "None"), int(norm.get("attrs", {}).get("axis", "1"))
+    return axis == 1 and layout in ("None", "NCW", "NCHW", "NCDHW")
+
+
+def _folded(attributes: Mapping[str, str], values: Sequence["np.ndarray"]) -> Tuple[Any, Any]:
+    """Weight and bias of the convolution."""
+    weight, *bias, gamma, beta, mean, variance = (one.astype(np.float64) for one in values)
+    scale = 1 / np.sqrt(variance + float(attributes.get("eps", "1e-3")))
+    if attributes.get("fix_gamma", "True") not in ("True", "1"):
+        scale *= gamma
+    made = weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), beta + (sum(bias) - mean) * scale
+    return tuple(mx.nd.array(one, dtype="float32") for one in made)
 
 
 def check_processor(precision: str) -> None:

@@ -53,7 +53,7 @@ class Report(NamedTuple):
         layers: Layers with weights, in the order of the computation, without those that are called more than once.
         kept: Paths of layers that stayed float32.
         limit: The largest accepted loss.
-        not_joined: Why oneDNN does not compute several operators at once, for float32; else empty.
+        not_joined: Why oneDNN does not compute several operators at once, for float32 and bfloat16; else empty.
         processor: Name of the processor that computed it.
     """
 

@@ -1,5 +1,6 @@
 """Reads image files in the form that a net was trained on."""
 
+from io import BytesIO
 from pathlib import Path
 import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -130,9 +131,20 @@ def _pixels(image: Any, where: str, channels: int) -> "np.ndarray":
 
 def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.ndarray":
     try:
-        return decode(image if isinstance(image, bytes) else Path(image).read_bytes(), where, channels)
+        content = image if isinstance(image, bytes) else Path(image).read_bytes()
     except OSError as error:
         raise DataError(f"{where} cannot be read as an image: {error}") from error
+    picture = decode(content, where, channels)
+    if content[:4] == b"\x89PNG" and content[25] in (4, 6) and (picture == picture[0, 0]).all():
+        from PIL import Image
+
+        least, most = Image.open(BytesIO(content)).getchannel("A").getextrema()
+        if least < most:
+            raise DataError(
+                f"{where}: all pixels have one colour, and the picture is in their transparency (alpha), which is not "
+                "read (T239). Paint it on a background before, as a canvas does with fillRect"
+            )
+    return picture
 
 
 def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":

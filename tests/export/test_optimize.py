@@ -505,6 +505,31 @@ def test_t196_int8_after_a_wrong_join_is_refused():
         mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.9)
 
 
+@BFLOAT16
+def test_t196_bfloat16_after_a_wrong_join_is_not_joined():
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x, precision="bfloat16", classes=False)
+    assert "wrongly (T196)" in str(fast.report)
+    np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.05)
+
+
+@BFLOAT16
+def test_t198_bfloat16_loses_no_more_with_joined_operators(trained, digits, monkeypatch):
+    fast = made(trained, "bfloat16", digits)
+    text = fast.prediction_graph().symbol.tojson(remove_amp_cast=False)
+    assert "_sg_mkldnn_conv" in text
+    assert "BatchNorm" not in text
+    monkeypatch.setattr(optimizing._Making, "_loss_of_joining", lambda *_: 1.0)
+    plain = made(trained, "bfloat16", digits)
+    assert "_sg_mkldnn_conv" not in plain.prediction_graph().symbol.tojson(remove_amp_cast=False)
+    assert fast.report.measured.relative < 1.3 * plain.report.measured.relative
+    assert [row.path for row in plain.report.layers] == [row.path for row in fast.report.layers]
+    for one, other in zip(fast.report.layers, plain.report.layers):
+        assert one.difference < 1.3 * other.difference
+
+
 def test_operators_are_not_joined_where_that_is_slower(trained, digits, monkeypatch):
     monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=0.5))
     fast = made(trained, "float32", digits)

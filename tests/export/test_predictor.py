@@ -1,5 +1,7 @@
 """`mxkit.Predictor`: what it answers, and requests that fail alone."""
 
+from io import BytesIO
+
 from asking_threads import LONGEST, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
@@ -91,6 +93,8 @@ def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(
             np.testing.assert_allclose(one, other.asnumpy()[0], rtol=1e-6)
         with pytest.raises(DataError, match=r"expected a sample of \(2,\) int32, \(3, 4\) float32; received \(3, 4\)"):
             predictor(first[::-1])
+        with pytest.raises(DataError, match="Predictor: "):
+            predictor([[1, 2], [[3.0]]])  # no tuple: NumPy makes no array of it
 
 
 class Weighted(gluon.HybridBlock):
@@ -279,6 +283,20 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
     for error, text in [(found[4], "ends before its end"), (found[6], "no image that OpenCV knows"), (found[7], "exp")]:
         with pytest.raises(DataError, match=text):
             raise error
+
+
+def test_t239_a_picture_in_its_transparency_is_refused(digits):
+    pixels = np.zeros((28, 28, 4), np.uint8)
+    contents = {}
+    for name, alpha in (("drawn", slice(5, 20)), ("opaque", slice(None))):
+        pixels[:, alpha, 3] = 255
+        file = BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        contents[name] = file.getvalue()
+    with mxkit.Predictor(digits) as predictor:
+        with pytest.raises(DataError, match=r"the image: all pixels have one colour, and the picture is in their tran"):
+            predictor(contents["drawn"])
+        assert set(predictor(contents["opaque"])) == {"class", "probability"}
 
 
 def test_a_run_without_images_takes_arrays(tmp_path):

@@ -11,7 +11,7 @@ import warnings
 
 from asking_threads import LONGEST, Gate, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
 import mxkit
-from mxkit.errors import BusyError
+from mxkit.errors import BusyError, DataError
 from mxkit.export.inference.dispatching import Dispatcher
 from mxkit.export.inference.waiting_requests import Called, Submitted
 from mxnet import gluon
@@ -109,6 +109,40 @@ def test_callers_that_give_up_are_not_computed(gate):
     late = predictor.submit([7])
     late.set_result("its owner's own")  # breaks nothing
     assert predictor([8], timeout=LONGEST) == [16]
+
+
+def test_accidents_leave_no_request_in_memory(gate):
+    """Also without the garbage collector: an error that kept itself alive would keep the sample of its request."""
+    net, predictor = gate
+
+    def accidents():
+        met = set()
+        held = net.shut(predictor)
+        futures = [predictor.submit([number]) for number in (66, 1, 2, 3, 4)]
+        for x, timeout in (([1, 2], None), ([5], 0.01), ([float("nan")], None), ([6], 0), ([7], 0)):
+            try:
+                predictor(x, timeout=timeout)
+            except (DataError, TimeoutError, BusyError) as error:
+                met.add(type(error).__name__)
+        try:
+            futures += [predictor.submit([number]) for number in range(9)]
+        except BusyError as error:
+            met.add(type(error).__name__)
+        futures[1].cancel()
+        net.open.set()
+        wait([held, *futures], LONGEST)
+        met.add(type(futures[0].exception()).__name__)
+        return met
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert accidents() == {"DataError", "TimeoutError", "BusyError", "ForwardError"}
+        predictor.close()  # its thread holds the last requests for a moment
+        assert not [one for one in gc.get_objects() if isinstance(one, (Called, Submitted))]
+    finally:
+        gc.enable()
 
 
 def test_close_answers_what_waits_and_refuses_the_rest(gate):

@@ -229,15 +229,16 @@ class Dispatcher:
         return min(waiting, size)
 
     def _compute_batch(self) -> None:
-        batch = self._batch
-        if batch:
+        """Compute the batch. No local variable holds requests: an error's traceback holds this frame, a cycle."""
+        if self._batch:
             with self._engine():
-                finish = self._begin([request.sample for request in batch])
+                finish = self._begin([request.sample for request in self._batch])
                 self._answer()
-                results = finish()
-            self._batch, self._computed = [], list(zip(batch, results))
+                self._computed = list(zip(self._batch, finish()))
+            del finish
+            self._batch = []
         # a future's callbacks may take long, or fork
-        if not self._overlaps or any(isinstance(request, Submitted) for request in batch):
+        if not self._overlaps or any(isinstance(request, Submitted) for request, _ in self._computed):
             self._answer()
 
     def _begin(self, samples: List[Any]) -> Callable[[], Sequence[Any]]:

@@ -63,7 +63,7 @@ def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Di
     joined = {**{name: [name] for name in paths if name in nodes}, **fused_parts(made.symbol)}
     # the last operator that is joined with a layer: in which node, and the layer's path
     shown = {
-        inner[-1]: (node, paths[name])
+        made.folded.get(inner[-1], inner[-1]): (node, paths[name])
         for node, inner in joined.items()
         for name in inner
         if name in paths and all(names[one] == 1 for one in inner)

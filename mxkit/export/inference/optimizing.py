@@ -14,7 +14,15 @@ from mxkit.export.inference.calibration import ranges_of
 from mxkit.export.inference.optimization_report import difference_of, layer_rows, loss_of, measured
 from mxkit.export.net_graph import Graph, graph_function, graph_of
 from mxkit.nets.architecture.optimized_net import INPUT_DTYPES, OptimizedNet
-from mxkit.nets.prediction_graphs import PRECISIONS, Settings, arrays_to_calibrate, check_processor, layers_with_weights
+from mxkit.nets.prediction_graphs import (
+    PRECISIONS,
+    PredictionGraph,
+    Settings,
+    arrays_to_calibrate,
+    check_processor,
+    layers_with_weights,
+    with_folded_norms,
+)
 from mxkit.nets.prediction_report import Report
 from mxkit.runtime.machine import processor_model
 import mxnet as mx
@@ -42,10 +50,10 @@ def optimize(
         net: A trained HybridBlock, or a Sequential of them; it does not change. Its weights are copied.
         sample: A batch of inputs, or a tuple of them: real ones that were not trained on, because all measurements
             are of it. Its shape is only the first one: any batch size and any size of image works later.
-        precision: "float32" joins operators: a convolution with its BatchNorm, sum and ReLU. "bfloat16" halves the
-            digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes convolutions
-            and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report tells what
-            it is worth on this processor.
+        precision: "float32" joins operators: a convolution with its BatchNorm, sum and ReLU. "bfloat16" does so, too,
+            and halves the digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes
+            convolutions and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report
+            tells what it is worth on this processor.
         calibration: For "int8": batches of real inputs, or one array of them; labels in batches are ignored.
         calibration_mode: "naive" takes the smallest and the largest number of each array; "entropy" cuts rare large
             ones off, takes longer, and needs scipy.
@@ -92,6 +100,7 @@ class _Making:
         found = layers_with_weights(legacy(graph.symbol))
         self._paths = {name: paths.get(weight, weight).rpartition(".")[0] or weight for name, weight in found.items()}
         self._ranges: Dict[str, Tuple[float, float]] = {}
+        self._joined = True
         self._base = gluon.SymbolBlock(*self._parts())
         _fill(self._base, graph)
         self._base.hybridize(static_alloc=True, static_shape=True)
@@ -115,18 +124,19 @@ class _Making:
         if precision == "int8":
             self._check_joined()
             self._ranges = ranges_of(self._graph, calibration, mode, samples, self._sample)
+        self._joined = precision != "bfloat16" or self._loss_of_joining() <= _EXACT
         net, loss = self._tried(precision, kept)
         text = net.prediction_graph().symbol.tojson(remove_amp_cast=False)
         if {"bfloat16": "amp_cast", "int8": "_contrib_quantize"}.get(precision, "") not in text:
             raise ValueError(f"optimize: MXNet computes no layer of this net in {precision}: use precision='float32'")
-        wrong = precision == "float32" and not loss <= _EXACT  # T196
+        wrong = not self._joined or precision == "float32" and not loss <= _EXACT  # T196
         if precision != "float32" and not loss <= limit:
             net = self._within(precision, kept, limit, loss)
         times = measured(self._base, net, self._sample, self._classes)
         not_joined = "MXNet joins them wrongly (T196)" if wrong else ""
         if precision == "float32" and times.speed < 1:  # convolutions of few channels are slower with a joined ReLU
             not_joined = not_joined or "that is slower here"
-        if not_joined:
+        if precision == "float32" and not_joined:
             net = self._made(Settings("float32", joined=False))
             times = measured(self._base, net, self._sample, self._classes)
         net.report = Report(
@@ -142,15 +152,21 @@ class _Making:
 
     def _check_joined(self) -> None:
         """Refuse a net whose operators oneDNN joins wrongly (T196); in int8 this would pass for a loss of digits."""
-        joined = legacy(self._graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
-        arguments, states = split(self._graph)
-        compute = graph_function(joined, {**arguments, **states}, self._graph.numpy)
-        loss = difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self._sample)))))
+        loss = self._loss_of_joining("MKLDNN_QUANTIZE")
         if not loss <= _EXACT:
             raise ValueError(
                 f"optimize: before int8, oneDNN joins operators of this net wrongly: the outputs differ by {loss:.2g}. "
                 "A Dense layer or convolution is probably read by two operators. Use precision='float32' or 'bfloat16'"
             )
+
+    def _loss_of_joining(self, backend: str = "MKLDNN") -> float:
+        """The loss in float32 of the graph whose operators are joined for int8, or for bfloat16."""
+        arguments, states = split(self._graph)
+        graph = PredictionGraph(legacy(self._graph.symbol), {**arguments, **states})
+        if backend == "MKLDNN":
+            graph = with_folded_norms(*graph[:2])
+        compute = graph_function(graph.symbol.get_backend_symbol(backend), graph.arrays, self._graph.numpy)
+        return difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self._sample)))))
 
     def _made(self, settings: Settings) -> OptimizedNet:
         net = OptimizedNet(*self._parts(), settings)
@@ -175,7 +191,7 @@ class _Making:
             arguments, states = split(self._graph)
             _, names = arrays_to_calibrate(legacy(self._graph.symbol), arguments, states, kept)
             ranges = {name: self._ranges[name] for name in names}
-        net = self._made(Settings(precision, tuple(kept), ranges))
+        net = self._made(Settings(precision, tuple(kept), ranges, self._joined))
         return net, self._loss(net)
 
     def _loss(self, net: OptimizedNet) -> float:

@@ -183,7 +183,10 @@ class Predictor:
                 f"Predictor: received {type(x).__name__}, and {type(self._net).__name__} was not read from a run that "
                 "was trained on images: pass an array as the net takes it, or the folder of such a run as the source"
             )
-        arrays = tuple(to_host(one) for one in (x if isinstance(x, tuple) else (x,)))
+        try:
+            arrays = tuple(to_host(one) for one in (x if isinstance(x, tuple) else (x,)))
+        except ValueError as error:  # a list of arrays of several shapes
+            raise DataError(f"Predictor: {error}. Several inputs are a tuple") from error
         return tuple(one.astype(np.float32) if one.dtype == np.float64 else one for one in arrays)
 
 
