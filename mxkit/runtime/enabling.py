@@ -6,7 +6,7 @@ from pathlib import Path
 import subprocess
 import sys
 import sysconfig
-from typing import Dict, Iterable, Iterator, List, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Sequence
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime.startup import waiting
@@ -14,7 +14,7 @@ from mxkit.runtime.versions import release
 
 _STARTUP = Path(waiting.__file__).resolve().parent
 # NumPy 1.24 removed them; from 1.20 on NumPy's `__getattr__` returns them with a warning.
-_OLD_NAMES = ("float", "int", "object", "complex", "str")
+_OLD_NAMES = ("float", "int", "object", "complex", "str", "bool")
 
 
 def enabling_file() -> Path:
@@ -77,16 +77,24 @@ def refuse_other_patches() -> None:
         MXNetImportError: The text names the file of the other tool.
     """
     numpy = sys.modules.get("numpy")
-    names = (
-        [name for name in _OLD_NAMES if name in vars(numpy)] if numpy and release(numpy.__version__) >= (1, 20) else []
-    )
-    what = f"sets numpy.{' and numpy.'.join(names)}" if names else "imports MXNet" if "mxnet" in sys.modules else ""
-    if what:
-        who = ", ".join(map(str, _startup_files())) or "a file that this Python runs while it starts"
-        raise MXNetImportError(
-            f"{who} {what} in every program, for all libraries: mxkit gives these names to MXNet alone, and no library "
-            "sees them. Remove that patch, then repeat the command"
-        )
+    names = _patched(vars(numpy)) if numpy and release(numpy.__version__) >= (1, 20) else []
+    if names:
+        what = f"sets numpy.{' and numpy.'.join(names)} in every program, for all libraries"
+        what += ": mxkit gives MXNet these names itself, and no library sees them"
+    elif "mxnet" in sys.modules:
+        what = "imports MXNet in every program, before mxkit can repair it"
+    else:
+        return
+    files = list(map(str, _startup_files())) or ["what this Python runs while it starts"]
+    who = f"one of {', '.join(files)}" if len(files) > 1 else files[0]
+    raise MXNetImportError(f"{who} {what}. Remove that patch, then repeat the command")
+
+
+def _patched(names: Dict[str, Any]) -> List[str]:
+    """Those of NumPy's names that NumPy removed and something else has set again."""
+    removed = [*_OLD_NAMES, *names.get("__expired_attributes__", ())]  # NumPy 2 lists what it removed
+    # NumPy 2 has a `bool` of its own.
+    return [name for name in removed if name in names and (name != "bool" or names[name] is bool)]
 
 
 def _startup_files() -> List[Path]:

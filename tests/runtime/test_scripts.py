@@ -178,11 +178,11 @@ def test_the_doctor_tells_whether_it_is_on(monkeypatch, tmp_path):
 @pytest.mark.skipif(HAS_OLD_NAMES, reason="this NumPy has the names itself")
 def test_both_refuse_another_patch_by_name(environment, tmp_path):
     patch = tmp_path / "sitecustomize.py"
-    patch.write_text("import numpy\nnumpy.float = float\n")
+    patch.write_text("import numpy\nnumpy.bool = bool\n")
     paths = os.pathsep.join([str(tmp_path), str(PACKAGES)])
     for command in (["run", "-c", "pass"], ["enable"]):
         said = run(environment, "-m", "mxkit", *command, status=1, PYTHONPATH=paths).stderr
-        assert said.startswith(f"error: {patch} sets numpy.float in every program")
+        assert said.startswith(f"error: {patch} sets numpy.bool in every program")
     site = next(environment.parents[1].glob("lib/python*/site-packages"))
     other = site / "some_patch.pth"
     other.write_text("import numpy; numpy.int = int\n")
@@ -191,3 +191,12 @@ def test_both_refuse_another_patch_by_name(environment, tmp_path):
         assert said.startswith(f"error: {other} sets numpy.int in every program")
     finally:
         other.unlink()
+    patch.write_text("import sys\nsys.modules['mxnet'] = sys\n")  # as fast as an import of it is slow
+    said = run(environment, "-m", "mxkit", "run", "-c", "pass", status=1, PYTHONPATH=paths).stderr
+    assert said.startswith(f"error: {patch} imports MXNet in every program, before mxkit can repair it.")
+
+
+def test_names_that_numpy_has_itself_are_no_patch():
+    assert HAS_OLD_NAMES or enabling._patched(vars(np)) == []
+    removed = {"__expired_attributes__": {"PZERO": "use 0.0", "NaN": "use nan"}, "PZERO": 0.0, "bool": np.bool_}
+    assert enabling._patched(removed) == ["PZERO"]
