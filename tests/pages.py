@@ -18,7 +18,7 @@ PROGRAMS = {
     "mxkit.export.params": "mxkit.export.params:main",
     "mxkit.export.records": "mxkit.export.records:main",
 }
-SHOWN = ("console", "diff", "text", "yaml")  # what a reader types elsewhere, or sees
+SHOWN = ("console", "diff", "text", "toml", "yaml")  # what a reader types elsewhere, or sees
 
 
 def blocks(page, *languages):

@@ -18,9 +18,11 @@ def run(folder, *arguments):
     return done.stdout
 
 
-def test_a_new_project_trains_and_passes_its_test(tmp_path):
+def test_a_new_project_trains_and_passes_its_test(tmp_path, monkeypatch):
     project = tmp_path / "spirals"
-    code, out, err = command("init", project)
+    project.mkdir()
+    monkeypatch.chdir(project)
+    code, out, err = command("init", ".")
     assert code == 0, err
     names = {"README.md", "own_data.py", "own_model.py", "recipe.yaml", "test_project.py"}
     assert {Path(line).name for line in out.splitlines()} == {path.name for path in project.iterdir()} == names
