@@ -19,22 +19,25 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
 
-test: lint unit
+# Side by side: mypy's first run takes one core for half a minute.
+test: $(VENV)/.tested
+	$(MAKE) --jobs=2 lint unit
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Few processes: each runs MXNet, which takes half of the processors for itself. Each begins with a half of the files,
+# Few processes: each runs MXNet, which takes half of the processors for itself. Each begins with its part of the files,
 # so that what the tests of a file share is made once, and whoever has done takes tests from the other.
 PYTEST := python -m pytest -n auto --dist worksteal
+PROCESSES ?= 2
 unit: $(VENV)/.tested
 	$(BIN)/$(PYTEST) --maxprocesses=4
 
 # What .ci/run adds to the short versions inside the tests.
 long: $(VENV)/.tested
-	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=2 -m "long or hypothesis"
+	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=$(PROCESSES) -m "long or hypothesis"
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 25 --seed 0
@@ -62,11 +65,11 @@ horovod:
 
 # All eleven, each in a kernel of its own.
 notebooks: $(VENV)/.tested
-	$(BIN)/$(PYTEST) --maxprocesses=2 -m notebooks tests/test_notebooks.py
+	$(BIN)/$(PYTEST) --maxprocesses=$(PROCESSES) -m notebooks tests/test_notebooks.py
 
 # The PyTorch code, in an environment of its own: torch is large, and not every Python has a build without CUDA.
 torch: .venv/torch/.tested
-	.venv/torch/bin/$(PYTEST) --maxprocesses=2 -m torch tests/export
+	.venv/torch/bin/$(PYTEST) --maxprocesses=$(PROCESSES) -m torch tests/export
 
 .venv/torch/.tested: pyproject.toml
 	$(INTERPRETER) -m venv .venv/torch

@@ -5,6 +5,7 @@ from mxkit.distributed.own_gpus import own_places
 import pytest
 
 
+@pytest.mark.long  # `test_gpus_of_each_worker` is its short form
 def test_each_worker_takes_its_own_gpus(tmp_path):
     workers = results("own_gpus_program.py", tmp_path, 2)
     assert workers[0]["before"] == "{0: 'GPU-0', 2: 'GPU-2', 3: 'GPU-3', 4: 'GPU-4'}"

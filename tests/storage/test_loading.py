@@ -295,8 +295,7 @@ def write_layouts(net, folder, size):
     return block, ["paths", "full", "exported-0000.params", "symbol", "short"]
 
 
-ZOO = [("resnet18_v1", 32), ("mobilenetv2_0.25", 32)]
-ZOO += [long("squeezenet1.1", 224), long("densenet121", 224)]
+ZOO = [("mobilenetv2_0.25", 32), long("resnet18_v1", 32), long("squeezenet1.1", 224), long("densenet121", 224)]
 
 
 @pytest.mark.parametrize(("name", "size"), ZOO)
