@@ -154,12 +154,6 @@ def reverse(operator: Operator, writer: Writer) -> str:
     return writer.slice(operator.inputs[0], [-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
 
 
-@converts("depth_to_space", "space_to_depth")
-def depth_to_space(operator: Operator, writer: Writer) -> str:
-    kind = "DepthToSpace" if operator.kind == "depth_to_space" else "SpaceToDepth"
-    return writer.op(kind, operator.inputs[0], blocksize=operator.integer("block_size"))
-
-
 @converts("_zeros", "_ones", "_full", "zeros_like", "ones_like", "_npi_zeros", "_npi_ones")
 @converts("_npi_full_like", "_zeros_without_dtype")
 def filled(operator: Operator, writer: Writer) -> str:
