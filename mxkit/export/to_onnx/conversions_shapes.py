@@ -105,8 +105,7 @@ def split(operator: Operator, writer: Writer) -> List[str]:
 @converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis", 0) if operator.kind == "_npi_concatenate" else operator.get("dim", 1)
-    if axis is None:
-        return writer.op("Concat", *(writer.op("Reshape", x, integers(-1)) for x in operator.inputs), axis=0)
+    operator.refuse((axis is None, "axis=None joins across the batch"))
     return writer.op("Concat", *operator.inputs, axis=int(axis))
 
 
