@@ -9,8 +9,8 @@ from mxkit.export.net_check import net_outputs
 from mxkit.export.proof import JUMPING, Row, compare
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module, part_of
-from mxkit.export.to_torch.mxnet_values import Computed, computed, listed
-from mxkit.export.to_torch.net_steps import Entry, Operator, Program, flat
+from mxkit.export.to_torch.mxnet_values import Computed, computed
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, as_lists, flat
 from mxkit.export.to_torch.shared import operators_of
 from mxkit.export.to_torch.trees import beside
 import mxnet as mx
@@ -121,7 +121,7 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
 
 def _batch_size(program: Program, inputs: Sequence[Any]) -> int:
     """The size in which the first input differs from the example with which the net was traced."""
-    shape = np.shape(flat(list(map(listed, inputs)))[0])
+    shape = np.shape(flat(as_lists(inputs))[0])
     return int(next((own for own, traced in zip(shape, program.shapes[program.inputs[0]]) if own != traced), shape[0]))
 
 
@@ -173,7 +173,7 @@ class _Run:
             ) from error
         finally:
             torch.set_default_dtype(before)
-        return flat(listed(outputs))
+        return flat(as_lists(outputs))
 
     def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
         """Compute the gradients of the sum of the outputs times `heads`."""
@@ -228,7 +228,7 @@ class _Run:
             if module.part is not None and module.part.core is not None:
                 self._add(module.path, module.part.core.operator, module.part.core.outputs[:1], _first(outputs))
             elif module.part is None:
-                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(listed(outputs)))
+                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(as_lists(outputs)))
 
         return hook
 
