@@ -26,6 +26,7 @@ REFUSED = {
     **{f"topk mask{end}": "ret_typ='mask'" for end in ("", " of equal numbers, False", " of equal numbers, True")},
     "topk flat": "axis=None sorts across the batch",
     "cumsum flat": "axis=None sums across the batch",
+    "np concatenate flat": "axis=None joins across the batch",
 }
 # CuDNNBatchNorm is an operator of GPUs; the others stand only in graphs of old versions, gradients or recurrent layers
 NOT_COMPARED = {"CuDNNBatchNorm", "_zeros_without_dtype", "_rnn_param_concat", "BatchNorm_v1"}

@@ -40,23 +40,29 @@ def batch_of(inputs, size):
     return [like(value) for value in inputs.values()]
 
 
-def written(tmp_path, text, weights):
-    """The net as the two files give it."""
+def rows_of(build, sizes=(1,), train=False):
+    """The rows of a net's comparison."""
+    net, inputs = build()
+    text, weights, source = torch_files(net, inputs)
+    return compare_torch(source, text, weights, [batch_of(inputs, size) for size in sizes], train)
+
+
+def written(tmp_path, build):
+    """The net as the two files give it, and its weights."""
     from safetensors.numpy import save_file
 
+    text, weights, _ = torch_files(*build())
     (tmp_path / "net.py").write_text(text, encoding="utf-8")
     save_file({key: np.ascontiguousarray(value) for key, value in weights.items()}, tmp_path / "model.safetensors")
     spec = importlib.util.spec_from_file_location("converted_net", tmp_path / "net.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.load(tmp_path / "model.safetensors")
+    return module.load(tmp_path / "model.safetensors"), weights
 
 
 @pytest.mark.parametrize("build", NETS)
 def test_every_step_and_gradient_is_equal(build):
-    net, inputs = build()
-    text, weights, source = torch_files(net, inputs)
-    rows = compare_torch(source, text, weights, [batch_of(inputs, size) for size in (1, 4)], train=True)
+    rows = rows_of(build, (1, 4), train=True)
     Proof(rows, TOLERANCE, {}).check(build.__name__)
     kinds = {row.operator.partition(",")[0] for row in rows}
     assert {"training", "gradient", "the file"} <= kinds
@@ -73,8 +79,7 @@ def test_no_operator_is_left_out():
 
 def test_what_is_not_compared_is_listed():
     assert not_compared(torch_files(*resnet())[2]) == []
-    net, inputs = recurrent()
-    left = not_compared(torch_files(net, inputs)[2])
+    left = not_compared(torch_files(*recurrent())[2])
     # the axes' exchange, the eight parameters' reshaping and joining, and the first state are parts of nn.GRU
     assert len(left) == 1 + 8 + 1 + 1
     assert not [name for name in left if "dense" in name]
@@ -84,9 +89,7 @@ def test_what_is_not_compared_is_listed():
 def test_the_files_alone_make_the_net(build, tmp_path):
     import torch
 
-    net, inputs = build()
-    text, weights, _ = torch_files(net, inputs)
-    loaded = written(tmp_path, text, weights)
+    loaded, weights = written(tmp_path, build)
     assert set(loaded.state_dict()) == set(weights)
     assert not loaded.training
     for key, value in loaded.state_dict().items():
@@ -94,14 +97,10 @@ def test_the_files_alone_make_the_net(build, tmp_path):
 
 
 def test_shared_modules_are_one(tmp_path):
-    net, inputs = shared()
-    text, weights, _ = torch_files(net, inputs)
-    loaded = written(tmp_path, text, weights)
+    loaded, _ = written(tmp_path, shared)
     assert loaded.again is loaded.middle
     assert loaded.out.weight is loaded.embed.weight
-    net, inputs = twice()
-    text, weights, _ = torch_files(net, inputs)
-    loaded = written(tmp_path, text, weights)
+    loaded, _ = written(tmp_path, twice)
     assert loaded[2] is loaded[0]
 
 
@@ -126,11 +125,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("path", BROKEN)
 def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
-    net, inputs = resnet()
-    name, changed = BROKEN[path]
-    monkeypatch.setitem(torch_layers._TABLE, name, changed)
-    text, weights, source = torch_files(net, inputs)
-    proof = Proof(compare_torch(source, text, weights, [batch_of(inputs, 1)]), TOLERANCE, {})
+    monkeypatch.setitem(torch_layers._TABLE, *BROKEN[path])
+    proof = Proof(rows_of(resnet), TOLERANCE, {})
     assert proof.failures[0].name == path
     with pytest.raises(ExportError, match=f"the first ones:\n  {path} "):
         proof.check("the net")
@@ -146,27 +142,22 @@ def test_a_change_of_the_file_is_found():
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
-    net, inputs = lenet()
-    name, changed = _other("Activation", lambda one: one)
+    own = torch_layers._TABLE["Activation"]
 
     def detached(node):
-        return (
-            changed(node)._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else changed(node)
-        )
+        made = own(node)
+        return made._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else made
 
-    monkeypatch.setitem(torch_layers._TABLE, name, detached)
-    text, weights, source = torch_files(net, inputs)
-    rows = compare_torch(source, text, weights, [batch_of(inputs, 4)], train=True)
+    monkeypatch.setitem(torch_layers._TABLE, "Activation", detached)
+    rows = rows_of(lenet, (4,), train=True)
     assert "0.weight" in [row.name for row in Proof(rows, TOLERANCE, {}).failures if row.operator == "gradient"]
 
 
 def test_code_that_fails_is_named_by_its_path(monkeypatch):
-    net, inputs = lenet()
-    name, changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
-    monkeypatch.setitem(torch_layers._TABLE, name, changed)
-    text, weights, source = torch_files(net, inputs)
+    changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
+    monkeypatch.setitem(torch_layers._TABLE, *changed)
     with pytest.raises(ExportError, match="the PyTorch code fails after '0': "):
-        compare_torch(source, text, weights, [batch_of(inputs, 1)])
+        rows_of(lenet)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +167,10 @@ def test_code_that_fails_is_named_by_its_path(monkeypatch):
 def test_compiled_and_exported(build, backend, tmp_path):
     import torch
 
-    net, inputs = build()
-    text, weights, _ = torch_files(net, inputs)
-    loaded = written(tmp_path, text, weights)
+    loaded, _ = written(tmp_path, build)
     arguments = [
         [torch.from_numpy(part) for part in value] if isinstance(value, list) else torch.from_numpy(value)
-        for value in inputs.values()
+        for value in build()[1].values()
     ]
     backend = backend if shutil.which("g++") else "eager"
     whole = build is not language  # torch does not compile its own recurrent layers as a part of a graph

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from mxkit.export.to_onnx.onnx_writer import CONVERTERS
 
-_FIELDS = "attention boxes elementwise indexing layers linear pooling recurrent reductions sequences shapes"
+_FIELDS = "attention boxes elementwise indexing layers linear pooling recurrent reductions renamed sequences shapes"
 for _field in _FIELDS.split():
     import_module(f"mxkit.export.to_onnx.conversions_{_field}")
 __all__ = ["CONVERTERS"]

@@ -53,11 +53,6 @@ def unary(operator: Operator, writer: Writer) -> str:
     return writer.op(_UNARY[_base(operator.kind)], _cast(operator.inputs[0], operator, writer))
 
 
-@converts("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy")
-def identity(operator: Operator, writer: Writer) -> str:
-    return writer.op("Identity", operator.inputs[0])
-
-
 @converts(*_named("elemwise_{}", "add sub mul div"), *_named("_{}", "mod power maximum minimum hypot"), "_grad_add")
 @converts(*_named("broadcast_{}", "add sub mul div mod power maximum minimum hypot"))
 @converts(*_named("_npi_{}", "add subtract multiply true_divide mod power hypot"))
@@ -128,11 +123,6 @@ def logical_not(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op("Not", writer.cast(operator.inputs[0], np.bool_)), operator.outputs[0].dtype)
 
 
-@converts("add_n")
-def add_n(operator: Operator, writer: Writer) -> str:
-    return writer.op("Sum", *operator.inputs)
-
-
 @converts("square", "_npi_square")
 def square(operator: Operator, writer: Writer) -> str:
     return writer.op("Mul", operator.inputs[0], operator.inputs[0])
@@ -187,12 +177,6 @@ def activation(operator: Operator, writer: Writer) -> str:
     if kind in plain:
         return writer.op(plain[kind], data)
     raise Unsupported(f"act_type {kind!r}")
-
-
-@converts("hard_sigmoid")
-def hard_sigmoid(operator: Operator, writer: Writer) -> str:
-    alpha, beta = operator.real("alpha", 0.2), operator.real("beta", 0.5)
-    return writer.op("HardSigmoid", operator.inputs[0], alpha=alpha, beta=beta)
 
 
 @converts("LeakyReLU")

@@ -106,11 +106,6 @@ def layer_norm(operator: Operator, writer: Writer) -> str:
     return writer.transpose(made, *np.argsort(order).tolist())
 
 
-@converts("InstanceNorm")
-def instance_norm(operator: Operator, writer: Writer) -> str:
-    return writer.op("InstanceNormalization", *operator.inputs, epsilon=operator.real("eps", 1e-3))
-
-
 @converts("GroupNorm")
 def group_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta = operator.inputs
@@ -132,18 +127,6 @@ def l2_normalization(operator: Operator, writer: Writer) -> str:
     total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
     root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps", 1e-10))))
     return writer.op("Div", data, root)
-
-
-@converts("LRN")
-def lrn(operator: Operator, writer: Writer) -> str:
-    return writer.op(
-        "LRN",
-        operator.inputs[0],
-        alpha=operator.real("alpha", 1e-4),
-        beta=operator.real("beta", 0.75),
-        bias=operator.real("knorm", 2),
-        size=operator.integer("nsize"),
-    )
 
 
 @converts("Dropout")

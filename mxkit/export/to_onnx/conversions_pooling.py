@@ -127,16 +127,6 @@ def _means(size: int, parts: int) -> np.ndarray:
     return matrix
 
 
-@converts("ROIPooling")
-def roi_pooling(operator: Operator, writer: Writer) -> str:
-    return writer.op(
-        "MaxRoiPool",
-        *operator.inputs,
-        pooled_shape=operator.ints("pooled_size"),
-        spatial_scale=operator.real("spatial_scale", 1),
-    )
-
-
 @converts("_contrib_ROIAlign")
 def roi_align(operator: Operator, writer: Writer) -> str:
     if operator.flag("position_sensitive"):

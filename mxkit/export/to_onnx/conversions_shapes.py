@@ -105,8 +105,7 @@ def split(operator: Operator, writer: Writer) -> List[str]:
 @converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis", 0) if operator.kind == "_npi_concatenate" else operator.get("dim", 1)
-    if axis is None:
-        return writer.op("Concat", *(writer.op("Reshape", x, integers(-1)) for x in operator.inputs), axis=0)
+    operator.refuse((axis is None, "axis=None joins across the batch"))
     return writer.op("Concat", *operator.inputs, axis=int(axis))
 
 
@@ -152,12 +151,6 @@ def repeat(operator: Operator, writer: Writer) -> str:
 def reverse(operator: Operator, writer: Writer) -> str:
     axes = _listed(operator.get("axis"))
     return writer.slice(operator.inputs[0], [-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
-
-
-@converts("depth_to_space", "space_to_depth")
-def depth_to_space(operator: Operator, writer: Writer) -> str:
-    kind = "DepthToSpace" if operator.kind == "depth_to_space" else "SpaceToDepth"
-    return writer.op(kind, operator.inputs[0], blocksize=operator.integer("block_size"))
 
 
 @converts("_zeros", "_ones", "_full", "zeros_like", "ones_like", "_npi_zeros", "_npi_ones")

@@ -229,22 +229,22 @@ def _forward(forward: Forward, recorded: bool) -> Iterator[str]:
     yield from laid_out("return ", forward.result, indent=8)
 
 
+# Patterns in the code that need an import; "" is always there
+_IMPORTS = (
+    (r"OrderedDict\(", "from collections import OrderedDict"),
+    (r"\bSequence\[", "from collections.abc import Sequence"),
+    ("", "from pathlib import Path"),
+    (r"\bOptional\[", "from typing import Optional"),
+    ("", ""),
+    (r"(?<![.\w])torch\.", "import torch"),
+    (r"(?<![.\w])F\.", "import torch.nn.functional as F"),
+)
+
+
 def _imports(body: str) -> str:
-    lines = []
-    if "OrderedDict(" in body:
-        lines.append("from collections import OrderedDict")
-    if re.search(r"\bSequence\[", body):
-        lines.append("from collections.abc import Sequence")
-    lines.append("from pathlib import Path")
-    if re.search(r"\bOptional\[", body):
-        lines.append("from typing import Optional")
-    lines += ["", "import torch"] if re.search(r"(?<![.\w])torch\.", body) else [""]
-    if re.search(r"(?<![.\w])F\.", body):
-        lines.append("import torch.nn.functional as F")
+    lines = [line for pattern, line in _IMPORTS if re.search(pattern, body)]
     names = [name for name in ("Tensor", "nn") if re.search(rf"(?<![.\w]){name}\b", body)]
-    if names:
-        lines.append(f"from torch import {', '.join(names)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *([f"from torch import {', '.join(names)}"] if names else [])])
 
 
 def _load(name: str, frozen: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from ast import literal_eval
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.export.to_torch.trees import Instance
@@ -29,85 +30,86 @@ class Argument(NamedTuple):
 Slot = Tuple[int, Tuple[str, ...]]
 
 
+@dataclass
 class Arguments:
-    """Finds the literals that differ between the objects of a class, and names for them."""
+    """Finds the literals that differ between the objects of a class, and names for them.
 
-    def __init__(
-        self,
-        optional: Sequence[str],
-        instances: Sequence[Instance],
-        slots: List[Dict[Slot, str]],
-        hints: Dict[Slot, str],
-        targets: List[str],
-    ) -> None:
-        self._optional, self._instances, self._slots, self._hints, self._targets = (
-            optional,
-            instances,
-            slots,
-            hints,
-            targets,
-        )
-        self._columns: Dict[str, List[Optional[str]]] = {}
-        self._defaults: Dict[str, str] = {}
+    Attributes:
+        optional: Children that only some of the objects have.
+        instances: The objects.
+        slots: The literals of each object, by their places.
+        hints: Names for arguments, by the places of the literals.
+        targets: The attributes that the constructor's statements set.
+        columns: The literals of each argument in all objects; None where an object has none.
+        defaults: Of the arguments, by their names.
+    """
+
+    optional: Sequence[str]
+    instances: Sequence[Instance]
+    slots: List[Dict[Slot, str]]
+    hints: Dict[Slot, str]
+    targets: List[str]
+    columns: Dict[str, List[Optional[str]]] = field(default_factory=dict)
+    defaults: Dict[str, str] = field(default_factory=dict)
 
     def find(self) -> Dict[Slot, str]:
         """Names of arguments by the literals that they replace."""
         chosen: Dict[Slot, str] = {}
-        for slot in self._hints:
-            column = [own.get(slot) for own in self._slots]
+        for slot in self.hints:
+            column = [own.get(slot) for own in self.slots]
             several = {text for text in column if text is not None}
             if len(several) > 1 or (None in column and self._known(slot, column)):
                 chosen[slot] = self._argument(slot, column)
-        for child in self._optional:
-            has = [child in instance.module.children for instance in self._instances]
-            self._columns[child] = [str(one) for one in has]
-            self._defaults[child] = "False"
+        for child in self.optional:
+            has = [child in instance.module.children for instance in self.instances]
+            self.columns[child] = [str(one) for one in has]
+            self.defaults[child] = "False"
         return chosen
 
     def _known(self, slot: Slot, column: List[Optional[str]]) -> bool:
         """Whether a literal of an optional child is what an argument of this name is in every object that has it."""
-        other = self._columns.get(self._hints[slot])
+        other = self.columns.get(self.hints[slot])
         return other is not None and all(text in (None, own) for text, own in zip(column, other))
 
     def _argument(self, slot: Slot, column: List[Optional[str]]) -> str:
-        hint = self._hints[slot]
-        for name, other in self._columns.items():
+        hint = self.hints[slot]
+        for name, other in self.columns.items():
             pairs = [(a, b) for a, b in zip(column, other) if a is not None and b is not None]
             if pairs and all(a == b for a, b in pairs):
-                self._columns[name] = [a if a is not None else b for a, b in zip(other, column)]
+                self.columns[name] = [a if a is not None else b for a, b in zip(other, column)]
                 return name
         name = self._name(hint, slot)
-        self._columns[name] = column
+        self.columns[name] = column
         if hint in _WITH_DEFAULT:
             texts = [text for text in column if text is not None]
-            self._defaults[name] = DEFAULTS[hint] if DEFAULTS[hint] in texts else Counter(texts).most_common(1)[0][0]
+            self.defaults[name] = DEFAULTS[hint] if DEFAULTS[hint] in texts else Counter(texts).most_common(1)[0][0]
         return name
 
     def _name(self, hint: str, slot: Slot) -> str:
-        target = self._targets[slot[0]].rpartition(".")[2]
+        target = self.targets[slot[0]].rpartition(".")[2]
         places = [f"{target}_{hint}"] if target.isidentifier() else []
         for name in [hint, *(["out_channels"] if hint == "channels" else []), *places]:
-            if name not in self._columns and name not in self._optional:
+            if name not in self.columns and name not in self.optional:
                 return name
         number = 2
-        while f"{hint}{number}" in self._columns:
+        while f"{hint}{number}" in self.columns:
             number += 1
         return f"{hint}{number}"
 
     def arguments(self) -> List[Argument]:
         """Arguments in the order of the constructor: those with a default come last."""
         found = [
-            Argument(name, _annotation([text for text in column if text]), self._defaults.get(name, ""))
-            for name, column in self._columns.items()
+            Argument(name, _annotation([text for text in column if text]), self.defaults.get(name, ""))
+            for name, column in self.columns.items()
         ]
         return sorted(found, key=lambda one: bool(one.default))
 
     def values(self) -> Iterator[Dict[str, str]]:
         """Arguments of each object."""
         order = [one.name for one in self.arguments()]
-        for index in range(len(self._slots)):
+        for index in range(len(self.slots)):
             yield {
-                name: self._columns[name][index] or self._defaults.get(name) or next(filter(None, self._columns[name]))
+                name: self.columns[name][index] or self.defaults.get(name) or next(filter(None, self.columns[name]))
                 for name in order
             }
 

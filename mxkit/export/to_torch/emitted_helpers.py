@@ -50,50 +50,26 @@ def reverse_steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return x[turned, torch.arange(x.shape[1], device=x.device)]
 
 
-def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return scaled scores (batch * heads, steps, steps) of (steps, batch, heads * (query, key, value))."""
-    steps, batch, width = joined.shape
-    parts = joined.reshape(steps, batch * heads, 3, width // heads // 3)
-    query, key = parts[:, :, 0].transpose(0, 1), parts[:, :, 1].transpose(0, 1)
-    return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
-
-
-def self_attention_values(
-    joined: torch.Tensor, attention: torch.Tensor, heads: int
+def part_of_heads(
+    x: torch.Tensor, heads: int, parts: int = 1, part: int = 0
 ) -> torch.Tensor:
-    """Return the attended values (steps, batch, width) of (steps, batch, heads * (query, key, value))."""
-    steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[
-        :, :, 2
-    ].transpose(0, 1)
-    return (attention @ value).transpose(0, 1).reshape(steps, batch, width // 3)
+    """Return one of the parts that lie side by side in each head, as (batch * heads, steps, width)."""
+    steps, batch, width = x.shape
+    joined = x.reshape(steps, batch * heads, parts, width // heads // parts)
+    return joined[:, :, part].transpose(0, 1)
 
 
-def attention_scores(
-    queries: torch.Tensor, joined: torch.Tensor, heads: int
-) -> torch.Tensor:
-    """Return scaled scores (batch * heads, queries, keys) of queries and (keys, batch, heads * (key, value))."""
-    steps, batch, width = queries.shape
-    query = queries.reshape(steps, batch * heads, width // heads).transpose(0, 1)
-    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[
-        :, :, 0
-    ].transpose(0, 1)
+def attention_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Return scaled scores (batch * heads, queries, keys)."""
     return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 
 
 def attention_values(
-    joined: torch.Tensor, attention: torch.Tensor, heads: int
+    attention: torch.Tensor, value: torch.Tensor, heads: int
 ) -> torch.Tensor:
-    """Return the attended values (queries, batch, width) of (keys, batch, heads * (key, value))."""
-    steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[
-        :, :, 1
-    ].transpose(0, 1)
-    return (
-        (attention @ value)
-        .transpose(0, 1)
-        .reshape(attention.shape[1], batch, width // 2)
-    )
+    """Return the attended values (queries, batch, heads * width)."""
+    y = (attention @ value).transpose(0, 1)
+    return y.reshape(y.shape[0], -1, heads * y.shape[2])
 
 
 def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:

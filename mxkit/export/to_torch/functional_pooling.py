@@ -113,9 +113,13 @@ def _padded(data: str, window: Window) -> Tuple[str, Window]:
     """Pad before the pooling where torch would refuse a padding above half of the kernel."""
     if not _is_wide(window):
         return data, window
-    widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
     value = ', value=float("-inf")' if window.kind == "max" else ""
-    return f"F.pad({data}, {literal(widths)}{value})", window._replace(padding=(0,) * window.rank)
+    return f"F.pad({data}, {_widths(window)}{value})", window._replace(padding=(0,) * window.rank)
+
+
+def _widths(window: Window) -> str:
+    """Write the padding as F.pad takes it: the last dimension first."""
+    return literal(tuple(width for padding in reversed(window.padding) for width in (padding, padding)))
 
 
 def _whole(node: Node, window: Window) -> str:
@@ -133,10 +137,7 @@ def _lp(node: Node, window: Window) -> str:
     _check_power(node)
     if window.ceil or window.rank > 2:
         raise node.refused("pool_type=lp with pooling_convention=full or in three dimensions")
-    data = node.inputs[0]
-    if any(window.padding):
-        widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
-        data = f"F.pad({data}, {literal(widths)})"
+    data = f"F.pad({node.inputs[0]}, {_widths(window)})" if any(window.padding) else node.inputs[0]
     extra = options(stride=unless(window.stride, window.kernel))
     return f"F.lp_pool{window.rank}d({data}, 2, {size(window.kernel)}{extra})"
 

@@ -125,10 +125,18 @@ SEQUENCES: Dict[str, Conversion] = {
     "SequenceMask": _sequence_mask,
     "SequenceLast": _sequence_last,
     "SequenceReverse": _sequence_reverse,
-    "_contrib_interleaved_matmul_selfatt_qk": template("self_attention_scores({x}, heads={heads})", heads=0),
-    "_contrib_interleaved_matmul_selfatt_valatt": template("self_attention_values({x}, {y}, heads={heads})", heads=0),
-    "_contrib_interleaved_matmul_encdec_qk": template("attention_scores({x}, {y}, heads={heads})", heads=0),
-    "_contrib_interleaved_matmul_encdec_valatt": template("attention_values({x}, {y}, heads={heads})", heads=0),
+    "_contrib_interleaved_matmul_selfatt_qk": template(
+        "attention_scores(part_of_heads({x}, {heads}, 3, 0), part_of_heads({x}, {heads}, 3, 1))", heads=0
+    ),
+    "_contrib_interleaved_matmul_encdec_qk": template(
+        "attention_scores(part_of_heads({x}, {heads}), part_of_heads({y}, {heads}, 2, 0))", heads=0
+    ),
+    "_contrib_interleaved_matmul_selfatt_valatt": template(
+        "attention_values({y}, part_of_heads({x}, {heads}, 3, 2), {heads})", heads=0
+    ),
+    "_contrib_interleaved_matmul_encdec_valatt": template(
+        "attention_values({y}, part_of_heads({x}, {heads}, 2, 1), {heads})", heads=0
+    ),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
     "_contrib_MultiBoxPrior": _prior_boxes,

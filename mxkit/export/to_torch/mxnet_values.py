@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy, switches
 from mxkit.core.replicas import first_value, is_trainable
-from mxkit.export.to_torch.net_steps import Entry, Program, flat
+from mxkit.export.to_torch.net_steps import Entry, Program, as_lists, flat
 import mxnet as mx
 import numpy as np
 
@@ -26,11 +26,6 @@ class Computed(NamedTuple):
     gradients: Dict[int, Any]
     after: Dict[int, Any]
     heads: List[Any]
-
-
-def listed(value: Any) -> Any:
-    """Replace tuples by lists, at every depth."""
-    return list(map(listed, value)) if isinstance(value, (list, tuple)) else value
 
 
 def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide: bool = False) -> Computed:
@@ -77,7 +72,7 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
 def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
     """Return copies of the parameters, and the inputs, by the names of their variables."""
     arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
-    for entry, value in zip(program.inputs, flat(list(map(listed, inputs)))):
+    for entry, value in zip(program.inputs, flat(as_lists(inputs))):
         if entry in program.names:
             arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
     if wide:

@@ -119,3 +119,8 @@ def flat(nested: Any) -> List[Any]:
     if nested is None:
         return []
     return [entry for part in nested for entry in flat(part)] if type(nested) is list else [nested]
+
+
+def as_lists(value: Any) -> Any:
+    """Replace tuples by lists, at every depth."""
+    return list(map(as_lists, value)) if isinstance(value, (list, tuple)) else value

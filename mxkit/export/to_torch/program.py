@@ -13,7 +13,7 @@ from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
 from mxkit.errors import ExportError
 from mxkit.export.net_check import net_inputs
-from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, as_lists, flat
 from mxkit.export.to_torch.refusals import SUBGRAPHS, Problem, refuse
 import mxnet as mx
 from mxnet import gluon
@@ -49,13 +49,7 @@ def extract(net: Any, inputs: Sequence[Any]) -> Program:
                 f"{str(error)[:500]}. Every block must be a HybridBlock, or a Block whose forward reads neither shapes "
                 "nor numbers"
             ) from error
-    return _Division(net, traced, _flat_arrays(arrays), numpy).program()
-
-
-def _flat_arrays(nested: Any) -> List[Any]:
-    if isinstance(nested, (list, tuple)):
-        return [array for part in nested for array in _flat_arrays(part)]
-    return [] if nested is None else [nested]
+    return _Division(net, traced, flat(as_lists(arrays)), numpy).program()
 
 
 class _Division:

@@ -31,95 +31,94 @@ def layer(node: Node) -> Optional[Layer]:
     return None if convert is None else convert(node)
 
 
-def _values(node: Node, count: int) -> Optional[List[Any]]:
-    """Return the values of the inputs after the first; None if one of them is no parameter."""
-    values = node.values[1:count]
-    return None if any(value is None for value in values) or node.values[0] is not None else list(values)
+def _of_parameters(convert: Callable[[Node, List[Any]], Optional[Layer]]) -> Callable[[Node], Optional[Layer]]:
+    """Call a conversion with the values of the inputs after the first; there is no module if one is no parameter."""
+
+    def converted(node: Node) -> Optional[Layer]:
+        data, *values = node.values
+        absent = data is not None or any(value is None for value in values)
+        return None if absent else convert(node, values)
+
+    return converted
 
 
 def _weight_and_bias(values: List[Any]) -> Dict[str, Any]:
     return dict(zip(("weight", "bias"), values))
 
 
-def _convolution(node: Node, name: str = "Conv", no_bias: bool = False) -> Optional[Layer]:
-    without = node.flag("no_bias", no_bias)
-    values = _values(node, 2 if without else 3)
-    if values is None:
-        return None
-    kernel, filters = node.ints("kernel"), node.integer("num_filter")
-    extra = convolution_options(node) if name == "Conv" else deconvolution_options(node)
-    bias = "False" if without else None
-    arguments = f"{node.shapes[0][1]}, {filters}, kernel_size={size(kernel)}{options(**extra, bias=bias)}"
-    call = cut(node, "{layer}({0})") if name != "Conv" and any(node.ints("target_shape")) else None
-    return Layer(f"nn.{name}{len(kernel)}d({arguments})", _weight_and_bias(values), call=call)
+def _without_bias(values: List[Any]) -> Optional[str]:
+    return "False" if len(values) == 1 else None
 
 
-def _deconvolution(node: Node) -> Optional[Layer]:
-    return _convolution(node, "ConvTranspose", no_bias=True)
+@_of_parameters
+def _convolution(node: Node, values: List[Any]) -> Layer:
+    extra = options(**convolution_options(node), bias=_without_bias(values))
+    return Layer(f"nn.Conv{_sizes(node)}{extra})", _weight_and_bias(values))
 
 
-def _fully_connected(node: Node) -> Optional[Layer]:
-    without = node.flag("no_bias")
-    values = _values(node, 2 if without else 3)
-    if values is None:
-        return None
-    arguments = f"{values[0].shape[1]}, {node.integer('num_hidden')}{options(bias='False' if without else None)}"
-    if not is_flattened(node):
-        return Layer(f"nn.Linear({arguments})", _weight_and_bias(values))
-    call = "{layer}({0}.flatten(1))"
-    return Layer(f"nn.Linear({arguments})", _weight_and_bias(values), call=call, before="nn.Flatten()")
+@_of_parameters
+def _deconvolution(node: Node, values: List[Any]) -> Layer:
+    extra = options(**deconvolution_options(node), bias=_without_bias(values))
+    call = cut(node, "{layer}({0})") if any(node.ints("target_shape")) else None
+    return Layer(f"nn.ConvTranspose{_sizes(node)}{extra})", _weight_and_bias(values), call=call)
 
 
-def _batch_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 5), node.rank
+def _sizes(node: Node) -> str:
+    kernel = node.ints("kernel")
+    return f"{len(kernel)}d({node.shapes[0][1]}, {node.integer('num_filter')}, kernel_size={size(kernel)}"
+
+
+@_of_parameters
+def _fully_connected(node: Node, values: List[Any]) -> Layer:
+    arguments = f"{values[0].shape[1]}, {node.integer('num_hidden')}{options(bias=_without_bias(values))}"
+    made = Layer(f"nn.Linear({arguments})", _weight_and_bias(values))
+    return made._replace(call="{layer}({0}.flatten(1))", before="nn.Flatten()") if is_flattened(node) else made
+
+
+@_of_parameters
+def _batch_norm(node: Node, values: List[Any]) -> Optional[Layer]:
     special = node.flag("use_global_stats") or node.flag("output_mean_var")
-    if values is None or special or not 2 <= rank <= 5 or node.axis(1) != 1:
+    if special or not 2 <= node.rank <= 5 or node.axis(1) != 1:
         return None
-    gamma, beta, mean, variance = values
     fixed = node.flag("fix_gamma", True)
     momentum = round(1 - node.number("momentum", 0.9), 12)
     extra = options(eps=unless(node.number("eps", 1e-3), 1e-5), momentum=unless(momentum, 0.1))
-    state = {
-        "weight": np.ones_like(gamma) if fixed else gamma,
-        "bias": beta,
-        "running_mean": mean,
-        "running_var": variance,
-    }
-    constructor = f"nn.BatchNorm{max(rank - 2, 1)}d({gamma.shape[0]}{extra})"
+    state = dict(zip(("weight", "bias", "running_mean", "running_var"), values))
+    if fixed:
+        state["weight"] = np.ones_like(values[0])
+    constructor = f"nn.BatchNorm{max(node.rank - 2, 1)}d({len(values[0])}{extra})"
     return Layer(constructor, state, frozen=("weight",) if fixed else ())
 
 
-def _layer_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 3), node.rank
-    if values is None or node.axis() != rank - 1 or node.flag("output_mean_var"):
+@_of_parameters
+def _layer_norm(node: Node, values: List[Any]) -> Optional[Layer]:
+    if node.axis() != node.rank - 1 or node.flag("output_mean_var"):
         return None
     extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     return Layer(f"nn.LayerNorm({node.shapes[0][-1]}{extra})", _weight_and_bias(values))
 
 
-def _group_norm(node: Node) -> Optional[Layer]:
-    values = _values(node, 3)
-    if values is None or node.flag("output_mean_var"):
+@_of_parameters
+def _group_norm(node: Node, values: List[Any]) -> Optional[Layer]:
+    if node.flag("output_mean_var"):
         return None
-    groups, channels = node.integer("num_groups", 1) or 1, node.shapes[0][1]
+    groups, channels = node.integer("num_groups", 1), node.shapes[0][1]
     extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
     repeated = [np.repeat(value, channels // groups) for value in values]  # MXNet has one of them for each group
     return Layer(f"nn.GroupNorm({groups}, {channels}{extra})", _weight_and_bias(repeated))
 
 
-def _instance_norm(node: Node) -> Optional[Layer]:
-    values, rank = _values(node, 3), node.rank
-    if values is None or not 3 <= rank <= 5:
+@_of_parameters
+def _instance_norm(node: Node, values: List[Any]) -> Optional[Layer]:
+    if not 3 <= node.rank <= 5:
         return None
     extra = options(eps=unless(node.number("eps", 1e-3), 1e-5))
-    constructor = f"nn.InstanceNorm{rank - 2}d({node.shapes[0][1]}{extra}, affine=True)"
+    constructor = f"nn.InstanceNorm{node.rank - 2}d({node.shapes[0][1]}{extra}, affine=True)"
     return Layer(constructor, _weight_and_bias(values))
 
 
-def _embedding(node: Node) -> Optional[Layer]:
-    values = _values(node, 2)
-    if values is None:
-        return None
+@_of_parameters
+def _embedding(node: Node, values: List[Any]) -> Layer:
     rows, columns = values[0].shape
     return Layer(f"nn.Embedding({rows}, {columns})", {"weight": values[0]}, call="{layer}({0}.long())")
 
@@ -141,11 +140,7 @@ def _activation(node: Node) -> Optional[Layer]:
 def _leaky_relu(node: Node) -> Optional[Layer]:
     kind, slope = node.text("act_type", "leaky"), literal(node.number("slope", 0.25))
     if kind == "prelu":
-        values = _values(node, 2)
-        if values is None:
-            return None
-        slopes = values[0].reshape(-1)
-        return Layer(f"nn.PReLU({len(slopes) if len(slopes) > 1 else ''})", {"weight": slopes})
+        return _prelu(node)
     constructors = {
         "leaky": f"nn.LeakyReLU({slope})",
         "elu": f"nn.ELU({slope})",
@@ -153,6 +148,12 @@ def _leaky_relu(node: Node) -> Optional[Layer]:
         "gelu": "nn.GELU()",
     }
     return Layer(constructors[kind], {}) if kind in constructors else None
+
+
+@_of_parameters
+def _prelu(node: Node, values: List[Any]) -> Layer:
+    slopes = values[0].reshape(-1)
+    return Layer(f"nn.PReLU({len(slopes) if len(slopes) > 1 else ''})", {"weight": slopes})
 
 
 def _pooling(node: Node) -> Optional[Layer]:
@@ -212,9 +213,7 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "RNN": recurrent,
     "Activation": _activation,
     "LeakyReLU": _leaky_relu,
-    "relu": lambda node: Layer("nn.ReLU()", {}),
-    "sigmoid": lambda node: Layer("nn.Sigmoid()", {}),
-    "tanh": lambda node: Layer("nn.Tanh()", {}),
+    **{kind: lambda node: Layer(_ACTIVATIONS[node.operator], {}) for kind in ("relu", "sigmoid", "tanh")},
     "Pooling": _pooling,
     "Pooling_v1": _pooling,
     "_contrib_AdaptiveAvgPooling2D": _adaptive,
