@@ -167,10 +167,10 @@ def _way_of(variables: Mapping[str, str]) -> Optional[_Way]:
     """The scheduler that gives this process its rank and the number of workers."""
     for way in _WAYS:
         given = variables.get(way.rank) and variables.get(way.size)
-        refused = way.name == "torchrun" and not variables.get("TORCHELASTIC_RUN_ID")
+        skipped = way.name == "torchrun" and not variables.get("TORCHELASTIC_RUN_ID")
         # `srun --mpi=pmi2`: SLURM's own variables name the machines, too
-        refused |= way is _PMI and all(variables.get(a) == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3]))
-        if given and not refused:
+        skipped |= way is _PMI and all(variables.get(a) == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3]))
+        if given and not skipped:
             return way
     if variables.get(RANK) or variables.get(SIZE):
         set_name, other = (RANK, SIZE) if variables.get(RANK) else (SIZE, RANK)
