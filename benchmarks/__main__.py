@@ -33,6 +33,7 @@ QUESTIONS = (
     "inference",
     "serving",
     "folder",
+    "processes",
     "several_workers",
 )
 RESULTS = ROOT / "benchmarks" / "results.json"

@@ -26,6 +26,7 @@ from benchmarks import (
     optimizers,
     pages,
     peers,
+    processes,
     serving,
     several_workers,
     startup,
@@ -226,6 +227,11 @@ QUESTIONS_AT_TINY_SIZES = [
     ),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
     (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
+    (
+        processes,
+        {"CASES": [processes.Case("LeNet", "lenet", (1, 28, 28), (2,))]},
+        {("LeNet, batch 2", processes.EACH): ("against", processes.ONE)},
+    ),
     (
         loaders,
         {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]},

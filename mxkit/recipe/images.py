@@ -138,7 +138,7 @@ def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.n
     if content[:4] == b"\x89PNG" and content[25] in (4, 6) and (picture == picture[0, 0]).all():
         from PIL import Image
 
-        if np.ptp(np.asarray(Image.open(BytesIO(content)).getchannel("A"))):
+        if len(set(Image.open(BytesIO(content)).getchannel("A").getextrema())) > 1:
             raise DataError(
                 f"{where}: all pixels have one colour, and the picture is in their transparency (alpha), which is not "
                 "read (T239). Paint it on a background before, as a canvas does with fillRect"

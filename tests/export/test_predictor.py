@@ -80,6 +80,7 @@ def test_bytes_of_pixels_are_not_taken_for_numbers():
         assert predictor(np.ones(3)).shape == (2,)
 
 
+@pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # NumPy 1.19 to 1.23
 def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(switched):
     net = Two()
     net.initialize()
