@@ -64,15 +64,12 @@ class Source(NamedTuple):
         return f"{head}\n\n{constants}\n\n\n{rest}\n" if constants else f"{head}\n\n\n{rest}\n"
 
 
-def source_of(
-    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
-) -> Source:
+def source_of(net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, str]] = None) -> Source:
     """Convert a net.
 
     Args:
         net: An initialized block that can be traced with symbols.
         inputs: An example of each argument by name, as NumPy's arrays, in nested lists.
-        docstring: First line of the file; a default names the net.
         constants: Constants of the file by name, as Python expressions.
 
     Raises:
@@ -86,7 +83,7 @@ def source_of(
     refuse(_distinct(problems))
     instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
-    text = _docstring(docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit.", inputs)
+    text = _docstring(f"{type(net).__name__}, converted from Apache MXNet by mxkit.", inputs)
     return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
 
 
@@ -109,13 +106,12 @@ def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
 
 
 def torch_files(
-    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
+    net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, str]] = None
 ) -> Tuple[str, Dict[str, Any], Source]:
     """Convert a net to the text of a Python file and the arrays of its weights' file.
 
     Args:
-        net: As for `source_of`, like the other arguments.
-        inputs, docstring, constants: As for `source_of`.
+        net, inputs, constants: As for `source_of`.
 
     Returns:
         The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
@@ -123,7 +119,7 @@ def torch_files(
     Raises:
         ExportError: Operators have no equivalent; the text lists all of them with their paths.
     """
-    source = source_of(net, inputs, docstring, constants)
+    source = source_of(net, inputs, constants)
     return source.text(), weights(source), source
 
 
