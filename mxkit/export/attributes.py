@@ -60,10 +60,9 @@ class Attributes:
             return None
         return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
-    def ints(self, name: str, default: Sequence[int] = ()) -> Tuple[int, ...]:
-        """Return a shape; None in it is 0."""
-        value = self.optional_ints(name)
-        return tuple(default) if value is None else tuple(part or 0 for part in value)
+    def ints(self, name: str) -> Tuple[int, ...]:
+        """Return a shape; None in it is 0, and an absent one is ()."""
+        return tuple(part or 0 for part in self.optional_ints(name) or ())
 
     def numbers(self, name: str, default: Sequence[Number]) -> Tuple[Number, ...]:
         """Return a tuple of numbers like "(0.5, 1)"."""

@@ -23,7 +23,6 @@ from mxkit.recipe.run import load_run, run_facts
 from mxnet import gluon
 import numpy as np
 
-_ENDINGS = ("-symbol.json", ".tar.gz", ".tgz")
 _LARGEST_MEMBER = 2**33
 
 

@@ -151,14 +151,15 @@ def in_own_process(name, format):
 def page_of(results):
     """The page with the table."""
     lines = [
-        "# What goes, and how exactly",
+        "# Nets that were converted",
         "",
-        "Made by `python tests/zoo/leave.py`: nets with random weights, batches of 1 and 4. A cell holds the largest",
-        "relative difference of all operators' outputs, and how many arrays were compared; for PyTorch and nets that",
-        "are not gluoncv's with those of a training step. Why one is refused: [What cannot leave](cannot-leave.md).",
-        "Weights are Xavier's, and BatchNorm's statistics the initial ones, except where rounding errors would grow",
-        f"from layer to layer: statistics from a batch, and smaller weights (magnitude 0.01): {listed(GROWING)};",
-        "statistics from a batch, and the last convolution of each residual branch a tenth of Xavier's:",
+        "`python tests/zoo/leave.py` makes this table with random weights and batches of 1 and 4. A cell shows the",
+        "largest relative difference of all operators' outputs, and the number of arrays compared. For PyTorch, and",
+        "nets other than gluoncv's, the arrays include those of a training step. The page",
+        "[What cannot leave](cannot-leave.md) explains refusals. The weights are Xavier's, and BatchNorm's statistics",
+        "the initial ones, except for nets in which rounding errors would grow from layer to layer.",
+        f"Statistics from a batch and smaller weights (magnitude 0.01): {listed(GROWING)}.",
+        "Statistics from a batch, and the last convolution of each residual branch at a tenth of Xavier's weights:",
         f"{listed(DEEP)}.",
         "",
         "| net | ONNX | PyTorch |",

@@ -64,16 +64,18 @@ class Source(NamedTuple):
         return f"{head}\n\n{constants}\n\n\n{rest}\n" if constants else f"{head}\n\n\n{rest}\n"
 
 
-def source_of(
-    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
-) -> Source:
-    """Convert a net.
+def torch_files(
+    net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, str]] = None
+) -> Tuple[str, Dict[str, Any], Source]:
+    """Convert a net to the text of a Python file and the arrays of its weights' file.
 
     Args:
         net: An initialized block that can be traced with symbols.
         inputs: An example of each argument by name, as NumPy's arrays, in nested lists.
-        docstring: First line of the file; a default names the net.
         constants: Constants of the file by name, as Python expressions.
+
+    Returns:
+        The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
 
     Raises:
         ExportError: Operators have no equivalent; the text lists all of them with their paths.
@@ -83,19 +85,21 @@ def source_of(
     shared = {id(module.block): module for module in root.walk()}
     problems: List[Problem] = []
     instances = [one for module in _inner_first(root) for one in _instance(program, module, shared, problems)]
-    refuse(_distinct(problems))
+    refuse(problems)
     instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
-    text = _docstring(docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit.", inputs)
-    return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
+    by_target = {one.module.target: one for one in instances}
+    source = Source(program, root, by_target, classes, _docstring(net, inputs), dict(constants or {}))
+    return source.text(), weights(source), source
 
 
-def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
+def _docstring(net: Any, inputs: Mapping[str, Any]) -> str:
     def shapes(value: Any) -> str:
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(map(shapes, value))}]"
         return "None" if value is None else str(np.shape(value))
 
+    first = f"{type(net).__name__}, converted from Apache MXNet by mxkit."
     given = ", ".join(f"{name} {shapes(value)}" for name, value in inputs.items())
     lines = [
         *textwrap.wrap(
@@ -106,29 +110,6 @@ def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
         'Load the weights with `net = load("model.safetensors")`.',
     ]
     return "\n".join([*textwrap.wrap(first, 84), "", *lines, ""])
-
-
-def torch_files(
-    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
-) -> Tuple[str, Dict[str, Any], Source]:
-    """Convert a net to the text of a Python file and the arrays of its weights' file.
-
-    Args:
-        net: As for `source_of`, like the other arguments.
-        inputs, docstring, constants: As for `source_of`.
-
-    Returns:
-        The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
-
-    Raises:
-        ExportError: Operators have no equivalent; the text lists all of them with their paths.
-    """
-    source = source_of(net, inputs, docstring, constants)
-    return source.text(), weights(source), source
-
-
-def _distinct(problems: Sequence[Problem]) -> List[Problem]:
-    return list({(one.path, one.operator, one.reason): one for one in problems}.values())
 
 
 def _root_name(net: Any) -> str:

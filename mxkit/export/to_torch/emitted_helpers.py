@@ -17,22 +17,18 @@ def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch
     dim = dim % x.dim()
     shape = [1] * x.dim()
     shape[dim] = -1
-    is_used = torch.arange(x.shape[dim], device=x.device).reshape(
-        shape
-    ) < lengths.unsqueeze(dim)
-    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(
-        ~is_used, 0
-    )
+    steps = torch.arange(x.shape[dim], device=x.device).reshape(shape)
+    is_after = steps >= lengths.unsqueeze(dim)
+    y = F.softmax(x.masked_fill(is_after, float("-inf")), dim=dim)
+    return y.masked_fill(is_after, 0)
 
 
 def mask_after(
     x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
 ) -> torch.Tensor:
     """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
-    lengths, steps = lengths.long(), torch.arange(x.shape[dim], device=x.device)
-    is_after = (
-        steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
-    )
+    ends, steps = lengths.long(), torch.arange(x.shape[dim], device=x.device)
+    is_after = steps.unsqueeze(1) >= ends if dim == 0 else steps >= ends.unsqueeze(1)
     return x.masked_fill(is_after.reshape(*is_after.shape, *[1] * (x.dim() - 2)), value)
 
 
@@ -75,19 +71,17 @@ def attention_values(
 def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move channels into blocks of pixels; the block stands before the channel, unlike in F.pixel_shuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(
-        0, 3, 4, 1, 5, 2
-    )
-    return parts.reshape(batch, channels // block**2, height * block, width * block)
+    parts = x.reshape(batch, block, block, channels // block**2, height, width)
+    moved = parts.permute(0, 3, 4, 1, 5, 2)
+    return moved.reshape(batch, -1, height * block, width * block)
 
 
 def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move blocks of pixels into channels; the block stands before the channel, unlike in F.pixel_unshuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(
-        batch, channels, height // block, block, width // block, block
-    ).permute(0, 3, 5, 1, 2, 4)
-    return parts.reshape(batch, channels * block**2, height // block, width // block)
+    rows, columns = height // block, width // block
+    parts = x.reshape(batch, channels, rows, block, columns, block)
+    return parts.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, rows, columns)
 
 
 def decode_boxes(
@@ -149,9 +143,8 @@ def box_nms(
     is_valid = scores > threshold
     if label >= 0:
         is_valid = is_valid & (rows[..., label] != background)
-    order = scores.masked_fill(~is_valid, float("-inf")).argsort(
-        dim=1, descending=True, stable=True
-    )
+    valid_scores = scores.masked_fill(~is_valid, float("-inf"))
+    order = valid_scores.argsort(dim=1, descending=True, stable=True)
     best = order[:, :topk] if topk > 0 else order
     sorted_rows = rows.gather(1, best.unsqueeze(2).expand(-1, -1, rows.shape[2]))
     boxes = sorted_rows[..., coordinates : coordinates + 4]
@@ -160,9 +153,8 @@ def box_nms(
     front = (~is_kept).to(torch.uint8).argsort(dim=1, stable=True)
     kept = sorted_rows.masked_fill(~is_kept.unsqueeze(2), -1)
     kept = kept.gather(1, front.unsqueeze(2).expand_as(kept))
-    return F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1).reshape(
-        x.shape
-    )
+    padded = F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1)
+    return padded.reshape(x.shape)
 
 
 def detect_boxes(
@@ -178,41 +170,27 @@ def detect_boxes(
 ) -> torch.Tensor:
     """Return rows (label, score, box) of the anchors, the best first; those that overlap a better one have label -1."""
     best, label = scores[:, 1:].max(dim=1)
-    boxes = decode_boxes(
-        offsets.reshape(len(offsets), -1, 4), anchors, variances, corners=True
-    )
+    offsets = offsets.reshape(len(offsets), -1, 4)
+    boxes = decode_boxes(offsets, anchors, variances, corners=True)
     boxes = boxes.clamp(0, 1) if clip else boxes
-    rows = torch.cat(
-        [label.to(best.dtype).unsqueeze(2), best.unsqueeze(2), boxes], dim=2
-    )
+    heads = torch.stack([label.to(best.dtype), best], dim=2)
+    rows = torch.cat([heads, boxes], dim=2)
     is_valid = best >= threshold
-    order = best.masked_fill(~is_valid, float("-inf")).argsort(
-        dim=1, descending=True, stable=True
-    )
+    valid_scores = best.masked_fill(~is_valid, float("-inf"))
+    order = valid_scores.argsort(dim=1, descending=True, stable=True)
     if topk > 0:  # the others follow without a label, in the anchors' order
-        order = torch.cat(
-            [
-                order[:, :topk],
-                (~is_valid).to(torch.uint8).argsort(dim=1, stable=True)[:, topk:],
-            ],
-            dim=1,
-        )
-    rows, is_valid = (
-        rows.gather(1, order.unsqueeze(2).expand_as(rows)),
-        is_valid.gather(1, order),
-    )
-    is_best = (
-        is_valid & (torch.arange(rows.shape[1], device=rows.device) < topk)
-        if topk > 0
-        else is_valid
-    )
-    is_kept = kept_boxes(
-        rows[..., 2:], is_best, overlap, None if across_labels else rows[..., 0]
-    )
+        others = (~is_valid).to(torch.uint8).argsort(dim=1, stable=True)[:, topk:]
+        order = torch.cat([order[:, :topk], others], dim=1)
+    rows = rows.gather(1, order.unsqueeze(2).expand_as(rows))
+    is_valid = is_valid.gather(1, order)
+    is_best = is_valid.clone()
+    if topk > 0:
+        is_best[:, topk:] = False
+    labels = None if across_labels else rows[..., 0]
+    is_kept = kept_boxes(rows[..., 2:], is_best, overlap, labels)
     labels = rows[..., :1].masked_fill(~is_kept.unsqueeze(2), -1)
-    return torch.cat(
-        [labels, rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)], dim=2
-    )
+    others = rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)
+    return torch.cat([labels, others], dim=2)
 
 
 def prior_boxes(
@@ -230,10 +208,8 @@ def prior_boxes(
     x = (torch.arange(width, device=x.device) + offsets[1]) * step_x
     shapes = [(size * ratios[0] ** 0.5, size / ratios[0] ** 0.5) for size in sizes]
     shapes += [(sizes[0] * ratio**0.5, sizes[0] / ratio**0.5) for ratio in ratios[1:]]
-    half = torch.tensor(
-        [(wide * height / width / 2, high / 2) for wide, high in shapes],
-        device=x.device,
-    )
+    halves = [(wide * height / width / 2, high / 2) for wide, high in shapes]
+    half = torch.tensor(halves, device=x.device)
     grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
     centres = torch.stack([grid_x, grid_y], dim=-1).reshape(-1, 1, 2)
     boxes = torch.cat([centres - half, centres + half], dim=-1).reshape(1, -1, 4)
@@ -256,16 +232,14 @@ def roi_align(
         width, height = width.clamp(min=1), height.clamp(min=1)
 
     def points(start: torch.Tensor, length: torch.Tensor, cells: int) -> torch.Tensor:
-        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (
-            cells * samples
-        )
+        count = cells * samples
+        parts = (torch.arange(count, device=x.device) + 0.5) / count
         return start.unsqueeze(1) + parts * length.unsqueeze(1)
 
     y, x_ = points(top, height, pooled[0]), points(left, width, pooled[1])
     rows, columns = x.shape[2:]
-    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & (
-        (x_ >= -1) & (x_ <= columns)
-    ).unsqueeze(1)
+    has_row, has_column = (y >= -1) & (y <= rows), (x_ >= -1) & (x_ <= columns)
+    is_inside = has_row.unsqueeze(2) & has_column.unsqueeze(1)
     y, x_ = y.clamp(0, rows - 1), x_.clamp(0, columns - 1)
     y0, x0 = y.floor().long(), x_.floor().long()
     y1, x1 = (y0 + 1).clamp(max=rows - 1), (x0 + 1).clamp(max=columns - 1)

@@ -11,11 +11,11 @@ TYPES = {name: f"torch.{name}" for name in _TYPES.split()}
 _SHORT = {"float16": "half", "float32": "float", "float64": "double", "int32": "int", "int64": "long"}
 
 
-def dtype_of(node: Node, name: str = "dtype", default: str = "float32") -> str:
-    """Return torch's name for the type in an attribute."""
-    kind = node.text(name, default)
+def dtype_of(node: Node) -> str:
+    """Return torch's name for the type in the attribute `dtype`."""
+    kind = node.text("dtype", "float32")
     if kind not in TYPES:
-        raise node.refused(f"{name}={kind} has no equivalent; expected one of {', '.join(TYPES)}")
+        raise node.refused(f"dtype={kind} has no equivalent; expected one of {', '.join(TYPES)}")
     return TYPES[kind]
 
 

@@ -92,12 +92,12 @@ def _fully_connected(node: Node) -> str:
     return f"F.linear({data}, {node.inputs[1]}{bias_of(node)})"
 
 
-def _around(node: Node, axis: int, pattern: str) -> str:
-    """Write an expression that works on axis 1 for another axis; `{x}` in the pattern is the input."""
+def _around(node: Node, axis: int, pattern: str, place: int = 1) -> str:
+    """Write an expression that works on the axis `place` for another axis; `{x}` in the pattern is the input."""
     data = node.inputs[0]
-    if axis == 1:
+    if axis == place % node.rank:
         return pattern.format(x=data)
-    return f"{pattern.format(x=f'{atom(data)}.movedim({axis}, 1)')}.movedim(1, {axis})"
+    return f"{pattern.format(x=f'{atom(data)}.movedim({axis}, {place})')}.movedim({place}, {axis})"
 
 
 def check_one_output(node: Node) -> None:
@@ -121,13 +121,10 @@ def _batch_norm(node: Node) -> str:
 
 def _layer_norm(node: Node) -> str:
     check_one_output(node)
-    data, gamma, beta = node.inputs
-    axis, rank = node.axis(), node.rank
+    _, gamma, beta = node.inputs
+    axis = node.axis()
     extra = options(eps=unless(node.number("eps", 1e-5), 1e-5))
-    if axis == rank - 1:
-        return f"F.layer_norm({data}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra})"
-    moved = f"{atom(data)}.movedim({axis}, -1)"
-    return f"F.layer_norm({moved}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra}).movedim(-1, {axis})"
+    return _around(node, axis, f"F.layer_norm({{x}}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra})", place=-1)
 
 
 def _group_norm(node: Node) -> str:

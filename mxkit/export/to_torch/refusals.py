@@ -23,7 +23,8 @@ class Problem(NamedTuple):
 
 
 def refuse(problems: Sequence[Problem]) -> None:
-    """Raise one ExportError for all problems."""
+    """Raise one ExportError for all problems, each once."""
+    problems = list({(one.path, one.operator, one.reason): one for one in problems}.values())
     if not problems:
         return
     lines = "\n".join(f"  {place_of(one.path, one.block)}: {one.operator}: {one.reason}" for one in problems)
