@@ -226,7 +226,7 @@ def _index(path: Path) -> Tuple[Optional[Dict[int, List[str]]], List[Damage]]:
     with path.open(encoding="utf-8", errors="backslashreplace") as lines:
         for number, line in enumerate(lines, start=1):
             key, _, place = line.strip("\n").partition("\t")
-            if place.isdigit() and len(place) < 19:
+            if place.isascii() and place.isdigit() and len(place) < 19:  # "²" is a digit, too
                 index.setdefault(int(place), []).append(key)
             elif line.strip():
                 damages.append(Damage(None, None, [], f"{path.name}, line {number}: expected a key, a tab and a byte"))

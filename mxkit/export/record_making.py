@@ -186,7 +186,7 @@ def _encoded(data: bytes, encoding: Encoding) -> Union[bytes, str]:
     from mxkit.core.decoding import decode
 
     try:
-        image: Any = decode(data, "it")[:, :, ::-1]  # BGR, as OpenCV writes
+        image: Any = decode(data, "its content")[:, :, ::-1]  # BGR, as OpenCV writes
     except DataError as error:
         return str(error)
     height, width = image.shape[:2]

@@ -103,7 +103,7 @@ def index_without_a_line(case):
 
 def index_that_is_none(case):
     case.lines[case.at] = case.random.choice(
-        ["\x00\x01\n", "key\n", "5\tx\n", "5\t-4\n", f"5\t{10**30}\n", "\udcff\t1\n"]
+        ["\x00\x01\n", "key\n", "5\tx\n", "5\t-4\n", "5\t1²\n", f"5\t{10**30}\n", "\udcff\t1\n"]
     )
     case.lost = set()
 

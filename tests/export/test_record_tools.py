@@ -139,11 +139,12 @@ def test_what_is_written_is_what_mxnet_writes(tmp_path):
 def test_an_index_that_does_not_fit_is_named(photos, tmp_path):
     path, index = tmp_path / "all.rec", tmp_path / "all.idx"
     make(photos, of_folder(photos)[0][:20], path, Encoding())
-    index.write_text(index.read_text().replace("3\t", "3\t1", 1) + "what\n")
+    index.write_text(index.read_text().replace("3\t", "3\t1", 1) + "what\n7\t1²\n", encoding="utf-8")
     found = call("check", path)
     assert found.exit_code == 1
     assert "key 3: the index names it, but no record begins there" in found.stdout
-    assert "all.idx, line 21: expected a key, a tab and a byte" in found.stdout
+    for line in (21, 22):
+        assert f"all.idx, line {line}: expected a key, a tab and a byte" in found.stdout
     assert ": the index does not name it" in found.stdout
 
 
