@@ -262,6 +262,7 @@ def test_the_extras_bring_what_is_loaded(extra):
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = toml.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    expected = [f"mxnet-{extra}==1.9.1; python_version < '3.13'", *requirements(f"mxnet-{extra}")]
+    opencv = "opencv-python<4.12; python_version >= '3.9' and python_version < '3.13'"
+    expected = [f"mxnet-{extra}==1.9.1; python_version < '3.13'", opencv, *requirements(f"mxnet-{extra}")]
     assert sorted(extras[extra]) == sorted(expected)
     assert set(requirements("mxnet-cu112")) == set(WANTED.values())
