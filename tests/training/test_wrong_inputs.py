@@ -647,3 +647,69 @@ def test_t181_tokens_of_uint8():
         warnings.simplefilter("error", TrapWarning)
         mxkit.fit(net, whole, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
         mxkit.predict(net, tokens.astype("int32"))
+
+
+def batches_of(x, y):
+    return [(x[start : start + 5], y[start : start + 5]) for start in range(0, len(x), 5)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: mxkit.data.ArrayLoader(x, y, batch_size=5),
+        batches_of,
+        lambda x, y: lambda: iter(batches_of(x, y)),  # cannot be read again: only the newest batch is known
+    ],
+)
+def test_nan_in_the_data_is_named_by_batch_and_row(make):
+    x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.arange(20) % CLASSES
+    x[[13, 14], 1] = float("nan")  # rows 3 and 4 of batch 3
+    where = r"The inputs of batch 3 hold NaN or infinity in row 3 \(from 0\) and 1 more: repair the data"
+    settings = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False}
+    lower, again = "Lower the learning rate, set clip_norm, or search the data for NaN", not callable(make(x, y))
+    for arguments, update, known in (({}, 3, again), ({"limit_batches": 3}, 3, True), ({"accumulate": 2}, 2, again)):
+        text = where if known else lower
+        with pytest.raises(NonFiniteError, match=rf"^epoch 1, update {update}: .*there on\. {text}; check_finite="):
+            mxkit.fit(make_net(), make(x, y), **arguments, **settings)
+
+
+def test_nan_in_the_data_is_found_in_the_order_of_the_epoch():
+    x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.random.RandomState(1).rand(20, 1)
+    net = nn.Dense(1, in_units=FEATURES)
+    mxkit.initialize(net)
+    settings = {"loss": "l2", "trainer": "sgd", "epochs": 1, "progress": False}
+    wrong = batches_of(x, np.where(np.arange(20)[:, None] == 16, np.nan, y))
+    with pytest.raises(NonFiniteError, match=r"update 4: .* The labels of batch 4 hold NaN or infinity in row 1 \("):
+        mxkit.fit(net, wrong, **settings)
+    net.initialize(force_reinit=True)
+    x[7, 2] = float("inf")
+    loader = mxkit.data.ArrayLoader(x, y, batch_size=5, shuffle=True, seed=2)
+    batch, row = divmod([bool(np.isinf(one).any()) for part, _ in loader for one in part.asnumpy()].index(True), 5)
+    text = rf"^epoch 1, update {batch + 1}: .* The inputs of batch {batch + 1} hold NaN or infinity in row {row} \("
+    with pytest.raises(NonFiniteError, match=text):
+        mxkit.fit(net, loader, **settings)
+
+
+def test_errors_of_the_validation_name_it_and_its_batch():
+    x, y = np.ones((4, FEATURES), "float32"), np.zeros(4)
+    batch = rf"valid, batch x \(4, {FEATURES + 1}\) float32, y \(4,\) float64: '0' \(Dense\) is built for {FEATURES} "
+    with pytest.raises(ForwardError, match=f"^{batch}"):
+        fit(make_net(), [(x, y)], valid=[(np.ones((4, FEATURES + 1), "float32"), y)])
+
+
+def test_one_sample_instead_of_samples():
+    net = make_net()
+    text = (
+        r"^'0' \(Dense\) is built for .*\. If the array is one sample, pass x\[None\]: the first axis counts samples$"
+    )
+    for x in (np.ones(FEATURES), mx.nd.ones(FEATURES)):
+        with pytest.raises(ForwardError, match=text):
+            mxkit.predict(net, x)
+        assert mxkit.predict(net, x[None]).shape == (1, CLASSES)
+    with pytest.raises(ForwardError, match=r"got shape \(2, 9\)[^[]*$"):
+        mxkit.predict(net, np.ones((2, 9)))
+
+
+def test_the_class_of_an_optimizer():
+    with pytest.raises(TypeError, match=r"^trainer: expected an object; received the class Adam: write Adam\(\)$"):
+        fit(make_net(), [(np.ones((4, FEATURES)), np.zeros(4))], trainer=mx.optimizer.Adam)
