@@ -14,7 +14,6 @@ from . import storage as storage
 from . import training as training
 from .core.device import devices as devices
 from .core.seeding import seed_all as seed_all
-from .core.train_mode import mode as mode
 from .export.exported_files import load_exported as load_exported
 from .export.inference.optimizing import optimize as optimize
 from .export.inference.predictor import Predictor as Predictor

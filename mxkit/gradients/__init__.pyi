@@ -7,3 +7,4 @@ from .functions import grad as grad
 from .functions import jacobian as jacobian
 from .functions import value_and_grad as value_and_grad
 from .gradient_check import check_gradient as check_gradient
+from .modes import mode as mode
