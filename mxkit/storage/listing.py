@@ -17,7 +17,7 @@ class Listed(NamedTuple):
         name: Name of its folder.
         step: Updates done; None if it cannot be read.
         epoch: The epoch in which or after which `fit` wrote it, from 1; None if `fit` did not.
-        scores: Losses and metrics of the last complete epoch.
+        scores: Losses and metrics of its weights; empty if it was written inside an epoch, before they were computed.
         size: Bytes of its files.
         problem: Error text of a broken checkpoint, or an empty string.
     """

@@ -54,8 +54,10 @@ class Checkpoint(NamedTuple):
 
     @property
     def scores(self) -> Dict[str, float]:
-        """Losses and metrics of the last complete epoch."""
+        """Losses and metrics of these weights: those of the epoch that it ended, else its score or nothing."""
         last = (self.run.get("history") or [{}])[-1]
+        if last.get("updates") != self.step:  # the row is of an earlier epoch
+            return {self.score["column"]: self.score["value"]} if self.score else {}
         names = [name for name in last if name.startswith(("train_", "valid_"))]
         return {name: last[name] for name in names if isinstance(last[name], float)}
 

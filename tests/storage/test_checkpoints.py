@@ -8,7 +8,7 @@ from comparing import assert_equal, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint, prepare
-from mxkit.storage.listing import prune_to, remove_checkpoints
+from mxkit.storage.listing import list_checkpoints, prune_to, remove_checkpoints
 from mxkit.storage.snapshot import Snapshot, take_snapshot
 from mxkit.training import checkpoints as module
 import mxnet as mx
@@ -700,3 +700,12 @@ def test_a_checkpoint_prints_short(tmp_path):
     assert repr(mxkit.load_checkpoint(tmp_path / "own", net)) == (
         f"Checkpoint(step=3, path={str(tmp_path / 'own' / 'step-00000003')!r})"
     )
+
+
+def test_a_checkpoint_shows_only_scores_of_its_own_weights(tmp_path):
+    history = train(tmp_path, epochs=2, valid=[(X, Y)], every="5 updates", keep_last=9)
+    own = {name: history[-1][name] for name in ("train_loss", "valid_loss")}
+    shown = {one.step: (one.epoch, one.scores) for one in list_checkpoints(tmp_path)}
+    assert shown == {5: (1, {}), 10: (1, {}), 15: (2, {}), 20: (2, own)}  # 10: written before epoch 1 was validated
+    scored(tmp_path / "cut", [0.5, 0.25], epochs="15 updates", every="5 updates", keep_last=9)
+    assert list_checkpoints(tmp_path / "cut")[0].scores == {"valid_loss": 0.25}

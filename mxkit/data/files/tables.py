@@ -63,8 +63,8 @@ def csv(
         encoding: Encoding of the file.
 
     Returns:
-        x is float32 of shape (N, number of columns); y is int32 classes or float32 quantities of shape (N,). `mean` and
-        `std` are those before standardisation.
+        x is float32 of shape (N, number of columns); y is int32 classes or float32 quantities of shape (N,). With
+        `standardise`, x is `(cells - mean) / std`: categories have the mean 0 and the std 1, constant columns the std 1.
 
     Raises:
         TypeError: `columns`, `categories` or `header` is one column instead of a list.
@@ -99,10 +99,9 @@ def csv(
     parts = _parts(x.astype(np.float32), y.astype(np.int32 if classes else np.float32), valid, test, seed)
     mean, std = channel_statistics(parts[0].x)
     if standardise:
-        plain = [column in coded for column in inputs]
-        shift = np.where(plain, 0, mean).astype(np.float32)
-        scale = np.where(plain | (np.array(std) == 0), 1, std).astype(np.float32)
-        parts = [Split((part.x - shift) / scale, part.y) for part in parts]
+        mean = tuple(0.0 if column in coded else value for column, value in zip(inputs, mean))
+        std = tuple(1.0 if column in coded else value or 1.0 for column, value in zip(inputs, std))
+        parts = [Split(((part.x - mean) / std).astype(np.float32), part.y) for part in parts]
     used = tuple(table.columns[column] for column in inputs)
     return Splits._make([*parts, classes, mean, std, used, names])
 
