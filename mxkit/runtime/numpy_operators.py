@@ -242,6 +242,9 @@ def numpy_operators(module: ModuleType) -> None:
         einsum=adding_optimized(adding if kind == "ndarray" else adding_in_graphs),
     )
     add_in_numpy(kind)
+    # `np.deg2rad` and `np.rad2deg` read operators that MXNet has under these names alone. Upstream: `_op.py` line 2914.
+    internal = mxnet_module(kind + ".numpy._internal")
+    internal.deg2rad, internal.rad2deg = internal.radians, internal.degrees
 
 
 def _repair_arrays() -> None:

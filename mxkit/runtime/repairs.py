@@ -110,7 +110,7 @@ def random_sizes(module: ModuleType) -> None:
     """
     if module.__name__ == "mxnet.ndarray.numpy.random":
         numpy_functions.normal_vectors(module)
-    for name in vars(module)["__all__"]:
+    for name in {*vars(module)["__all__"], "choice"} & {*vars(module)}:  # the list of the symbols lacks `choice`
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
             setattr(module, name, _with_python_integers(function))
@@ -133,7 +133,11 @@ def named_results(module: ModuleType) -> None:
     """NumPy 1.25: functions of `numpy.linalg` return named tuples, which cannot be built from a list.
 
     Upstream: `numpy/multiarray.py` line 149, for functions that MXNet leaves to NumPy, like `mx.np.linalg.qr`.
+    Every NumPy: line 1626 raises the sorted array, so that `x.sort()` ends in a TypeError.
     """
+
+    def returned_sort(self: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Any:
+        return vars(module)["sort"](self, axis=axis, kind=kind, order=order)
 
     def with_named_tuples(upstream: Any) -> Any:
         def convert(object: Any, ctx: Any = None) -> Any:
@@ -145,6 +149,7 @@ def named_results(module: ModuleType) -> None:
 
     if _numpy_version() >= (1, 25):
         operators.replace(module, _as_mx_np_array=with_named_tuples)
+    operators.replace(module.ndarray, sort=lambda upstream: returned_sort)
 
 
 def dispatched_functions(module: ModuleType) -> None:

@@ -16,13 +16,13 @@ def refused(result):
     return isinstance(result, dict) and ("error" in result or "died" in result)
 
 
-def difference(one, other):
-    """How two results of a call differ: a kind and a text; None if they are equal, or if both refuse the call."""
+def differences(one, other):
+    """How two results of a call differ: a text by kind. What both refuse is equal, in whatever words."""
     if refused(one) and refused(other):
-        return None if ("died" in one) == ("died" in other) else ("end", _outcome(one, other))
+        return {"end": _outcome(one, other)} if ("died" in one) != ("died" in other) else {}
     if refused(one) or refused(other):
-        return "error", _outcome(one, other)
-    return api_values.difference(one, other)
+        return {"error": _outcome(one, other)}
+    return api_values.differences(one, other)
 
 
 def _outcome(*results):
@@ -53,9 +53,8 @@ class Name:
                 yield _COMPARED[number], "-", "missing", f"{one is not None} and {other is not None}"
                 continue
             for label in {**one, **other}:
-                found = difference(one.get(label, {"died": "not run"}), other.get(label, {"died": "not run"}))
-                if found:
-                    yield (_COMPARED[number], label, *found)
+                found = differences(one.get(label, {"died": "not run"}), other.get(label, {"died": "not run"}))
+                yield from ((_COMPARED[number], label, *item) for item in found.items())
 
     def explained(self):
         """Reasons by difference; None where there is none."""
@@ -84,9 +83,8 @@ def graph_differences(names):
         mine, theirs = one.calls[-1] or {}, other.calls[-1] or {}
         for label in mine:
             if label in theirs and not refused(mine[label]) and not refused(theirs[label]):
-                found = api_values.difference(theirs[label], mine[label])
-                if found:
-                    yield one, (f"{eager} and its graph", label, *found)
+                found = api_values.differences(theirs[label], mine[label])
+                yield from ((one, (f"{eager} and its graph", label, *item)) for item in found.items())
 
 
 def write(results):

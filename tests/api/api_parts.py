@@ -45,14 +45,21 @@ def text_file(content, name="file.txt"):
     return str(path)
 
 
+class Refused:
+    """Stands for the result of a call that raised an error."""
+
+    def __init__(self, error):
+        self.name = type(error).__name__
+
+
 def each(function, *values):
-    """The result of a call for each value, or the type of its error."""
+    """The result of a call for each value, or that it was refused."""
 
     def result(value):
         try:
             return function(value)
         except Exception as error:
-            return f"! {type(error).__name__}"
+            return Refused(error)
 
     return [result(value) for value in values]
 

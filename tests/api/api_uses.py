@@ -174,7 +174,7 @@ def calibrated(quantize):
     loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, np.arange(8) % 3), 4)
 
     def outputs(mode):
-        data = {"data_shapes": [(4, 1, 8, 8)]} if mode == "none" else {"calib_data": loader}
+        data = {"data_shapes": [mx.io.DataDesc("data", (4, 1, 8, 8))]} if mode == "none" else {"calib_data": loader}
         data["calib_data"] = None if mode == "none" else loader
         return quantize(api_parts.small_net(), calib_mode=mode, logger=logging.getLogger("quiet"), **data)(of(x))
 
@@ -367,3 +367,50 @@ def looped(function, mx, kind, array):
         arguments = contrib.sum(x) > 0, lambda: x * 2, lambda: x - 1
         return function(*arguments)
     return function(lambda n, s: n < 3, lambda n, s: (n * s, (n + 1, s + n)), (array([0.0]), array([1.0])), max_iterations=np.int64(5))
+
+
+def saved_numpy(function, saves=False):
+    import mxnet as mx
+
+    path = str(folder() / "file")
+    arrays = {"a": mx.np.array(ramp(2, 3)), "b": mx.np.array(ramp(4))}
+    (function if saves else mx.npx.save)(path, arrays)
+    return sorted((mx.npx.load if saves else function)(path).items())
+
+
+def switched(function):
+    """The switches of `mx.np` after a call, which are put back."""
+    import mxnet as mx
+
+    function()
+    found = mx.util.is_np_array(), mx.util.is_np_shape()
+    mx.npx.reset_np()
+    return found
+
+
+def put(array, key, value):
+    array[key] = value
+    return array
+
+
+def gradient(array):
+    import mxnet as mx
+
+    x = array(ramp(2, 3))
+    x.attach_grad()
+    with mx.autograd.record():
+        y = x * x * np.float32(2)
+    y.backward()
+    return x.grad
+
+
+def zoo(make):
+    """Names, shapes of parameters and the outputs' shape of a net of MXNet's zoo."""
+    import mxnet as mx
+
+    net = make(classes=np.int64(7))
+    side = 299 if "inception" in make.__name__.lower() else 224
+    data = mx.nd.zeros((1, 3, side, side))
+    net.infer_shape(data)
+    shapes = [parameter.shape for parameter in net.collect_params().values()]
+    return [len(shapes), sorted(shapes)[-20:], net(mx.sym.var("data")).infer_shape(data=data.shape)[1]]

@@ -34,6 +34,8 @@ def described(value, depth=0):
     if isinstance(value, (dict, set, frozenset)):
         items = value.items() if isinstance(value, dict) else enumerate(sorted(value, key=str))
         return {"items": {str(key): described(item, depth + 1) for key, item in list(items)[:40]}}
+    if type(value).__name__ == "Refused":
+        return {"error": value.name}
     if isinstance(value, type):
         return f"class {value.__name__}"
     if isinstance(value, np.dtype):
@@ -70,33 +72,53 @@ def _number(value):
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)
 
 
-def difference(one, other):
-    """How two described results differ, in a word and a short text; None if they are equal."""
-    return _differ(one, other, "float32")
+def differences(one, other):
+    """How two described results differ: the first text by kind, which is one of error, kind, dtype, shape, length,
+    value, and display for texts that differ in how they show a number of NumPy only."""
+    found = {}
+    for kind, text in _differences(one, other, "float32"):
+        found.setdefault(kind, text)
+    return found
 
 
-def _differ(one, other, dtype):
+def _differences(one, other, dtype):
     if isinstance(one, dict) and isinstance(other, dict):
-        if ("array" in one and "scalar" in other) or ("scalar" in one and "array" in other):
-            return "kind", f"{_kind(one)} and {_kind(other)}"
-        if set(one) != set(other):
-            return "kind", f"{_kind(one)} and {_kind(other)}"
+        yield from _of_mappings(one, other, dtype)
+    elif isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            yield "length", f"{len(one)} and {len(other)}"
+        for a, b in zip(one, other):
+            yield from _differences(a, b, dtype)
+    elif _is_number(one) and _is_number(other):
+        relative, absolute = TOLERANCES.get(dtype, (1e-5, 1e-6) if dtype.startswith("complex") else (0, 0))
+        if one != other and abs(one - other) > absolute + relative * max(abs(one), abs(other)):
+            yield "value", f"{one} and {other}"
+    elif type(one) is not type(other) or one != other:
+        shown = isinstance(one, str) and isinstance(other, str) and _SCALAR.sub(r"\1", one) == _SCALAR.sub(r"\1", other)
+        yield ("display" if shown else "value"), f"{str(one)[:80]} and {str(other)[:80]}"
+
+
+def _of_mappings(one, other, dtype):
+    if "error" in one and "error" in other:
+        return
+    if "error" in one or "error" in other:
+        yield "error", f"{one.get('error', 'a result')} and {other.get('error', 'a result')}"
+    elif set(one) != set(other):
+        yield "kind", f"{_kind(one)} and {_kind(other)}"
+    else:
         dtype = str(one.get("dtype", one.get("scalar", "float64" if "float" in one else dtype)))
         for key in one:
-            found = _differ(one[key], other[key], dtype)
-            if found:
-                return (key, f"{one[key]} and {other[key]}") if key in ("dtype", "scalar", "shape", "array") else found
-        return None
-    if isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other):
-            return "length", f"{len(one)} and {len(other)}"
-        return next(filter(None, (_differ(a, b, dtype) for a, b in zip(one, other))), None)
-    if _is_number(one) and _is_number(other):
-        relative, absolute = TOLERANCES.get(dtype, (1e-5, 1e-6) if dtype.startswith("complex") else (0, 0))
-        if one == other or abs(one - other) <= absolute + relative * max(abs(one), abs(other)):
-            return None
-        return "value", f"{one} and {other}"
-    return None if one == other and type(one) is type(other) else ("value", f"{str(one)[:80]} and {str(other)[:80]}")
+            if key in ("dtype", "scalar", "shape", "array"):
+                if one[key] != other[key]:
+                    yield {"scalar": "dtype", "array": "kind"}.get(key, key), f"{one[key]} and {other[key]}"
+                    # Numbers of two types are compared as the rougher one.
+                    dtype = min(dtype, str(other[key]), key=_ROUGH.index) if dtype in _ROUGH and other[key] in _ROUGH else dtype
+            else:
+                yield from _differences(one[key], other[key], dtype)
+
+
+_ROUGH = ["float16", "float32", "float64"]
+_SCALAR = re.compile(r"np\.\w+\(([^()]*)\)")
 
 
 def _is_number(value):
