@@ -49,6 +49,35 @@ def _in_graph(array: Any) -> bool:
     return True
 
 
+#: Operators on an array and a number whose number MXNet cuts beside integers.
+WITH_NUMBERS = (
+    *("add", "subtract", "rsubtract", "multiply", "mod", "rmod", "power", "rpower", "maximum", "minimum", "arctan2"),
+    *("copysign", "rcopysign", "hypot", "ldexp", "rldexp"),
+    *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+)
+
+
+def with_fractions(operator: Operator) -> Operator:
+    """An operator on an array of integers and a number with a fraction, which MXNet cuts (T240): 3 * 0.5 is 0.
+
+    The result is float64, as in a graph of MXNet. The caller's `out` stays as it is.
+    """
+
+    def run(array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(scalar) is float and not scalar.is_integer() and kwargs.get("out") is None and is_whole(array):
+            kwargs.setdefault("is_int", False)
+        return operator(array, scalar, *args, **kwargs)
+
+    return run
+
+
+def is_whole(array: Any) -> bool:
+    """Whether an array holds integers or booleans."""
+    import numpy
+
+    return numpy.dtype(array.dtype).kind in "iub"
+
+
 def at_least(axes: int) -> Callable[[Operator], Operator]:
     """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
 

@@ -439,6 +439,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
+    "mxnet.symbol.numpy.linalg": numpy_symbols.eigenvectors,
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
     "mxnet.gluon.nn.basic_layers": gluon_layers.basic_layers,

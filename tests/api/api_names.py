@@ -58,7 +58,7 @@ def names_of(space):
     if space in ARRAYS:
         parent, _, name = space.rpartition(".")
         owner = getattr(module_of(parent), name)
-        members = {one: getattr(owner, one) for one in dir(owner) if not hasattr(object, one)}
+        members = {one: getattr(owner, one) for one in dir(owner) if one not in dir(object)}
         return {one: member for one, member in members.items() if _is_method(one)}
     module = module_of(space)
     members = {one: getattr(module, one) for one in dir(module) if not one.startswith("_")}
