@@ -16,6 +16,7 @@ from mxkit.runtime.added_gradients import (
     adding_optimized,
 )
 from mxkit.runtime.numpy_functions import (
+    NEVER_WHOLE,
     WITH_NUMBERS,
     at_least,
     differentiable_polynomial,
@@ -107,7 +108,7 @@ def differentiable_variance(root: bool, kind: str) -> Callable[[Operator], Opera
             a: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False, out: Any = None
         ) -> Any:
             if kind == "ndarray" and dtype is None and out is None and is_whole(a):
-                dtype = "float32"  # as `np.mean` has; MXNet gives whole numbers (T241)
+                a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
             options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
             if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
                 return operator(a, ddof=ddof, out=out, **options)
@@ -244,13 +245,15 @@ def numpy_operators(module: ModuleType) -> None:
     kind = module.__name__.split(".")[1]
     if kind == "ndarray":
         _repair_arrays()
+    never = {name + "_scalar": with_fractions(always=True) for name in NEVER_WHOLE}
+    replace(mxnet_module(kind + ".numpy._internal"), **never)
     replace(
         mxnet_module(kind + ".numpy._internal"),
         var=differentiable_variance(False, kind),
         std=differentiable_variance(True, kind),
         where_lscalar=with_filled_array("where", True, kind),
         where_rscalar=with_filled_array("where", False, kind),
-        rarctan2_scalar=lambda arctan2: with_filled_array("arctan2", True, kind)(with_fractions(arctan2)),
+        rarctan2_scalar=lambda arctan2: with_filled_array("arctan2", True, kind)(with_fractions(always=True)(arctan2)),
         einsum=adding_optimized(adding if kind == "ndarray" else adding_in_graphs),
     )
     add_in_numpy(kind)
@@ -262,7 +265,7 @@ def numpy_operators(module: ModuleType) -> None:
 def _repair_arrays() -> None:
     """Repairs that need shapes, or an array that may be recorded: symbols have neither."""
     internal = mxnet_module("ndarray.numpy._internal")
-    replace(internal, **{name + "_scalar": with_fractions for name in WITH_NUMBERS})
+    replace(internal, **{name + "_scalar": with_fractions() for name in WITH_NUMBERS})
     replace(
         internal,
         matmul=with_whole_batches,

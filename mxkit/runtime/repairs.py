@@ -105,11 +105,16 @@ class _Thread(threading.Thread):
 def random_sizes(module: ModuleType) -> None:
     """`size=np.int64(2)`: `size == ()` is an empty array, whose truth value warns, and is an error since NumPy 2.2.
 
+    T242: line 478 of `symbol/numpy/random.py`.
+
     Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
     if module.__name__ == "mxnet.ndarray.numpy.random":
         numpy_functions.normal_vectors(module)
+    if module.__name__ == "mxnet.symbol.numpy.random" and not hasattr(module.rayleigh, "__wrapped__"):
+        _, *others = module.rayleigh.__defaults__
+        module.rayleigh.__defaults__ = (1.0, *others)  # T242: 0.0 in graphs
     for name in {*vars(module)["__all__"], "choice"} & {*vars(module)}:  # the list of the symbols lacks `choice`
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):

@@ -43,6 +43,7 @@ class Symbolic:
             for name, shape in zip(names, sizes or ()):  # none if a shape depends on numbers
                 given[name] = self._values[name] if name in self._values else mx.nd.full(shape, number)
         outputs = value.bind(mx.cpu(), arrays, aux_states=states).forward()
+        mx.nd.waitall()  # before the shape of outputs is read that depends on numbers
         if self._numpy:
             outputs = [output.as_np_ndarray() for output in outputs]
         return outputs[0] if len(outputs) == 1 else list(outputs)

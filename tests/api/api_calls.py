@@ -19,6 +19,10 @@ ONLY_BY_HAND = {
 }
 
 
+#: Namespaces whose functions another one has too.
+ALIASES = {"mx.contrib.ndarray": "mx.nd.contrib", "mx.contrib.symbol": "mx.sym.contrib"}
+
+
 @lru_cache(maxsize=None)
 def written():
     """Expressions, or the reason why there is none, of every name in calls/*.txt."""
@@ -75,6 +79,8 @@ def calls_of(mx, space, name, member):
     reason = next((text for sign, text in lines if sign == "-"), None) or reason_by_pattern(space, name)
     if reason:
         return reason
+    if space in ALIASES:
+        return f"built from the same operators as the functions of {ALIASES[space]}"
     calls = [(f"written {number}", _written(mx, space, member, text)) for number, (_, text) in enumerate(lines)]
     if not callable(member):
         return [("value", lambda: member)]

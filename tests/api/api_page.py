@@ -1,7 +1,6 @@
 """docs/api-table.md, from the results of three interpreters."""
 
 from collections import defaultdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import api_names
@@ -48,12 +47,13 @@ class Name:
 
     def _differences(self):
         plain, oldest, newest = self.calls
+        plain = {} if plain is None and oldest else plain  # names that mxkit adds
         for number, (one, other) in enumerate(((plain, oldest), (oldest, newest))):
             if one is None or other is None:
                 yield _COMPARED[number], "-", "missing", f"{one is not None} and {other is not None}"
                 continue
-            for label in {**one, **other}:
-                found = differences(one.get(label, {"died": "not run"}), other.get(label, {"died": "not run"}))
+            for label in (label for label in one if label in other):
+                found = differences(one[label], other[label])
                 yield from ((_COMPARED[number], label, *item) for item in found.items())
 
     def explained(self):
@@ -71,20 +71,33 @@ def joined(results):
     return names
 
 
-def graph_differences(names):
-    """Names of `mx.sym` whose graphs give something else than the function of `mx.nd` or `mx.np`."""
+def graphs_of(names):
+    """Names of `mx.sym`, the names without a graph, and the newest results of both."""
     for full, one in names.items():
         if not full.startswith("mx.sym.") or one.reason:
             continue
         eager = full.replace("mx.sym.np", "mx.np") if full.startswith("mx.sym.np") else "mx.nd" + full[6:]
         other = names.get(eager)
-        if other is None or other.reason:
-            continue
-        mine, theirs = one.calls[-1] or {}, other.calls[-1] or {}
+        if other is not None and not other.reason:
+            yield one, eager, one.calls[-1] or {}, other.calls[-1] or {}
+
+
+def graph_differences(names):
+    """Names of `mx.sym` whose graphs give something else than the function of `mx.nd` or `mx.np`."""
+    for one, eager, mine, theirs in graphs_of(names):
         for label in mine:
             if label in theirs and not refused(mine[label]) and not refused(theirs[label]):
                 found = api_values.differences(theirs[label], mine[label])
                 yield from ((one, (f"{eager} and its graph", label, *item)) for item in found.items())
+
+
+def compared_calls(names):
+    """How many calls were compared: by interpreters, and between functions and their graphs."""
+    pairs = [one.calls[place : place + 2] for place in (0, 1) for one in names.values() if not one.reason]
+    half = len(pairs) // 2
+    counts = [len(set(one or ()) & set(other or ())) for one, other in pairs]
+    graphs = sum(len(set(mine) & set(theirs)) for _, _, mine, theirs in graphs_of(names))
+    return sum(counts[:half]), sum(counts[half:]), graphs
 
 
 def write(results):
@@ -101,7 +114,8 @@ def write(results):
 
 def lines_of(results, names):
     plain, oldest, newest = results
-    yield from api_reasons.INTRODUCTION.format(plain=plain, oldest=oldest, newest=newest).splitlines()
+    named = {"plain": plain, "oldest": oldest, "newest": newest, "calls": compared_calls(names)}
+    yield from api_reasons.INTRODUCTION.format(**named).splitlines()
     yield from ("", "| namespace | names | called | equal | equal but for a reason | not called | unexplained |")
     yield "|---|---|---|---|---|---|---|"
     counts = defaultdict(lambda: [0] * 6)
@@ -134,7 +148,3 @@ def _grouped(reasons):
             names[why].append(full)
     for why, group in sorted(names.items(), key=lambda item: -len(item[1])):
         yield f"- {why}: {', '.join(f'`{name}`' for name in group)}"
-
-
-def matches(full, patterns):
-    return any(fnmatchcase(full, pattern) for pattern in patterns)

@@ -21,6 +21,8 @@ def described(value, depth=0):
         return {"float": _number(value)}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": len(value), "sum": sum(value)}
+    if isinstance(value, type):
+        return f"class {value.__name__}"
     if isinstance(value, np.generic):
         return {"scalar": str(value.dtype), "numbers": _numbers(np.asarray(value))}
     if isinstance(value, np.ndarray):
@@ -36,8 +38,6 @@ def described(value, depth=0):
         return {"items": {str(key): described(item, depth + 1) for key, item in list(items)[:40]}}
     if type(value).__name__ == "Refused":
         return {"error": value.name}
-    if isinstance(value, type):
-        return f"class {value.__name__}"
     if isinstance(value, np.dtype):
         return f"dtype {value}"
     return f"<{type(value).__name__}>"
