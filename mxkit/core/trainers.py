@@ -55,7 +55,7 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
         DeviceError: The Trainer was made for other devices than those of the net.
 
     Warns:
-        TrapWarning: An MXNet optimizer was used by another Trainer (T245).
+        TrapWarning: An MXNet optimizer was used by another Trainer (T244).
     """
     devices = net_devices(net)
     if isinstance(spec, gluon.Trainer):
@@ -97,7 +97,7 @@ def _warn_of_used_optimizer(optimizer: Any) -> None:
         warnings.warn(
             f"the optimizer {kind} has made {optimizer.num_update} updates with another Trainer, and counts on from "
             f"there: schedules and Adam's correction of its means follow the count, and the means begin anew. Make a "
-            f"new one for each training, like ({kind.lower()!r}, {{...}}), or pass the Trainer (T245)",
+            f"new one for each training, like ({kind.lower()!r}, {{...}}), or pass the Trainer (T244)",
             TrapWarning,
             stacklevel=4,
         )

@@ -558,7 +558,7 @@ def test_a_net_that_is_frozen_whole():
         train(net, make_batches([4]))
 
 
-def test_t245_an_optimizer_object_of_an_earlier_training():
+def test_t244_an_optimizer_object_of_an_earlier_training():
     optimizer = mx.optimizer.Adam()
     train(make_net(), make_batches([4, 4]), trainer=optimizer)
     with pytest.warns(
