@@ -7,6 +7,7 @@ from pathlib import Path
 import shlex
 import signal
 import sys
+from traceback import walk_tb
 from typing import Any, Iterator, List, Optional, Sequence
 import warnings
 
@@ -100,10 +101,8 @@ def train(
         if rank():
             raise typer.Exit(130 if stopped.startswith("KeyboardInterrupt") else 0)
         typer.echo(f"run {run.folder}")
-        if run.had_ended:
-            name = "epochs" if prepared.recipe.epochs is not None else "updates"
-            longer = f"To train on, add --set {name}=N with N above {getattr(prepared.recipe, name)}"
-            typer.echo(f"this run had ended: nothing was trained. {longer}", err=True)
+        if run.had_ended and not stopped.startswith("KeyboardInterrupt"):
+            typer.echo(f"this run had ended: nothing was trained. {_way_to_train_on(run, prepared.recipe)}", err=True)
         if not quiet:
             cli_runs.show_samples(prepared.data, run.split)
         for line in describe_scores(run.split, run.scores):
@@ -113,6 +112,14 @@ def train(
         if not all(math.isfinite(score) for score in run.scores.values() if isinstance(score, float)):
             typer.echo(f"error: the scores are not finite. {stopped}", err=True)
             raise typer.Exit(1)
+
+
+def _way_to_train_on(run: Any, recipe: Any) -> str:
+    if run.history.stopped:  # by EarlyStopping or another callback
+        new = f"mxkit train {shlex.quote(str(run.folder / 'recipe.yaml'))} --set model.weights="
+        return f"{run.history.stopped}. Train a new run from these weights: {new}{shlex.quote(str(run.folder))}"
+    name = "epochs" if recipe.epochs is not None else "updates"
+    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
 
 
 def _write_report(runs: Sequence[Path]) -> None:
@@ -246,6 +253,10 @@ def _show_error(error: Exception) -> Optional[int]:
     if isinstance(error, (MxkitError, OSError)):  # OSError: a file that cannot be written, a full disk
         typer.echo(f"error: {error}", err=True)
         return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if type(error) is ValueError and str(frames[-1].f_globals.get("__name__")).startswith("mxkit."):
+        typer.echo(f"error: {error}", err=True)  # refused by mxkit, with the way out
+        return 1
     if type(error).__name__ == "MXNetError":  # `isinstance` would have to import MXNet
         lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
         typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)

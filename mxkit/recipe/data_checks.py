@@ -5,12 +5,18 @@ import warnings
 
 from mxkit.core.arrays import to_host
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
+from mxkit.distributed.group import current
 from mxkit.errors import TrapWarning
-from mxkit.recipe.building import SPLITS, attempt, data_call, has_samples, is_loader
+from mxkit.recipe.building import SPLITS, attempt, data_call, fit_arguments, has_samples, is_loader, short
 from mxkit.recipe.problems import Problem, located, refuse
 from mxkit.recipe.schema import DataComponent, Recipe, under_switches
 from mxkit.recipe.vocabulary import accepted_arguments
 from mxkit.training.callbacks.freezing import trained_later
+from mxkit.training.joint import shared
+from mxkit.training.loop import updates_per_epoch
+from mxkit.training.options import Options
+from mxkit.training.schedules import get_schedule
+import mxnet as mx
 import numpy as np
 
 
@@ -56,6 +62,24 @@ def net_problems(recipe: Recipe, net: Any) -> List[Problem]:
             except ValueError as error:
                 problems.append(located(f"callbacks.{number}.patterns", error, ()))
     return problems
+
+
+def schedule_problems(recipe: Recipe, train: Any) -> List[Problem]:
+    """A schedule that does not fit into the length of the training; `fit` would refuse it too late."""
+    if recipe.schedule is None:
+        return []
+    own, group = fit_arguments(recipe), current()
+    limit = own.get("limit_batches")
+    options = Options(loss=short(recipe.loss), accumulate=own.get("accumulate", 1), limit_batches=limit)
+    total = f"{recipe.updates} updates" if recipe.epochs is None else f"{recipe.epochs} epochs"
+    base = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments).learning_rate
+    try:
+        with shared(group, train):
+            schedule = get_schedule(recipe.schedule.spec).completed(base, total)
+            schedule.rate(0, updates_per_epoch(train, options, group))
+    except ValueError as error:
+        return [located("schedule", error, recipe.schedule.arguments)]
+    return []
 
 
 def _type_problems(name: str, data: Any) -> Iterator[Problem]:

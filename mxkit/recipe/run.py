@@ -16,7 +16,7 @@ from mxkit.distributed.kvstores import kvstore_kept
 from mxkit.errors import DeviceError, DownloadError, MxkitError, RecipeError
 from mxkit.recipe.attachments import recipe_run
 from mxkit.recipe.building import Call, attempt, execute, fit_call, kvstore_call, loader_calls, net_calls, value_of
-from mxkit.recipe.data_checks import load_data, net_problems, read_data
+from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
 from mxkit.recipe.problems import located, refuse
@@ -231,7 +231,7 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
         except Exception:
             refuse(recipe.name, problems)
             raise
-    problems = problems or net_problems(recipe, results["net"])
+    problems = problems or net_problems(recipe, results["net"]) or schedule_problems(recipe, results["train"])
     if problems:
         refuse(recipe.name, problems)
     get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it only after the folder is made

@@ -1,9 +1,10 @@
 """Computes scores and predictions of a net over data."""
 
+from contextlib import contextmanager
 from functools import partial
 import math
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -15,7 +16,7 @@ from mxkit.core.graphs import graph_json
 from mxkit.core.statistics import running_statistics
 from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, whole_part
-from mxkit.errors import DataError, TrapWarning
+from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_tokens
@@ -214,11 +215,11 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
-    data = samples_in_order(data, "predict", labels=False)
+    samples, data = data, samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
     others: List[Tuple[int, ...]] = []
     inputs, several = _Finite(), False
-    with run_over(net, data, bar="predict" if progress else None) as run:
+    with _one_sample(samples), run_over(net, data, bar="predict" if progress else None) as run:
         for shards in run:
             for shard in shards:
                 inputs.add(shard.inputs)
@@ -239,6 +240,18 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")
     return tuple(joined) if several else joined[0]
+
+
+@contextmanager
+def _one_sample(data: Any) -> Iterator[None]:
+    """Add the way out to the error of a block, if `data` has the shape of one vector or of one image."""
+    try:
+        yield
+    except ForwardError as error:
+        if len(getattr(data, "shape", ())) not in (1, 3):
+            raise
+        text = f"{error}. If the array is one sample, pass x[None]: the first axis counts samples"
+        raise ForwardError(text, error.path, error.block) from error.__cause__
 
 
 def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:

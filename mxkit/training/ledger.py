@@ -4,7 +4,7 @@ from collections import deque
 from itertools import groupby
 import math
 import time
-from typing import Any, Deque, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from mxkit.core.device import Shards
 from mxkit.core.queued import QUEUED_BYTES, bytes_of
@@ -141,10 +141,17 @@ class Ledger:
         self._epoch: Optional[int] = None
         self._newest: Optional[Update] = None
         self._joint = False
+        self._describe: Callable[[Update], str] = lambda update: ""
         self.broken: Optional[Update] = None
 
     def start(
-        self, parameters: Sequence[Any], check_finite: bool, epoch: Optional[int], *, joint: bool = False
+        self,
+        parameters: Sequence[Any],
+        check_finite: bool,
+        epoch: Optional[int],
+        *,
+        joint: bool = False,
+        describe: Callable[[Update], str] = lambda update: "",
     ) -> None:
         """Begin or continue the epoch.
 
@@ -154,8 +161,9 @@ class Ledger:
             epoch: Number of the epoch from 0, or None if epochs are not counted.
             joint: Whether there are other workers, which read the numbers of the same updates at other times: NaN and
                 infinity then raise an error only in `settle(weights=True)`, which all call at the same place.
+            describe: Returns where the batches of an update hold NaN or infinity, or ''; called for the error's text.
         """
-        self._joint = joint
+        self._joint, self._describe = joint, describe
         self._parameters, self._check_finite, self._epoch = parameters, check_finite, epoch
         self._begun = time.perf_counter()
 
@@ -235,10 +243,10 @@ class Ledger:
         else:
             what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
         newest = broken.step if self._newest is None else self._newest.step
+        way = self._describe(broken) or "Lower the learning rate, set clip_norm, or search the data for NaN"
         return (
             f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are wrong from "
-            "there on. Lower the learning rate, set clip_norm, or search the data for NaN; check_finite=False trains "
-            "on regardless"
+            f"there on. {way}; check_finite=False trains on regardless"
         )
 
     @property

@@ -13,7 +13,7 @@ from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, check_rereadable, keeps_its_own_order, whole_part
-from mxkit.distributed.group import broadcast_parameters
+from mxkit.distributed.group import Group, broadcast_parameters
 from mxkit.distributed.kvstores import chosen_kvstore
 from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
@@ -167,10 +167,11 @@ def fit(
     elif chosen_kvstore().threshold is not None:
         LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
     train = _seeded(net, train, options, trainer, writer, resumed, workers)
-    with shared(None if workers is None else workers.group, train):
+    group = None if workers is None else workers.group
+    with shared(group, train):
         state = FitState(
             net, trainer, options, epochs=max_epochs, max_updates=max_updates,
-            updates_per_epoch=_updates_per_epoch(train, options, workers), data=train, callbacks=callbacks,
+            updates_per_epoch=updates_per_epoch(train, options, group), data=train, callbacks=callbacks,
             together=workers,
         )  # fmt: skip
         state.columns = _columns(state, valid is not None)
@@ -316,9 +317,10 @@ def _columns(state: FitState, validated: bool) -> List[str]:
     return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
-def _updates_per_epoch(train: Data, options: Options, workers: Optional[Together]) -> Optional[int]:
+def updates_per_epoch(train: Data, options: Options, group: Optional[Group] = None) -> Optional[int]:
+    """Number of updates in an epoch of a `fit` with these options; None if the length of the data is unknown."""
     source: Any = train
-    turns = 1 if workers is None or has_equal_batches(train) else workers.group.size
+    turns = 1 if group is None or has_equal_batches(train) else group.size
     if not isinstance(source, Sized):
         return None  # mx.io.DataIter and generators
     samples = 1

@@ -7,13 +7,13 @@ from typing import Any, Callable, Iterator, List, Optional
 from mxkit.core.array_kind import call
 from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import is_numpy_net, net_devices
-from mxkit.core.device import Shard, split_batch, unpack
+from mxkit.core.device import Shard, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explained
 from mxkit.core.packed import worth_packing
 from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
 from mxkit.core.statistics import first_statistics
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.errors import DataError
+from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
 from mxnet import autograd
 
@@ -122,10 +122,23 @@ def run_over(
     batches = islice(batches, limit_batches)
     run = Run(batches if own is None else own(batches), net, labels, most_queued)
     forward = forward or (lambda shard: call(net, shard.inputs))
-    with first_statistics(net), autograd.pause(train_mode=train_mode), explained(
+    with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
     ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
         yield run
+
+
+@contextmanager
+def _named(name: str, run: Run) -> Iterator[None]:
+    """Let the error of a block begin with the name of the data, like "valid", and with its batch."""
+    try:
+        yield
+    except ForwardError as error:
+        if name == "data":
+            raise
+        batch = "" if run.batch is None else describe_batch(run.batch)
+        where = name if batch in str(error) else f"{name}, batch {batch}"  # an error for lack of memory has it
+        raise ForwardError(f"{where}: {error}", error.path, error.block) from error.__cause__
 
 
 def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> Data:

@@ -11,6 +11,7 @@ from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
 from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
+from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import has_equal_batches
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
@@ -18,6 +19,7 @@ from mxkit.gradients.custom import check_backward
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import Metric
 from mxkit.training.accumulator import Accumulator
+from mxkit.training.broken_inputs import describe_not_finite
 from mxkit.training.checks import (
     ShapeWatch,
     batch_norms,
@@ -217,7 +219,8 @@ class Training:
         reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
-        ledger.start(parameters, options.check_finite, epoch, joint=self.together is not None)
+        joint = self.together is not None
+        ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=reader.describe_not_finite)
         return _run(reader, batches, ledger, place)
 
 
@@ -243,7 +246,8 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
             try:
                 shards = batches.backward(batch)
                 if first:
-                    ledger.bound(shards, batches.options.batches_of_update(shards.samples))
+                    reader.window = batches.options.batches_of_update(shards.samples)
+                    ledger.bound(shards, reader.window)
                     reader.grid.draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
                     first = False
                     if together is not None:
@@ -285,7 +289,8 @@ class _Reader:
         self.data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
-        self.batches = 0
+        self.batches, self.window = 0, 1
+        self._batch: Any = None
         self.together, self.group = together, None if together is None else together.group
         # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
         self._turns = 1 if self.group is None or has_equal_batches(data) else self.group.size
@@ -308,6 +313,7 @@ class _Reader:
         for batch in batches:
             self.batches += 1
             if self.batches > self._skip:
+                self._batch = batch
                 if self._turns == 1:
                     yield batch
                 else:
@@ -348,6 +354,16 @@ class _Reader:
         update.batches = self.batches
         update.exact = not self.grid.draws or (self.grid.seeds and self.updates % RESEED_EVERY == 0)
         return update
+
+    def describe_not_finite(self, update: Update) -> str:
+        """Where the batches of an update hold NaN or infinity, as far as they are at hand or can be read again."""
+        first, data = max(update.batches - self.window, 0), self.data
+        if self.group is not None:
+            return ""
+        if isinstance(data, (list, tuple)) or (isinstance(data, ArrayLoader) and self._epoch is not None):
+            again = islice(read_epoch(data, self._epoch, name="train", keep_count=True), first, update.batches)
+            return describe_not_finite(again, first + 1)
+        return describe_not_finite([self._batch], self.batches) if update.batches == self.batches else ""
 
     def reseed(self) -> None:
         """Seed the generators if this update is on the grid, before the next batch is read."""

@@ -150,3 +150,39 @@ def test_what_cannot_be_is_told(arguments, expected, monkeypatch):
     code, _, err = command(*arguments)
     assert code in (1, 2)
     assert expected in " ".join(err.split())
+
+
+def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
+    stops = "callbacks: [{name: early_stopping, monitor: valid_loss, mode: min, patience: 1, min_delta: 100}]\n"
+    (tmp_path / "stops.yaml").write_text(RECIPE + stops)
+    assert command("train", tmp_path / "stops.yaml", "--output", tmp_path / "runs", "--quiet")[0] == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    code, _, err = command("train", "--resume", run, "--quiet", "--set", "epochs=9")
+    reason = json.loads((run / "state.json").read_text())["reason"]
+    assert reason.startswith("valid_loss (min) has not become better for 1 epochs: best was ")
+    assert (code, err) == (
+        0,
+        f"this run had ended: nothing was trained. {reason}. Train a new run from these weights: mxkit train "
+        f"{run / 'recipe.yaml'} --set model.weights={run}\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "text"),
+    [
+        (
+            ["schedule={name: cosine, warmup: 500 updates}"],
+            2,
+            "error: recipe small:\n  schedule.warmup: warmup='500 updates' is 500 updates and does not end before the "
+            "end of schedule 'cosine': at most 87 updates go into the warm-up",
+        ),
+        (["optimizer={name: adadelta}", "schedule=cosine"], 1, "error: "),
+    ],
+)
+def test_a_schedule_that_fit_would_refuse(settings, code, text, tmp_path):
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = command("train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet", *words)
+    assert done[0] == code
+    assert text in done[2]
+    assert (tmp_path / "runs").exists() == (code == 1)

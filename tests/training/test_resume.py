@@ -498,3 +498,29 @@ def test_t67_checkpoints_that_wait_for_an_update_to_resume_from_are_told_once(dr
     else:
         assert not told
     assert fit("32 updates") == ([], [32, 50])
+
+
+def test_a_callback_that_a_resumed_run_adds_is_named(tmp_path):
+    plain(tmp_path, make_net(), epochs=1)
+    added = [mxkit.callbacks.EMA(0.9), mxkit.callbacks.EarlyStopping("train_loss", "min", patience=9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CheckpointWarning)
+        plain(tmp_path, make_net(), epochs=1, resume=True, callbacks=added)  # nothing is trained
+    with pytest.warns(CheckpointWarning) as told:
+        plain(tmp_path, make_net(), epochs=2, resume=True, callbacks=added)
+    newest = find_checkpoint(tmp_path).path.with_name("step-00000050")
+    assert [str(one.message) for one in told if one.category is CheckpointWarning] == [
+        f"checkpoint {newest} holds no state of {name}, which this run has: it begins now and does not know the "
+        "earlier epochs"
+        for name in ("EMA", "EarlyStopping")
+    ]
+
+
+def test_a_run_that_a_callback_ended_names_its_reason(tmp_path, capfd):
+    stop = mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: state.stop("good enough"))
+    plain(tmp_path, make_net(), epochs=3, callbacks=[stop])
+    assert plain(tmp_path, make_net(), epochs=9, resume=True, progress=True).stopped == "good enough"
+    assert (
+        "nothing left to train: the run has done 50 updates; good enough. A stopped run does not continue: "
+        "load_checkpoint its weights, and fit with another directory of checkpoints"
+    ) in capfd.readouterr().err

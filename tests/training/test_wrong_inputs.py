@@ -663,3 +663,65 @@ def test_t181_tokens_of_uint8():
         warnings.simplefilter("error", TrapWarning)
         mxkit.fit(net, whole, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
         mxkit.predict(net, tokens.astype("int32"))
+
+
+def batches_of(x, y):
+    return [(x[start : start + 5], y[start : start + 5]) for start in range(0, len(x), 5)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: mxkit.data.ArrayLoader(x, y, batch_size=5),
+        batches_of,
+        lambda x, y: lambda: iter(batches_of(x, y)),  # cannot be read again: only the newest batch is known
+    ],
+)
+def test_nan_in_the_data_is_named_by_batch_and_row(make):
+    x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.arange(20) % CLASSES
+    x[[13, 14], 1] = float("nan")  # rows 3 and 4 of batch 3
+    where = r"The inputs of batch 3 hold NaN or infinity in row 3 \(from 0\) and 1 others: repair the data"
+    settings = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False}
+    for limit in (None, 3):
+        known = limit == 3 or not callable(make(x, y))
+        text = where if known else "Lower the learning rate, set clip_norm, or search the data for NaN"
+        with pytest.raises(NonFiniteError, match=rf"^epoch 1, update 3: the loss is nan.*there on\. {text}; check"):
+            mxkit.fit(make_net(), make(x, y), limit_batches=limit, **settings)
+    with pytest.raises(NonFiniteError, match=r"update 2: .* The inputs of batch 3 hold NaN|update 2: .* Lower"):
+        mxkit.fit(make_net(), make(x, y), accumulate=2, **settings)
+
+
+def test_nan_in_the_data_is_found_in_the_order_of_the_epoch():
+    x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.random.RandomState(1).rand(20, 1)
+    y[7] = float("inf")
+    loader = mxkit.data.ArrayLoader(x, y, batch_size=5, shuffle=True, seed=2)
+    order = [one for _, labels in loader for one in np.isinf(labels.asnumpy()).ravel()]
+    batch, row = divmod(order.index(True), 5)
+    text = rf"^epoch 1, update {batch + 1}: .* The labels of batch {batch + 1} hold NaN or infinity in row {row} \("
+    with pytest.raises(NonFiniteError, match=text):
+        mxkit.fit(nn.Dense(1, in_units=FEATURES), loader, loss="l2", trainer="sgd", epochs=1, progress=False)
+
+
+def test_errors_of_the_validation_name_it_and_its_batch():
+    x, y = np.ones((4, FEATURES), "float32"), np.zeros(4)
+    batch = rf"valid, batch x \(4, {FEATURES + 1}\) float32, y \(4,\) float64: '0' \(Dense\) is built for {FEATURES} "
+    with pytest.raises(ForwardError, match=f"^{batch}"):
+        fit(make_net(), [(x, y)], valid=[(np.ones((4, FEATURES + 1), "float32"), y)])
+
+
+def test_one_sample_instead_of_samples():
+    net = make_net()
+    text = (
+        r"^'0' \(Dense\) is built for .*\. If the array is one sample, pass x\[None\]: the first axis counts samples$"
+    )
+    for x in (np.ones(FEATURES), mx.nd.ones(FEATURES)):
+        with pytest.raises(ForwardError, match=text):
+            mxkit.predict(net, x)
+        assert mxkit.predict(net, x[None]).shape == (1, CLASSES)
+    with pytest.raises(ForwardError, match=r"got shape \(2, 9\)[^[]*$"):
+        mxkit.predict(net, np.ones((2, 9)))
+
+
+def test_the_class_of_an_optimizer():
+    with pytest.raises(TypeError, match=r"^trainer: expected an object; received the class Adam: write Adam\(\)$"):
+        fit(make_net(), make_batches(1), trainer=mx.optimizer.Adam)

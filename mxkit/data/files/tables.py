@@ -64,8 +64,7 @@ def csv(
 
     Returns:
         x is float32 of shape (N, number of columns); y is int32 classes or float32 quantities of shape (N,). With
-        `standardise`, x is `(cells - mean) / std`: the mean of categories is 0, and the std of categories and of
-        constant columns is 1.
+        `standardise`, x is `(cells - mean) / std`: categories have the mean 0 and std 1, constant columns the std 1.
 
     Raises:
         TypeError: `columns`, `categories` or `header` is one column instead of a list.

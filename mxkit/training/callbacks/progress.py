@@ -24,6 +24,8 @@ REFRESH_SECONDS = 0.25
 LINE_SECONDS = 60.0
 # A bar over batches appears after this time.
 LONG_SECONDS = 1.0
+# After `state.stop`, like that of EarlyStopping, a run does not continue.
+_WAY = "A stopped run does not continue: load_checkpoint its weights, and fit with another directory of checkpoints"
 # Least width of a bar.
 LEAST_BAR = 3
 
@@ -67,11 +69,11 @@ class Progress(Callback):
         if self._verbose:
             self._print_setup(state)
         if state.updates:
-            self._print(
-                f"nothing left to train: the run has done {state.updates} updates; requested: {state.length}"
-                if state.done and not state.running.updates
-                else f"resumes in {state.label(state.epoch)}, after update {state.updates}"
-            )
+            text = f"resumes in {state.label(state.epoch)}, after update {state.updates}"
+            if state.done and not state.running.updates:
+                done = f"nothing left to train: the run has done {state.updates} updates; "
+                text = done + (f"{state.stop_reason}. {_WAY}" if state.stop_reason else f"requested: {state.length}")
+            self._print(text)
         if not state.done or state.running.updates:
             self._open_epoch(state, state.epoch, state.running)
         if type(self._bar) is tqdm:
