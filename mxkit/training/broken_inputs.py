@@ -24,7 +24,7 @@ def describe_not_finite(batches: Iterable[Any], first: int) -> str:
                     continue
                 rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
                 if rows.size:
-                    others = f" and {rows.size - 1} others" if rows.size > 1 else ""
-                    where = f"in row {rows[0]} (from 0){others}"
+                    more = f" and {rows.size - 1} more" if rows.size > 1 else ""
+                    where = f"in row {rows[0]} (from 0){more}"
                     return f"The {name} of batch {number} hold NaN or infinity {where}: repair the data"
     return ""
