@@ -26,7 +26,7 @@ import time
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import mxkit  # before mxnet
-from mxkit.profiling.operators import Operators, Run
+from mxkit.profiling.operator_times import Operators, Run
 import mxnet as mx
 import numpy as np
 

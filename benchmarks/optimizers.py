@@ -25,8 +25,8 @@ import mxkit  # noqa: F401  before mxnet
 from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.prepared import PreparedCall
 from mxkit.core.replicas import set_fresh
+from mxkit.runtime.engine_threads import choose
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.threads import choose
 import mxnet as mx
 import numpy as np
 

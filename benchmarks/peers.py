@@ -25,8 +25,8 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # before mxnet
+from mxkit.runtime.engine_threads import choose
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.threads import choose
 import mxnet as mx
 import numpy as np
 

@@ -22,8 +22,8 @@ from typing import Dict, Iterator, List, Mapping, Optional
 
 import mxkit  # before mxnet
 from mxkit.nets.layer_table.measures import operator_macs
+from mxkit.runtime.engine_threads import choose
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.threads import choose
 from mxkit.training.thread_choice import chosen_number
 import mxnet as mx
 

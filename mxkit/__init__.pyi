@@ -14,7 +14,6 @@ from . import storage as storage
 from . import training as training
 from .core.device import devices as devices
 from .core.seeding import seed_all as seed_all
-from .core.train_mode import mode as mode
 from .export.exported_files import load_exported as load_exported
 from .export.inference.optimizing import optimize as optimize
 from .export.inference.predictor import Predictor as Predictor
@@ -32,7 +31,7 @@ from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
-from .runtime.threads import threads as threads
+from .runtime.engine_threads import threads as threads
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint

@@ -5,7 +5,7 @@ import warnings
 
 import mxkit
 from mxkit.errors import MxkitError, TrapWarning
-from mxkit.losses.by_name import LOSSES
+from mxkit.losses.named_losses import LOSSES
 from mxnet import gluon
 import numpy as np
 

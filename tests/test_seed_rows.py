@@ -330,6 +330,6 @@ def test_row_34_a_siamese_net_with_a_hash():
     net = mxkit.models.Siamese(stack(nn.Dense(4), nn.HybridLambda(lambda F, x: mxkit.gradients.sign_ste(x))))
     history = mxkit.fit(net, [((X, -X), np.array([1]))], loss="contrastive", trainer="sgd", epochs=2, progress=False)
     assert history[-1]["train_loss"] == 16  # four bits of two each, squared
-    with mxkit.mode(record=True):
+    with mxkit.gradients.mode(record=True):
         mxkit.losses.ContrastiveLoss(9)(net(X, -X), nd.array([1])).backward()
     assert net.branch[0].weight.grad().asnumpy().all()

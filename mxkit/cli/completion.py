@@ -16,7 +16,11 @@ COLUMNS = ("name", "started", "state", "epochs", "seconds", "size")
 _PACKAGE = Path(__file__).parents[1]
 _RECIPES = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
 # Keys of a recipe that take a name of a table, with the file of the table.
-_TABLES = {"loss": "losses/by_name.py", "loss.name": "losses/by_name.py", "metrics": "metrics/by_name.py"}
+_TABLES = {
+    "loss": "losses/named_losses.py",
+    "loss.name": "losses/named_losses.py",
+    "metrics": "metrics/named_metrics.py",
+}
 
 
 def recipes(incomplete: str) -> List[str]:

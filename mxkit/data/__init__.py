@@ -22,9 +22,9 @@ from .files.cache import list_cache as list_cache
 from .files.download import fetch as fetch
 from .files.image_files import ImageFiles as ImageFiles
 from .files.image_files import image_folder as image_folder
-from .files.image_records import ImageRecords as ImageRecords
-from .files.image_records import image_records as image_records
 from .files.imagenet_files import imagenet as imagenet
+from .files.record_images import ImageRecords as ImageRecords
+from .files.record_images import image_records as image_records
 from .files.tables import csv as csv
 from .files.tables import lines as lines
 from .loader import ArrayLoader as ArrayLoader

@@ -9,7 +9,7 @@ from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
 from mxkit.data.batching import each, empty_batch, handed_over, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
-from mxkit.data.threads import read_ahead
+from mxkit.data.reader_threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 import numpy as np

@@ -14,8 +14,8 @@ import warnings
 
 from mxkit.core.array_kind import switches_here
 from mxkit.data.batching import build, to_batch
+from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, abbreviated
-from mxkit.data.threads import Switches
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
 import numpy as np

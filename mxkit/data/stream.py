@@ -12,9 +12,9 @@ from mxkit.core.array_kind import legacy
 from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
 from mxkit.data.draws import call_user, takes_rng
 from mxkit.data.order import Epochs
+from mxkit.data.reader_threads import read_ahead
 from mxkit.data.samples import error_text
 from mxkit.data.source import is_one_shot
-from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
 import mxnet as mx
 import numpy as np

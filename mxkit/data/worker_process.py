@@ -15,10 +15,10 @@ import traceback
 from typing import Any, Dict, List, Sequence, Tuple
 
 from mxkit.data.batching import Spec
+from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, error_text
-from mxkit.data.threads import Switches
 from mxkit.errors import DataError
-from mxkit.runtime.threads import take_one_thread
+from mxkit.runtime.engine_threads import take_one_thread
 from mxnet.base import _LIB
 from mxnet.util import set_np
 import numpy as np

@@ -5,3 +5,4 @@ from .group import initialize as initialize
 from .group import rank as rank
 from .group import shutdown as shutdown
 from .group import size as size
+from .kvstores import set_kvstore as set_kvstore

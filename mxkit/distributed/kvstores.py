@@ -1,6 +1,7 @@
 """The ways in which workers add their gradients up, by the words of MXNet."""
 
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxkit.core.array_kind import legacy
 from mxkit.distributed.group import Group
@@ -9,37 +10,55 @@ import numpy as np
 
 _ASYNC = (
     "kvstore='dist_async': the servers would make an update for each worker alone, with a gradient of older weights; "
-    "all workers of fit make the same updates together. Use kvstore=None, or a loop of your own over MXNet's servers "
+    "all workers of fit make the same updates together. Use 'dist_sync', or a loop of your own over MXNet's servers "
     "(docs: several machines, updates one by one)"
 )
 _TWO_BITS = "None or {'type': '2bit', 'threshold': t} with a number t above 0"
-KVStoreSpec = Optional[str]  # None is "dist_sync"
 CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
+
+
+class Chosen(NamedTuple):
+    """How workers add their gradients up.
+
+    Attributes:
+        kvstore: "dist_sync" or "horovod".
+        threshold: Of the compression, or None.
+    """
+
+    kvstore: str = "dist_sync"
+    threshold: Optional[float] = None
+
+
+_chosen = Chosen()
 _ring: Any = None
 
 
-def check_kvstore(kvstore: KVStoreSpec) -> None:
-    """Refuse what is no way to add up.
+def set_kvstore(kvstore: str = "dist_sync", *, compression: CompressionSpec = None) -> None:
+    """Choose how workers add their gradients up in the trainings of `fit` that begin from now on.
+
+    All workers choose alike, before or after `initialize`; `fit` compares them. One process adds nothing up.
+
+    Args:
+        kvstore: "dist_sync" through MXNet's parameter servers, or "horovod" by Horovod's ring.
+        compression: `{"type": "2bit", "threshold": 0.001}` lets each worker send -1, 0 or 1 times the threshold for an
+            element of its mean gradient, and add the rest to its next one. The result is another one, and a resumed
+            run has lost the rests. MXNet cannot end it: later trainings of the process must compress, too.
 
     Raises:
-        ValueError: It is no such word.
+        ValueError: `kvstore` is no such word, or `compression` has another form, or does not go with "horovod".
+
+    >>> set_kvstore()
     """
-    if kvstore in (None, "dist_sync", "horovod"):
-        return
+    global _chosen
     if kvstore == "dist_async":
         raise ValueError(_ASYNC)
-    raise ValueError(f"kvstore: expected None, 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+    if kvstore not in ("dist_sync", "horovod"):
+        raise ValueError(f"kvstore: expected 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+    _chosen = Chosen(kvstore, None if compression is None else _threshold_of(compression, kvstore))
 
 
-def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional[float]:
-    """The threshold of a compression, or None.
-
-    Raises:
-        ValueError: It is no compression of MXNet, or Horovod does not have it.
-    """
-    if compression is None:
-        return None
+def _threshold_of(compression: CompressionSpec, kvstore: str) -> float:
     given = dict(compression) if isinstance(compression, Mapping) else {}
     threshold: Any = given.get("threshold")
     number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
@@ -48,6 +67,22 @@ def threshold_of(compression: CompressionSpec, kvstore: KVStoreSpec) -> Optional
     if kvstore == "horovod":
         raise ValueError("compression: MXNet's servers have it, kvstore='horovod' does not: leave one of the two out")
     return float(threshold)
+
+
+def chosen_kvstore() -> Chosen:
+    """What `set_kvstore` has chosen."""
+    return _chosen
+
+
+@contextmanager
+def kvstore_kept() -> Iterator[None]:
+    """Let what is chosen inside `with` be forgotten at its end."""
+    global _chosen
+    before = _chosen
+    try:
+        yield
+    finally:
+        _chosen = before
 
 
 class TwoBits:
@@ -94,7 +129,7 @@ def _multiply(arrays: Sequence[Any], factor: float) -> None:
         flat *= factor
 
 
-def way_of(group: Group, kvstore: KVStoreSpec) -> AddUp:
+def way_of(group: Group, kvstore: str) -> AddUp:
     """What a word means: a function like `Group.add_up`. All workers call it at the same place, alike.
 
     Raises:

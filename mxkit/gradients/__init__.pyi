@@ -1,4 +1,3 @@
-from .checking import check_gradient as check_gradient
 from .custom import CustomGradient as CustomGradient
 from .custom import custom_gradient as custom_gradient
 from .estimators import gradient_reversal as gradient_reversal
@@ -7,3 +6,5 @@ from .estimators import sign_ste as sign_ste
 from .functions import grad as grad
 from .functions import jacobian as jacobian
 from .functions import value_and_grad as value_and_grad
+from .gradient_check import check_gradient as check_gradient
+from .modes import mode as mode

@@ -1,9 +1,8 @@
 from .batch_loss import BatchLoss as BatchLoss
-from .by_name import get_loss as get_loss
-from .classification import FocalLoss as FocalLoss
-from .classification import KnowledgeDistillation as KnowledgeDistillation
-from .classification import LabelSmoothing as LabelSmoothing
-from .classification import WeightedSoftmaxCELoss as WeightedSoftmaxCELoss
+from .class_losses import FocalLoss as FocalLoss
+from .class_losses import KnowledgeDistillation as KnowledgeDistillation
+from .class_losses import LabelSmoothing as LabelSmoothing
+from .class_losses import WeightedSoftmaxCELoss as WeightedSoftmaxCELoss
 from .corrected import CosineEmbeddingLoss as CosineEmbeddingLoss
 from .corrected import LogisticLoss as LogisticLoss
 from .corrected import PoissonNLLLoss as PoissonNLLLoss
@@ -13,3 +12,4 @@ from .distances import ContrastiveLoss as ContrastiveLoss
 from .distances import TripletLoss as TripletLoss
 from .distances import pair_accuracy as pair_accuracy
 from .distances import triplet_accuracy as triplet_accuracy
+from .named_losses import get_loss as get_loss

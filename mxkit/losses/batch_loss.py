@@ -6,7 +6,7 @@ from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
 from mxkit.core.loss_kinds import is_plain
 from mxkit.errors import DataError, LossShapeError
-from mxkit.losses.by_name import Loss, LossSpec, get_loss
+from mxkit.losses.named_losses import Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx

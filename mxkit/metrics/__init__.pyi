@@ -1,7 +1,3 @@
-from .by_name import METRICS as METRICS
-from .by_name import MetricSpec as MetricSpec
-from .by_name import get_metric as get_metric
-from .by_name import get_metrics as get_metrics
 from .classification import F1 as F1
 from .classification import MCC as MCC
 from .classification import Accuracy as Accuracy
@@ -14,6 +10,10 @@ from .likelihood import CrossEntropy as CrossEntropy
 from .likelihood import Perplexity as Perplexity
 from .metric import Mean as Mean
 from .metric import Metric as Metric
+from .named_metrics import METRICS as METRICS
+from .named_metrics import MetricSpec as MetricSpec
+from .named_metrics import get_metric as get_metric
+from .named_metrics import get_metrics as get_metrics
 from .of_mxnet import MXNetMetric as MXNetMetric
 from .regression import MAE as MAE
 from .regression import MSE as MSE

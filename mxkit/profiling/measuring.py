@@ -16,10 +16,10 @@ from mxkit.metrics import MetricSpec
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock
-from mxkit.profiling.operators import Operators, by_onednn, write_trace
+from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
-from mxkit.runtime.threads import may_choose, most, threads
+from mxkit.runtime.engine_threads import may_choose, most, threads
 from mxkit.training.rehearsal import rehearsal
 from mxkit.training.thread_choice import reads_quietly
 import numpy as np

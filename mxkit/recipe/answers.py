@@ -6,7 +6,7 @@ from mxkit.core import loss_kinds as kinds
 from mxkit.core.array_kind import legacy
 from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
 import numpy as np

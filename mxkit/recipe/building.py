@@ -14,6 +14,7 @@ from mxkit.data.loader import ArrayLoader
 from mxkit.data.pairs import PairLoader
 from mxkit.data.source import read_epoch
 from mxkit.data.splits import Split, Splits
+from mxkit.distributed.kvstores import set_kvstore
 from mxkit.errors import CheckpointError, DeviceError, MxkitError, RecipeError, unknown_name
 from mxkit.models.registry import MODELS, get_model
 from mxkit.nets.finetuning import finetune
@@ -330,6 +331,12 @@ def _setting_calls(recipe: Recipe) -> List[Call]:
     return calls
 
 
+def kvstore_call(recipe: Recipe) -> Call:
+    """The call that chooses how several workers add their gradients up."""
+    compression = {} if recipe.compression is None else {"compression": recipe.compression.model_dump()}
+    return Call(set_kvstore, (recipe.kvstore,), compression)
+
+
 def fit_call(recipe: Recipe, data: Splits) -> Call:
     """The call of `fit`."""
     schedule = [] if recipe.schedule is None else [Call(LearningRate, (short(recipe.schedule),))]
@@ -353,8 +360,6 @@ def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
     """Keywords of `fit` that are keys of the recipe: the length, the seed, and all that differ from their default."""
     changed = [name for name in FIT_KEYS if getattr(recipe, name) != Recipe.model_fields[name].default]
     arguments = {"epochs": recipe.epochs, "seed": recipe.seed, **{name: getattr(recipe, name) for name in changed}}
-    if recipe.compression is not None:
-        arguments["compression"] = recipe.compression.model_dump()
     for key, own, unit in (("updates", "epochs", "updates"), ("accumulate_samples", "accumulate", "samples")):
         if key in arguments:
             arguments[own] = f"{arguments.pop(key)} {unit}"

@@ -15,9 +15,9 @@ from mxkit.core.files import write_atomically
 from mxkit.distributed.group import size
 from mxkit.distributed.schedulers import LAUNCHED, SECRET
 from mxkit.runtime.driver import read_driver
+from mxkit.runtime.engine_threads import in_force
 from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
-from mxkit.runtime.threads import in_force
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np

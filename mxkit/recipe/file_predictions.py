@@ -11,7 +11,7 @@ from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import empty_batch, split_batch
 from mxkit.core.forward_errors import explained
 from mxkit.data.files.image_files import find_images
-from mxkit.data.threads import read_ahead
+from mxkit.data.reader_threads import read_ahead
 from mxkit.errors import DataError
 from mxkit.recipe.answers import predictions, refuse_pairs
 from mxkit.recipe.images import image_reader

@@ -12,9 +12,10 @@ from mxkit.core.device import devices
 from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
+from mxkit.distributed.kvstores import kvstore_kept
 from mxkit.errors import DeviceError, DownloadError, MxkitError, RecipeError
 from mxkit.recipe.attachments import recipe_run
-from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls, value_of
+from mxkit.recipe.building import Call, attempt, execute, fit_call, kvstore_call, loader_calls, net_calls, value_of
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
@@ -22,7 +23,7 @@ from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
-from mxkit.runtime.threads import check_number, threads
+from mxkit.runtime.engine_threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
@@ -321,7 +322,9 @@ def _fit(
         log.recipe_run = recipe_run(recipe, folder)
     callbacks = [*made, *more, Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
-    history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
+    with kvstore_kept():
+        calls = [kvstore_call(recipe), replace(planned, named=named)]
+        history: History = execute(calls, results, recipe.name)["history"]
     return history
 
 

@@ -216,7 +216,7 @@ class EvaluateSection(Section):
 
 
 class CompressionSection(Section):
-    """What several workers send of their gradients; as for `mxkit.fit`.
+    """What several workers send of their gradients; as for `mxkit.distributed.set_kvstore`.
 
     Attributes:
         type: "2bit".
@@ -295,8 +295,8 @@ class Recipe(Section):
     limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
     check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
-    kvstore: Annotated[Literal["dist_sync", "horovod"], _OfFit] = "dist_sync"
-    compression: Annotated[Optional[CompressionSection], _OfFit] = None
+    kvstore: Literal["dist_sync", "horovod"] = "dist_sync"
+    compression: Optional[CompressionSection] = None
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

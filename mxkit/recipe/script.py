@@ -6,7 +6,7 @@ import re
 from typing import Any, List, Mapping
 
 import mxkit.data as data_room
-from mxkit.recipe.building import Call, InFolder, Name, data_call, fit_call, loader_calls, net_calls
+from mxkit.recipe.building import Call, InFolder, Name, data_call, fit_call, kvstore_call, loader_calls, net_calls
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.schema import Recipe
 from mxkit.recipe.scores import score_calls
@@ -37,7 +37,11 @@ def as_script(recipe: Recipe) -> str:
     blocks = [
         map(written, [data_call(recipe), *loader_calls(recipe, data)]),
         map(written, net_calls(recipe)),
-        [*([f"mxkit.threads({recipe.threads})"] if recipe.threads else []), written(fit_call(recipe, data))],
+        [
+            *([written(kvstore_call(recipe))] if recipe.kvstore != "dist_sync" or recipe.compression else []),
+            *([f"mxkit.threads({recipe.threads})"] if recipe.threads else []),
+            written(fit_call(recipe, data)),
+        ],
         [
             *map(written, score_calls(recipe, data)),
             "for name, value in scores.items():",

@@ -15,11 +15,11 @@ from mxkit.data.augmentation.augment import STEPS
 from mxkit.data.augmentation.foreign import as_step
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import INTERPOLATIONS
-from mxkit.data.files import image_files, image_records, imagenet_files, tables
+from mxkit.data.files import image_files, imagenet_files, record_images, tables
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.losses.by_name import LOSSES
-from mxkit.metrics.by_name import METRICS, own_metrics
+from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics.metric import Metric
+from mxkit.metrics.named_metrics import METRICS, own_metrics
 from mxkit.models.registry import MODELS, model_names
 from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import initializer_names
@@ -46,7 +46,7 @@ DATASETS: Dict[str, Builder] = {
     "digits": datasets.digits,
     "fashion_mnist": datasets.fashion_mnist,
     "image_folder": image_files.image_folder,
-    "image_records": image_records.image_records,
+    "image_records": record_images.image_records,
     "imagenet": imagenet_files.imagenet,
     "made_linear": datasets.made_linear,
     "mnist": datasets.mnist,

@@ -11,7 +11,7 @@ from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
 from mxkit.data.source import read_epoch
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 from mxkit.metrics import ConfusionMatrix
 from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images

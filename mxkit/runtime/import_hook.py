@@ -19,10 +19,10 @@ import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime import cuda_libraries, repairs
+from mxkit.runtime.engine_threads import chosen_threads
 from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.interpolation import INTERPOLATE, SINCE
 from mxkit.runtime.numpy_view import numpy_view
-from mxkit.runtime.threads import chosen_threads
 from mxkit.runtime.tiles import prepare_tiles
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION, release
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, wheel_problem

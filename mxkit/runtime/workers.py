@@ -10,7 +10,7 @@ import multiprocessing
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.threads import take_one_thread
+from mxkit.runtime.engine_threads import take_one_thread
 
 #: The attribute of a repaired module that holds its original initializer.
 UPSTREAM = "_mxkit_upstream_worker_initializer"

@@ -16,7 +16,7 @@ from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.order import Epochs, has_equal_batches
 from mxkit.distributed.group import Group, current, refuse_differences
-from mxkit.distributed.kvstores import KVStoreSpec, TwoBits, way_of
+from mxkit.distributed.kvstores import AddUp, Chosen, TwoBits, chosen_kvstore, way_of
 from mxkit.errors import DataError, DistributedError
 from mxkit.metrics import Metric
 from mxkit.training.norms import sum_of_squares
@@ -59,10 +59,12 @@ class Together:
         agreed: What the workers ask for since the last update: of each name the first worker's that asks.
         broken: Whether this worker read a number that is not finite.
         draws: Whether the training draws random numbers; None for a worker that has had no batch to know it by.
+        chosen: How gradients are added up.
     """
 
     def __init__(self, group: Group) -> None:
-        self.group, self._add_up = group, way_of(group, None)
+        self.group = group
+        self._add_up: AddUp = group.add_up
         self._two_bits: Optional[TwoBits] = None
         self._count = 0.0  # of the update
         self.statistics: Sequence[Any] = ()
@@ -72,6 +74,7 @@ class Together:
         self._share = Share()
         self.broken = False
         self.draws: Optional[bool] = None
+        self.chosen = Chosen()
         self._sums: Any = None  # always the same array, as `Group.add_up` needs
         self._sent: List[Any] = []
 
@@ -83,8 +86,6 @@ class Together:
         valid: Any,
         metrics: Sequence[Metric],
         others: Mapping[str, Any],
-        kvstore: KVStoreSpec = None,
-        threshold: Optional[float] = None,
     ) -> None:
         """Refuse workers that would train in different ways; all take the seeds of the first one.
 
@@ -95,14 +96,16 @@ class Together:
             valid: The validation data, or None.
             metrics: The metrics.
             others: What must be the same beside them, by name, of JSON's types.
-            kvstore: How gradients are added up, as for `fit`.
-            threshold: Of `TwoBits`, or None.
 
         Raises:
             DistributedError: They differ in a setting; the text names both values. Or Horovod is not here, or a
                 training of this process compressed its gradients, and this one shall not.
+            ValueError: Gradients of float16 would be compressed.
             DataError: A metric cannot be added up over workers.
         """
+        self.chosen = kvstore, threshold = chosen_kvstore()
+        if threshold is not None and options.precision is not None and options.precision.dtype == "float16":
+            raise ValueError("compression: MXNet would never lose an overflow of amp='float16': leave one of them out")
         facts = {**options.settings(), **facts_of_optimizer(trainer.optimizer), **others, "kvstore": kvstore}
         facts["threshold of compression"] = threshold
         facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
@@ -114,8 +117,8 @@ class Together:
             self._two_bits = TwoBits(self.group, threshold)
         elif self.group.compressions and kvstore != "horovod":
             raise DistributedError(
-                "fit: an earlier training of this process had compression, which MXNet cannot switch off: pass "
-                "compression again, or train in another process"
+                "fit: an earlier training of this process had compression, which MXNet cannot switch off: choose "
+                "it again by set_kvstore, or train in another process"
             )
         for metric in metrics:
             metric.part()
@@ -334,7 +337,8 @@ def check_joint(trainer: Any) -> None:
     if compression_of(trainer):  # T231
         raise ValueError(
             f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
-            "all of them have one kvstore, which MXNet compresses as a whole. Make it without; fit has compression="
+            "all of them have one kvstore, which MXNet compresses as a whole. Make it without, and pass compression to "
+            "mxkit.distributed.set_kvstore"
         )
     if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
         raise ValueError(

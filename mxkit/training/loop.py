@@ -1,45 +1,36 @@
 """The whole training loop in one call."""
 
-from contextlib import ExitStack, closing
-from itertools import islice
 from pathlib import Path
-import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Sized, Union
+from typing import Any, List, Optional, Sequence, Sized, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices
-from mxkit.core.forward_errors import out_of_memory
 from mxkit.core.lengths import Length, length
 from mxkit.core.log import LOG
 from mxkit.core.seeding import seed_all, seed_of_generators
-from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
+from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import has_equal_batches
-from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
+from mxkit.data.source import Data, check_rereadable, keeps_its_own_order, whole_part
 from mxkit.distributed.group import broadcast_parameters
-from mxkit.distributed.kvstores import CompressionSpec, KVStoreSpec, check_kvstore, threshold_of
-from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
+from mxkit.distributed.kvstores import chosen_kvstore
+from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks.callback import Callback, check_callbacks
-from mxkit.training.callbacks.learning_rate import warn_of_rate_0
 from mxkit.training.callbacks.progress import CheckpointNews, get_progress
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.deferred import finish_initialization
-from mxkit.training.evaluation import scores_of
-from mxkit.training.history import History, Row
+from mxkit.training.epochs import Validation, run_epochs
+from mxkit.training.history import History
 from mxkit.training.joint import Together, shared, together
-from mxkit.training.ledger import Ledger, numbers
-from mxkit.training.loss_checks import without_warnings
 from mxkit.training.options import Options
 from mxkit.training.resume import check_run, restore, settings_of
-from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState
 from mxkit.training.thread_choice import threads_for
 from mxkit.training.update import Training
-import mxnet as mx
 
 _SHARED_FOLDER = "the checkpoint to resume from (is its folder on a disk that all workers share?)"
 _SAME_CALLBACKS = (
@@ -69,8 +60,6 @@ def fit(
     resume: Union[bool, str] = False,
     check_finite: Union[bool, str] = True,
     progress: Union[bool, str] = True,
-    kvstore: KVStoreSpec = None,
-    compression: CompressionSpec = None,
 ) -> History:
     """Train `net` and return the history of its losses and metrics.
 
@@ -87,6 +76,7 @@ def fit(
     After `mxkit.distributed.initialize()` all workers call it alike and train together: each update is one over the
     samples of all. mxkit's loaders over samples read a share of each joint batch, `batch_size` for each worker; of
     other data, the same on all, each worker takes a batch in turn. An error or `state.stop` of one stops all.
+    `mxkit.distributed.set_kvstore` chooses how they add their gradients up.
 
     Args:
         net: An initialized block; `mxkit.initialize` initializes it. Hybridize it before if possible.
@@ -129,18 +119,13 @@ def fit(
             training there like Ctrl-C, with the reason in the history's `stopped`.
         progress: A bar on a terminal or in a notebook, one line per epoch elsewhere (see `Progress`), on standard
             error. "verbose" also prints devices, parameters, data and each checkpoint. False shows nothing.
-        kvstore: How several workers add their gradients up: None or "dist_sync" through MXNet's parameter servers,
-            "horovod" by Horovod's ring. One process needs none of them.
-        compression: `{"type": "2bit", "threshold": 0.001}` lets each of several workers send -1, 0 or 1 times the
-            threshold for an element of its mean gradient, and add the rest to its next one. The result is another one,
-            and a resumed run has lost the rests. One process compresses nothing, and says so.
 
     Returns:
         The `History`, with one row per epoch. After Ctrl-C it holds the finished epochs, and `stopped` has the reason.
 
     Raises:
         ValueError: `epochs` or `accumulate` is no such length; `validate_every` or `limit_batches` is below 1;
-            `progress`, `check_finite`, `kvstore` or `compression` has another value.
+            `progress` or `check_finite` has another value.
         TypeError: `callbacks` holds an object that is no `Callback`, like a class.
         UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
             that the history will not have.
@@ -161,28 +146,16 @@ def fit(
     [(1, 3, 20), (2, 6, 20)]
     """
     options = Options(
-        loss=loss,
-        accumulate=accumulate,
-        clip_norm=clip_norm,
-        clip_value=clip_value,
-        amp=amp,
-        limit_batches=limit_batches,
-        check_finite=check_finite,
-        seed=seed,
-    )
-    check_kvstore(kvstore)
-    threshold = threshold_of(compression, kvstore)
-    if threshold is not None and amp == "float16":
-        raise ValueError("compression: MXNet would never lose an overflow of amp='float16': leave one of the two out")
+        loss=loss, accumulate=accumulate, clip_norm=clip_norm, clip_value=clip_value, amp=amp,
+        limit_batches=limit_batches, check_finite=check_finite, seed=seed,
+    )  # fmt: skip
     callbacks = check_callbacks(callbacks)
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
     valid = _checked_data(train, valid, max_epochs)
     workers = together()
-    if workers is None and threshold is not None:
-        LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
     every = whole_number(validate_every, "validate_every")
-    validation = _Validation(net, valid, options, metrics, every, progress, workers)
+    validation = Validation(net, valid, options, metrics, every, progress, workers)
     if options.precision is not None:
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
@@ -190,47 +163,77 @@ def fit(
     resumed = _checkpoint_to_resume(writer, resume)
     options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
     if workers is not None:
-        same = {
-            "epochs": [number, unit],
-            "validate_every": validate_every,
-            "check_finite": check_finite,
-            _SHARED_FOLDER: None if resumed is None else resumed.path.name,
-            "checkpoint": None if writer is None else list(writer.every),
-            _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
-        }
-        workers.begin(options, trainer, train, valid, options.metrics, same, kvstore, threshold)
+        _begin_together(workers, trainer, train, validation, [number, unit], writer, resumed, callbacks)
+    elif chosen_kvstore().threshold is not None:
+        LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
     train = _seeded(net, train, options, trainer, writer, resumed, workers)
     with shared(None if workers is None else workers.group, train):
         state = FitState(
-            net,
-            trainer,
-            options,
-            epochs=max_epochs,
-            max_updates=max_updates,
-            updates_per_epoch=_updates_per_epoch(train, options, workers),
-            data=train,
-            callbacks=callbacks,
+            net, trainer, options, epochs=max_epochs, max_updates=max_updates,
+            updates_per_epoch=_updates_per_epoch(train, options, workers), data=train, callbacks=callbacks,
             together=workers,
-        )
+        )  # fmt: skip
         state.columns = _columns(state, valid is not None)
-        if not trainer.optimizer.num_update:
-            state.made_with = settings_of(trainer)
-        if resumed is not None:
-            _refuse_shorter(resumed, state)
-            restore(state, resumed)
-            if workers is not None and threshold is not None:
-                text = "compression: what the workers had not sent of their gradients yet is lost, which MXNet keeps"
-                warnings.warn(f"{text}: the resumed run does not end bit for bit", CheckpointWarning, stacklevel=2)
-        hooks: List[Callback] = [*callbacks, *shown]
-        if writer is not None:
-            hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
-        if workers is not None:
-            broadcast_parameters(net)
-            workers.wishes = lambda: {"stop": state.wish, **({} if writer is None else writer.wishes())}
-            hooks = [hook for hook in hooks if workers.group.rank == 0 or not hook.writes]
+        _set_or_restore(state, resumed)
+        hooks = _hooks(state, shown, writer, verbose=progress == "verbose")
         training, by_net = Training(net, trainer, options, workers), options.batch_loss.user_forward is None
         with threads_for(net, train, valid, number=state.threads, by_net=by_net):
-            return _run(state, hooks, training, validation, writer, resumed=resumed is not None)
+            return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
+
+
+def _begin_together(
+    workers: Together,
+    trainer: Any,
+    train: Data,
+    validation: Validation,
+    epochs: List[Any],
+    writer: Optional[Checkpoints],
+    resumed: Optional[Checkpoint],
+    callbacks: Sequence[Callback],
+) -> None:
+    """Refuse workers that would train in different ways."""
+    options = validation.options
+    same = {
+        "epochs": epochs,
+        "validate_every": validation.every,
+        "check_finite": "stop" if options.stop_at_nonfinite else options.check_finite,
+        _SHARED_FOLDER: None if resumed is None else resumed.path.name,
+        "checkpoint": None if writer is None else list(writer.every),
+        _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
+    }
+    workers.begin(options, trainer, train, validation.data, options.metrics, same)
+
+
+def _set_or_restore(state: FitState, resumed: Optional[Checkpoint]) -> None:
+    """Note the settings of a new Trainer, or load the checkpoint."""
+    if not state.trainer.optimizer.num_update:
+        state.made_with = settings_of(state.trainer)
+    if resumed is None:
+        return
+    _refuse_shorter(resumed, state)
+    restore(state, resumed)
+    if state.together is not None and state.together.chosen.threshold is not None:
+        text = "compression: what the workers had not sent of their gradients yet is lost, which MXNet keeps"
+        warnings.warn(f"{text}: the resumed run does not end bit for bit", CheckpointWarning, stacklevel=3)
+
+
+def _hooks(
+    state: FitState, shown: Sequence[Callback], writer: Optional[Checkpoints], *, verbose: bool
+) -> List[Callback]:
+    """All callbacks in their order: the user's, the progress, the checkpoints. Worker 0 alone has those that write.
+
+    Side effects:
+        Workers take the parameters of worker 0, and ask each other for stops and checkpoints from now on.
+    """
+    hooks: List[Callback] = [*state.callbacks, *shown]
+    if writer is not None:
+        hooks += [writer, *([CheckpointNews(writer.directory)] if verbose else [])]
+    workers = state.together
+    if workers is None:
+        return hooks
+    broadcast_parameters(state.net)
+    workers.wishes = lambda: {"stop": state.wish, **({} if writer is None else writer.wishes())}
+    return [hook for hook in hooks if workers.group.rank == 0 or not hook.writes]
 
 
 def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Data]:
@@ -274,153 +277,6 @@ def _seeded(
     if options.seed is not None:
         seed_all(options.seed)
     return train
-
-
-class _Validation(NamedTuple):
-    """The validation data, and the arguments of its evaluation."""
-
-    net: Any
-    data: Any
-    options: Options
-    metrics: Sequence[MetricSpec]
-    every: int
-    progress: Union[bool, str]
-    together: Optional[Together]
-
-    def check(self) -> None:
-        """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
-        if self.data is not None and not is_one_shot(self.data) and not isinstance(self.data, mx.io.MXDataIter):
-            self._evaluate(limit_batches=1)
-
-    def row(self, state: FitState, hooks: Sequence[Callback]) -> Dict[str, Any]:
-        """The columns that the evaluation adds to the epoch's row; none in an epoch without evaluation."""
-        if self.data is None or not (state.last_epoch or state.epoch % self.every == 0):
-            return {}
-        with ExitStack() as around:
-            for hook in hooks:
-                around.enter_context(hook.around_validation(state))
-            scores = self._evaluate(limit_batches=self.options.limit_batches, progress=bool(self.progress))
-        return {f"valid_{name}": value for name, value in scores.items()}
-
-    @without_warnings()  # about the net's outputs: training gives them once
-    def _evaluate(self, **arguments: Any) -> Dict[str, Any]:
-        chosen = {"limit_batches": None, "progress": False, **arguments}
-        loss, metrics = self.options.batch_loss, self.metrics
-        return scores_of(self.net, self.data, self.together, loss=loss, metrics=metrics, name="valid", **chosen)
-
-
-def _run(
-    state: FitState,
-    hooks: Sequence[Callback],
-    training: Training,
-    validation: _Validation,
-    writer: Optional[Checkpoints],
-    resumed: bool,
-) -> History:
-    """Call the hooks around the epochs, and note in the history why the training ended."""
-    error: Optional[BaseException] = None
-    try:
-        with ExitStack() as held:
-            if state.precision is not None:
-                held.enter_context(state.precision.applied(state.net))
-            if writer is not None:
-                held.enter_context(writer.signals)
-            for data in (state.data, validation.data):
-                if isinstance(data, DatasetLoader):  # keeps its processes for all epochs
-                    held.enter_context(data)
-            for hook in hooks:
-                hook.on_fit_begin(state)
-            if state.together is not None:
-                state.together.agree("the beginning of fit")
-                state.hear()
-            if not state.done:
-                warn_of_rate_0(state.trainer, resumed=resumed)
-            validation.check()
-            _train(state, hooks, training, validation)
-    except BaseException as caught:
-        error = caught
-        raised = _raised_for(state, caught)
-        if raised is caught:
-            raise
-        if raised is not None:
-            error = raised
-            raise raised from caught
-    finally:
-        state.history.stopped = state.stop_reason
-        with ExitStack() as ends:  # calls every hook, also if another one raises
-            for hook in reversed(hooks):
-                ends.callback(hook.on_fit_end, state, error)
-    if state.together is not None and writer is not None:
-        state.together.agree("the end of fit")  # the last checkpoint is written
-    if isinstance(error, Terminated):
-        deliver(signal.SIGTERM)
-    return state.history
-
-
-def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException]:
-    """The error that `fit` raises; None if the error only stops the training, with the reason in `state`."""
-    if isinstance(error, (Terminated, KeyboardInterrupt)):
-        terminated = isinstance(error, Terminated)
-        name = "SIGTERM" if terminated else "KeyboardInterrupt"
-        state.end(f"{name} in epoch {state.epoch}, after update {state.updates}", terminated)
-        return None
-    if isinstance(error, NonFiniteError) and state.options.stop_at_nonfinite:
-        state.end(str(error))
-        return None
-    if isinstance(error, (mx.MXNetError, MemoryError)):  # a callback read an array and its computation failed
-        memory = out_of_memory(state.net, error)
-        if memory:
-            return TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}")
-    return error
-
-
-def _train(state: FitState, hooks: Sequence[Callback], training: Training, validation: _Validation) -> None:
-    while not state.done or state.running.updates:
-        row = dict.fromkeys(state.columns)  # None in an epoch without evaluation
-        row.update(_train_epoch(state, training, hooks))
-        row.update(validation.row(state, hooks))
-        state.history.append(row)
-        if state.together is not None:  # signals, and the clock of the checkpoints
-            state.together.end_epoch(state.epoch)
-        for hook in hooks:
-            hook.on_epoch(state, row)
-        if state.together is not None:
-            state.together.agree(f"the callbacks of epoch {state.epoch}")
-            state.hear()
-        state.epoch += 1
-        state.running = Ledger(state.running)
-    if state.together is not None:
-        state.together.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
-
-
-def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:
-    running = state.running
-    if not running.updates:  # not a resumed epoch
-        for metric in state.metrics:
-            metric.reset()
-    if not state.finished:
-        # `closing` restores grad_req also if a hook raises; the garbage collector would do so later, in any thread
-        epoch, first_step = state.epoch - 1, state.updates + 1
-        stream = training.epoch(state.data, running, epoch=epoch, first_step=first_step, skip=running.position)
-        with closing(stream):
-            for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
-                state.updates = update.step
-                if state.together is not None:
-                    state.hear()
-                for hook in hooks:
-                    hook.on_update(state, update)
-                if state.stop_reason is not None:
-                    break
-        running.whole = not state.finished or running.updates == state.updates_per_epoch
-    running.settle(weights=True)  # `epoch` does it too, unless the loop ended early
-    if state.together is not None:
-        state.together.join_metrics(state.metrics, f"of epoch {state.epoch}")
-    row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
-    row["learning_rate"] = float(state.trainer.learning_rate)
-    if state.precision is not None and state.precision.dtype == "float16":
-        row.update(skipped_updates=running.skipped, loss_scale=state.precision.scale)
-    row.update({f"train_{metric.name}": metric.get() for metric in state.metrics})
-    return row
 
 
 def _checkpoint_to_resume(writer: Optional[Checkpoints], resume: Union[bool, str]) -> Optional[Checkpoint]:

@@ -15,8 +15,8 @@ from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit
 from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.losses.by_name import Loss
 from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels, some_values
+from mxkit.losses.named_losses import Loss
 from mxkit.losses.shapes import weight_place
 import mxnet as mx
 from mxnet import autograd, gluon

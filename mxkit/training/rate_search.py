@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Union
 from mxkit.core.arguments import whole_number
 from mxkit.core.trainers import TrainerSpec
 from mxkit.data.source import Data
-from mxkit.losses.by_name import LossSpec
+from mxkit.losses.named_losses import LossSpec
 from mxkit.nets.settings import refuse_fixed_rate
 from mxkit.plots.plotting import new_figure
 from mxkit.training.joint import alone

@@ -12,8 +12,8 @@ from mxkit.core.log import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
+from mxkit.runtime.engine_threads import in_force, may_choose, most
 from mxkit.runtime.exact import gpu_facts
-from mxkit.runtime.threads import in_force, may_choose, most
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers
@@ -254,11 +254,11 @@ def _warn_of_ignored_settings(state: FitState, checkpoint: Checkpoint, before: O
         _warn(
             f"resumed from {checkpoint.path}: the optimizer keeps its settings. {'; '.join(texts)}. To change them, "
             f"set {attributes} in on_fit_begin(state) of a callback",
-            6,
+            7,
         )
 
 
-def _warn(text: str, stacklevel: int = 5) -> None:
+def _warn(text: str, stacklevel: int = 6) -> None:
     warnings.warn(text, CheckpointWarning, stacklevel=stacklevel)
 
 
@@ -270,7 +270,7 @@ def _restore_callbacks(
         match = next((pair for pair in present if pair[0] == part["type"]), None)
         if match is None:
             text = f"holds the state of {part['type']}, which this run does not have: left out"
-            _warn(f"checkpoint {checkpoint.path} {text}", 6)
+            _warn(f"checkpoint {checkpoint.path} {text}", 7)
             continue
         present.remove(match)
         own = _part(arrays, f"callback:{number}:")

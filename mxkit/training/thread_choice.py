@@ -9,7 +9,7 @@ from mxkit.core.gluon_data import held_arrays, loader_parts
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import Epochs
 from mxkit.nets.layer_table.measures import operator_macs
-from mxkit.runtime.threads import choosing, most, reach
+from mxkit.runtime.engine_threads import choosing, most, reach
 import mxnet as mx
 from mxnet import gluon
 

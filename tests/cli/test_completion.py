@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from mxkit.cli import completion
-from mxkit.losses.by_name import LOSSES
-from mxkit.metrics.by_name import METRICS
+from mxkit.losses.named_losses import LOSSES
+from mxkit.metrics.named_metrics import METRICS
 from mxkit.recipe.reading import recipe_names
 from mxkit.recipe.schema import fields_at
 from mxkit.reports import run_list

@@ -2,7 +2,7 @@
 
 from mxkit.data.augmentation.mixing import cutmix, mixup, smooth_labels
 from mxkit.errors import DataError, LabelError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 import mxnet as mx
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from mxkit.core.array_kind import switches
 from mxkit.data import samples
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.files.image_files import image_folder
-from mxkit.data.files.image_records import image_records
+from mxkit.data.files.record_images import image_records
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon

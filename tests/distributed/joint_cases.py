@@ -62,7 +62,8 @@ def fitted(net=None, train=None, valid=None, keep=(), **arguments):
     """Parameters and history of a training."""
     net = made(mlp()) if net is None else net
     settings = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 2, "progress": False}
-    settings["kvstore"] = os.environ.get("CASES_KVSTORE")
+    kvstore = arguments.pop("kvstore", os.environ.get("CASES_KVSTORE", "dist_sync"))
+    mxkit.distributed.set_kvstore(kvstore, compression=arguments.pop("compression", None))
     history = mxkit.fit(net, loader() if train is None else train, valid=valid, **{**settings, **arguments})
     rows = [{k: v for k, v in row.items() if k not in ("seconds", "samples_per_second")} for row in history]
     values = {path: one.data(one.list_ctx()[0]).asnumpy() for path, one in net._collect_params_with_prefix().items()}

@@ -178,7 +178,7 @@ def trainer_of_dist_async():
 
 @case
 def other_kvstore():
-    return fitted(kvstore=["dist_sync", None][rank()])
+    return fitted(kvstore=["dist_sync", "horovod"][rank()])
 
 
 @case

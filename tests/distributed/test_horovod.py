@@ -65,8 +65,8 @@ joint_cases.fitted(callbacks=[Die()], epochs=1000)
 
 
 @pytest.mark.parametrize(
-    ("word", "text"), [("dist_async", "or a loop of your own"), ("horovd", "expected None, 'dist_sync' or 'horovod'")]
+    ("word", "text"), [("dist_async", "or a loop of your own"), ("horovd", "expected 'dist_sync' or 'horovod'")]
 )
 def test_words_that_are_no_way_to_add_up(word, text):
     with pytest.raises(ValueError, match=text):
-        mxkit.fit(None, [], loss="l2", trainer="sgd", epochs=1, kvstore=word)
+        mxkit.distributed.set_kvstore(word)

@@ -33,7 +33,7 @@ ERRORS = {
     "trainer_that_steps_on_its_kvstore": ["the Trainer has update_on_kvstore=True"],
     "trainer_that_compresses": ["the Trainer has compression_params={'type': '2bit'}", "Make it without"],
     "trainer_of_dist_async": ["the Trainer has kvstore='dist_async'", "updates one by one"],
-    "other_kvstore": [BEFORE + "kvstore: worker 0 has dist_sync, worker 1 has None"],
+    "other_kvstore": [BEFORE + "kvstore: worker 0 has dist_sync, worker 1 has horovod"],
     "noise": ["the optimizer SGLD draws other noise on each worker"],
     "too_few_for_drop_last": ["9 samples do not fill one batch of 16, which is 8 for each of 2 workers"],
     "loop_over_other_nets": ["the workers differ in the parameters before update 1", "broadcast_parameters(net)"],

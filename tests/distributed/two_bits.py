@@ -83,7 +83,7 @@ def main(folder):
     warnings.simplefilter("ignore")
     mxkit.distributed.initialize()
     group, rank = current(), mxkit.distributed.rank()
-    found = {"other threshold": error(compression=two_bits(1 + rank))}
+    found = {"other threshold": error(compression=two_bits(1 + rank)), "float16": error(amp="float16")}
     found["plain"] = trained(compression=None)
     found["compressed"] = trained()
     found["again"] = trained()

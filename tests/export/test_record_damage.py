@@ -5,7 +5,7 @@ import random
 
 import cv2
 from mxkit.core.record_file import Record
-from mxkit.data.files.image_records import ImageRecords
+from mxkit.data.files.record_images import ImageRecords
 from mxkit.errors import DataError
 from mxkit.export.record_checking import check, rows, scan
 from mxkit.export.record_making import Encoding, make, of_folder, split

@@ -74,7 +74,7 @@ def predict_gradients(device, hybridize):
     gradients = {"value": value, "value_and_grad": found, "grad": mxkit.gradients.grad(net)(x)}
     gradients["jacobian"] = mxkit.gradients.jacobian(net)(x[:1])
     x.attach_grad()
-    with mxkit.mode(record=True, train=False):
+    with mxkit.gradients.mode(record=True, train=False):
         loss = net(x).square().sum()
     loss.backward()
     gradients["mode"] = x.grad

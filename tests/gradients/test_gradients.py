@@ -3,8 +3,8 @@
 import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.errors import NotInitializedError
-from mxkit.gradients.checking import check_gradient
 from mxkit.gradients.functions import grad, jacobian, value_and_grad
+from mxkit.gradients.gradient_check import check_gradient
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

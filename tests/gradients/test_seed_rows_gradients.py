@@ -1,7 +1,7 @@
 """Gradients of every loss and custom function against differences, also where the tutorials' give NaN or 0."""
 
 import mxkit
-from mxkit.losses.by_name import LOSSES, get_loss
+from mxkit.losses.named_losses import LOSSES, get_loss
 from mxnet import autograd, gluon, nd
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ import mxkit
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import DataError, LossShapeError, UnknownNameError
-from mxkit.losses.by_name import LOSSES, get_loss
+from mxkit.losses.named_losses import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

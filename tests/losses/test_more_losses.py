@@ -3,8 +3,8 @@
 import mxkit
 from mxkit.data.augmentation.mixing import smooth_labels
 from mxkit.errors import DataError, LabelError
-from mxkit.gradients.checking import check_gradient
-from mxkit.losses.classification import FocalLoss, KnowledgeDistillation, LabelSmoothing
+from mxkit.gradients.gradient_check import check_gradient
+from mxkit.losses.class_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

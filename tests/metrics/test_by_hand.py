@@ -98,7 +98,7 @@ def test_wrong_specs(spec, error, text, monkeypatch):
         def __init__(self, name="own", eps=1):
             super().__init__(name)
 
-    monkeypatch.setattr("mxkit.metrics.by_name.own_metrics", lambda: {"own": OwnMetric})
+    monkeypatch.setattr("mxkit.metrics.named_metrics.own_metrics", lambda: {"own": OwnMetric})
     with pytest.raises(error, match=text):
         get_metric(spec)
 

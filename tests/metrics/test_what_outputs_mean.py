@@ -6,9 +6,9 @@ import made_tables
 import mxkit
 from mxkit.core.array_kind import legacy, switches
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 from mxkit.metrics import METRICS, Mean, get_metric, get_metrics
-from mxkit.metrics.by_name import ALIASES
+from mxkit.metrics.named_metrics import ALIASES
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np

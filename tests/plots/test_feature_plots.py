@@ -6,9 +6,9 @@ import sys
 
 import mxkit
 from mxkit.errors import NotInitializedError, UnknownNameError
-from mxkit.plots.channels import plot_features
+from mxkit.plots.channel_pictures import plot_features
 from mxkit.plots.distributions import plot_activations
-from mxkit.plots.gradients import _norms, plot_gradients
+from mxkit.plots.gradient_pictures import _norms, plot_gradients
 from mxkit.plots.kernels import plot_filters
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -12,7 +12,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import DataError
 from mxkit.metrics import get_metric, get_metrics
 from mxkit.profiling.clock import PHASES, Clock
-from mxkit.profiling.operators import Operators
+from mxkit.profiling.operator_times import Operators
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

@@ -10,7 +10,7 @@ from mxkit.profiling import advice as advice_module
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, _call, measure_paddings
 from mxkit.profiling.clock import Span
-from mxkit.profiling.operators import ONEDNN, Operators, Run, by_onednn, write_trace
+from mxkit.profiling.operator_times import ONEDNN, Operators, Run, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.runtime.machine import Processors
 import mxnet as mx

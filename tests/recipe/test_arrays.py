@@ -7,7 +7,7 @@ import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.core.blocks import is_numpy_net
 from mxkit.errors import RecipeError
-from mxkit.losses.by_name import LOSSES
+from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
 from mxkit.recipe.answers import answers

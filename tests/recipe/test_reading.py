@@ -4,7 +4,7 @@ from pathlib import Path
 import re
 
 from mxkit.errors import RecipeError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
 from recipe_parts import SMALL, prepared, refusal

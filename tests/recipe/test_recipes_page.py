@@ -5,7 +5,7 @@ import re
 import sys
 
 import mxkit
-from mxkit.losses.by_name import LOSSES
+from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
 from mxkit.recipe.reading import load_recipe

@@ -284,7 +284,7 @@ def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python, unset):
 recordio, moveaxis = mx.recordio, mx.nd.moveaxis
 import mxkit
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.threads import choose, in_force
+from mxkit.runtime.engine_threads import choose, in_force
 assert in_engine() == in_force() == choose(read_processors(), {}).alone
 assert mx.recordio is recordio and mx.nd.moveaxis is moveaxis, "no module is loaded twice"
 assert mx.base._np is not numpy and mx.base._np.bool is bool
@@ -335,7 +335,7 @@ assert all(value is not numpy for name in left for value in vars(sys.modules[nam
 assert mx.util is sys.modules["mxnet.util"], "what was left behind is imported again, and bound to its package"
 # OpenMP read its variable before it was set
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.threads import in_force
+from mxkit.runtime.engine_threads import in_force
 assert in_engine() == in_force() == read_processors().usable
 # scikit-learn and SciPy's statistics, imported before, are used as ever
 import mxnet.contrib.quantization

@@ -166,7 +166,7 @@ def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
         np.testing.assert_allclose(found.asnumpy(), 2 * SLOPE * np.ones_like(X), rtol=1e-5)
         x, features = mx.nd.array(X), mxkit.Features(net, ["0"])
         x.attach_grad()
-        with mxkit.mode(record=True):
+        with mxkit.gradients.mode(record=True):
             output = features(x)["0"]
         output.backward()
         np.testing.assert_allclose(x.grad.asnumpy(), SLOPE * np.ones_like(X), rtol=1e-5)
@@ -309,7 +309,7 @@ def test_hooks_of_operators_see_a_recorded_prediction():
     net = stock("hybridized")
     net(mx.nd.array(X))
     net.register_op_hook(lambda name, operator, array: seen.append(name))
-    with mxkit.mode(record=True):
+    with mxkit.gradients.mode(record=True):
         net(mx.nd.array(X)).wait_to_read()
     assert b"batchnorm" in seen[0]
 

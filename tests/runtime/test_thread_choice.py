@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import mxkit
-from mxkit.runtime import threads
+from mxkit.runtime import engine_threads
+from mxkit.runtime.engine_threads import Choice, choose, chosen_threads, local_workers
 from mxkit.runtime.machine import Processors, read_processors
-from mxkit.runtime.threads import Choice, choose, chosen_threads, local_workers
 import pytest
 from sharing import long
 
@@ -56,7 +56,7 @@ assert named == {name: value for name, value in before.items() if "OMP_" in name
 assert named == {name: value for name, value in os.environ.items() if "OMP_" in name}
 """
 TELL = """
-from mxkit.runtime.threads import in_force
+from mxkit.runtime.engine_threads import in_force
 here = computing()
 inner, outer = os.pipe()
 if os.fork() == 0:
@@ -218,8 +218,8 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
     if waits is not None:  # who says how threads wait is obeyed
         monkeypatch.setenv(waits, "1234")
     spins = {"GOMP_SPINCOUNT": "1234", None: "3000"}.get(waits)
-    monkeypatch.setattr(threads, "read_processors", lambda: Processors(64, 32, 4.0))
-    loaded, variables = threads._loaded, dict(os.environ)
+    monkeypatch.setattr(engine_threads, "read_processors", lambda: Processors(64, 32, 4.0))
+    loaded, variables = engine_threads._loaded, dict(os.environ)
 
     def load():
         with chosen_threads():
@@ -229,4 +229,4 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
     with pytest.raises(OSError, match="libcudart"):
         load()
     assert os.environ == variables
-    assert threads._loaded is loaded
+    assert engine_threads._loaded is loaded

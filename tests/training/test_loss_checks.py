@@ -3,7 +3,7 @@
 import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

@@ -4,7 +4,7 @@ import re
 
 import mxkit
 from mxkit.errors import DataError, LossShapeError
-from mxkit.losses.by_name import get_loss
+from mxkit.losses.named_losses import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

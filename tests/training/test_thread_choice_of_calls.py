@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import mxkit
 from mxkit.errors import CheckpointWarning, TrapWarning
 from mxkit.nets.layer_table.measures import operator_macs
-from mxkit.runtime import threads
+from mxkit.runtime import engine_threads
 from mxkit.runtime.machine import Processors
 from mxkit.training.thread_choice import MACS_PER_THREAD, batch_shapes, chosen_number
 import mxnet as mx
@@ -27,17 +27,17 @@ SCRIPT = """
 import ctypes, os, sys, warnings
 warnings.simplefilter("error", UserWarning)
 import mxkit
-from mxkit.runtime import threads
+from mxkit.runtime import engine_threads
 from mxkit.runtime.machine import Processors
-threads.read_processors = lambda: Processors(2, 2, None)
+engine_threads.read_processors = lambda: Processors(2, 2, None)
 import mxnet as mx
 import numpy as np
 from mxkit.training import thread_choice
 
 def ask(device):  # OpenMP's number in the worker of a virtual device
     found = []
-    task = threads._Task(lambda *_: found.append(mx.base._LIB.omp_get_max_threads()))
-    where = ctypes.byref(threads._Cpu(1, device))
+    task = engine_threads._Task(lambda *_: found.append(mx.base._LIB.omp_get_max_threads()))
+    where = ctypes.byref(engine_threads._Cpu(1, device))
     mx.base.check_call(mx.base._LIB.MXEnginePushSync(task, None, None, where, None, 0, None, 0, None, 0, None))
     mx.nd.waitall()
     return found[0]
@@ -46,7 +46,7 @@ class Watch(mxkit.Callback):
     def __init__(self, fail=False):
         self.seen, self.fail = [], fail
     def on_update(self, state, update):
-        self.seen.append((threads.in_force(), *map(ask, DEVICES)))
+        self.seen.append((engine_threads.in_force(), *map(ask, DEVICES)))
         if self.fail:
             raise KeyError("a callback's")
 
@@ -91,7 +91,7 @@ report["large"] = fit(made(LARGE))
 try:
     fit(made(), Watch(fail=True))
 except KeyError:
-    report["after an error"] = [threads.in_force(), ask(0)]
+    report["after an error"] = [engine_threads.in_force(), ask(0)]
 with mxkit.threads(2):
     report["the user's"] = fit(made())
 with mxkit.threads():
@@ -146,9 +146,9 @@ report["bits of a loop"] = weights(by_fit) == weights(by_hand)
 loader = mxkit.data.ArrayLoader(x, y, 16)
 found = mxkit.profiling.profile(made(), loader, loss="softmax_ce", trainer="sgd", updates=2)
 numbers = [one.number for one in found.threads]
-report["profile"] = numbers, threads.in_force(), str(found).count("threads of an operator")
+report["profile"] = numbers, engine_threads.in_force(), str(found).count("threads of an operator")
 mxkit.threads(1)
-report["for ever"] = [ask(0), threads.in_force()]
+report["for ever"] = [ask(0), engine_threads.in_force()]
 print(report)
 """
 
@@ -224,11 +224,11 @@ def test_shapes_that_are_known_without_reading(data, shapes):
 @pytest.fixture
 def loaded(monkeypatch):
     """As after an import of MXNet on two cores without a setting."""
-    for name in (threads.obstacle, threads._task):
+    for name in (engine_threads.obstacle, engine_threads._task):
         name.cache_clear()
-    monkeypatch.setattr(threads, "_loaded", threads.choose(Processors(2, 2, None), {}))
+    monkeypatch.setattr(engine_threads, "_loaded", engine_threads.choose(Processors(2, 2, None), {}))
     yield
-    threads.obstacle.cache_clear()
+    engine_threads.obstacle.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_an_unknown_library_keeps_the_number_of_the_import(loaded, monkeypatch, 
     base = SimpleNamespace(_LIB=library)
     if library is not None:
         monkeypatch.setitem(sys.modules, "mxnet.base", base)
-    monkeypatch.setattr(threads, "_on_workers", lambda number, devices: [1])
-    with threads.choosing() as chosen:
+    monkeypatch.setattr(engine_threads, "_on_workers", lambda number, devices: [1])
+    with engine_threads.choosing() as chosen:
         assert chosen is None
-    assert threads.obstacle() == said
+    assert engine_threads.obstacle() == said
     with pytest.raises(ValueError, match=re.escape(f"threads: MXNet takes 2, and 1 cannot be set: {said}")):
         mxkit.threads(1)
-    assert threads.in_force() == 2
+    assert engine_threads.in_force() == 2
 
 
 @pytest.mark.parametrize("number", [0, 1.5, True, "2"])
@@ -293,25 +293,25 @@ def test_more_threads_than_a_stopped_run_had_are_told(tmp_path, monkeypatch):
 
 
 def test_other_threads_of_the_program_keep_the_number(monkeypatch):
-    monkeypatch.setattr(threads, "obstacle", lambda: "")
-    monkeypatch.setattr(threads, "most", lambda: 4)
-    monkeypatch.setattr(threads, "_present", 2)
-    before, ended = threads._other_threads(), Event()
+    monkeypatch.setattr(engine_threads, "obstacle", lambda: "")
+    monkeypatch.setattr(engine_threads, "most", lambda: 4)
+    monkeypatch.setattr(engine_threads, "_present", 2)
+    before, ended = engine_threads._other_threads(), Event()
     helper = Thread(target=ended.wait, name="a server's", daemon=True)
     helper.start()
     try:
-        assert threads._other_threads() == [*before, "a server's"]
-        assert not threads.may_choose()
+        assert engine_threads._other_threads() == [*before, "a server's"]
+        assert not engine_threads.may_choose()
         said = (
             r"MXNet keeps 2, because other threads of the program run, which may use it: .*a server's\. Set the number"
         )
         with pytest.raises(RuntimeError, match=said):
             mxkit.threads(1)
         with pytest.warns(TrapWarning, match=said):
-            threads._restore(None, check=True)
+            engine_threads._restore(None, check=True)
     finally:
         ended.set()
         helper.join()
     bar = Thread(target=ended.wait)
     bar._target = tqdm.tqdm.close  # a function of tqdm
-    assert threads._home(bar).partition(".")[0] in threads._WITHOUT_MXNET
+    assert engine_threads._home(bar).partition(".")[0] in engine_threads._WITHOUT_MXNET

@@ -15,7 +15,7 @@ from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.batching import to_batch
 from mxkit.data.draws import MXNET, NOTHING, NUMPY, PYTHON, call_user, drawn_by_transform, takes_rng
-from mxkit.data.threads import Switches
+from mxkit.data.reader_threads import Switches
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.util import is_np_array, set_np

@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple, Union
 from mxkit.data.augmentation.presets import IMAGENET_MEAN, IMAGENET_STD
 from mxkit.data.files.cache import dataset_folder
 from mxkit.data.files.image_files import SUFFIXES, ImageFiles, scan
-from mxkit.data.files.image_records import image_records
+from mxkit.data.files.record_images import image_records
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 

@@ -27,8 +27,8 @@ from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
 from mxkit.recipe.run import load_run, run_facts
 from mxkit.recipe.schema import Recipe
+from mxkit.runtime.engine_threads import in_force
 from mxkit.runtime.machine import processor_model
-from mxkit.runtime.threads import in_force
 from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.evaluation import predict
 import mxnet as mx

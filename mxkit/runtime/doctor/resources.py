@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
+from mxkit.runtime.engine_threads import Choice, choose, local_workers
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
-from mxkit.runtime.threads import Choice, choose, local_workers
 
 _GIB = 2**30
 _SHARED = Path("/dev/shm")  # noqa: S108

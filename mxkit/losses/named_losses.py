@@ -6,7 +6,7 @@ from mxkit.core.arguments import make, split_spec
 from mxkit.core.registry_plugins import Plugged
 from mxkit.errors import LossShapeError, unknown_name
 from mxkit.losses import either_kind
-from mxkit.losses.classification import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss
+from mxkit.losses.class_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss
 from mxkit.losses.corrected import (
     CosineEmbeddingLoss,
     LogisticLoss,

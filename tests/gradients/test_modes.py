@@ -3,8 +3,8 @@
 import as_on_a_gpu
 import mxkit
 from mxkit.core.statistics import running_statistics
-from mxkit.core.train_mode import mode
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
+from mxkit.gradients import mode
 from mxkit.training.evaluation import predict_mc_dropout
 from mxkit.training.recalibration import recalibrate_batch_norm
 import mxnet as mx

@@ -211,7 +211,7 @@ def threads(number: Optional[int] = None) -> ContextManager[Any]:
         loaders keep one thread.
 
     >>> with mxkit.threads(1):
-    ...     mxkit.runtime.threads.in_force()
+    ...     mxkit.runtime.engine_threads.in_force()
     1
     """
     global _by_user
