@@ -49,7 +49,7 @@ def _in_graph(array: Any) -> bool:
     return True
 
 
-#: Operators on an array and a number whose number MXNet cuts beside integers, and those that have no integers as results.
+#: Operators on an array and a number, which MXNet cuts beside integers; then those whose results are no integers.
 WITH_NUMBERS = (
     *("add", "subtract", "rsubtract", "multiply", "mod", "rmod", "power", "rpower", "maximum", "minimum"),
     *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),

@@ -1,4 +1,4 @@
-"""Repairs of graphs: copies of symbols, SymbolBlocks inside graphs, states of recurrent layers, second outputs alone."""
+"""Repairs of graphs: copies of symbols, SymbolBlocks in graphs, states of recurrent layers, second outputs alone."""
 
 from types import ModuleType
 from typing import Any

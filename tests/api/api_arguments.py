@@ -1,4 +1,4 @@
-"""Arguments that every function is called with, and symbols that are computed with the arrays behind their variables."""
+"""Arguments that every function is called with, and symbols computed with the arrays behind their variables."""
 
 
 class Eager:
@@ -102,8 +102,9 @@ def of_methods():
 
     x = Input([[2.0, 1.0, 0.5], [1.0, 4.0, 3.0]])
     ones = [
-        (), (1,), (0,), (x,), (2.5,), (np.float32(2),), (np.int64(1),), ((3, 2),), (np.int64(3), 2), (0, 1), ("float64",),
-        (np.float64,), (bool,), (True,), (slice(0, 1),), (None,), ((0, np.int64(1)),), ([0, 1],), (-1,), (1, 0, 1),
+        (), (1,), (0,), (x,), (2.5,), (np.float32(2),), (np.int64(1),), ((3, 2),), (np.int64(3), 2), (0, 1),
+        ("float64",), (np.float64,), (bool,), (True,), (slice(0, 1),), (None,), ((0, np.int64(1)),),
+        ([0, 1],), (-1,), (1, 0, 1),
         (Input([1, 0], "int32"),), (np.ones((2, 3), "float32"),), (0, 7.0), (slice(None), 1.5),
     ]  # fmt: skip
     named = [{"axis": 1}, {"axis": np.int64(0)}, {"shape": (3, 2)}, {"dtype": "int32"}, {"depth": 3}, {"reps": 2}]

@@ -14,7 +14,18 @@ ONLY_BY_HAND = {
     *("to_dlpack_for_read", "to_dlpack_for_write", "Custom", "cond", "foreach", "while_loop", "load_json", "fromjson"),
     *("set_printoptions", "genfromtxt", "imread", "imdecode"),
     # Some generated arguments end the process in C++, whatever the interpreter.
-    *("resize", "unravel_index", "tensordot", "lcm", "split", "array_split", "dsplit", "hsplit", "vsplit", "quantize_asym"),
+    *(
+        "resize",
+        "unravel_index",
+        "tensordot",
+        "lcm",
+        "split",
+        "array_split",
+        "dsplit",
+        "hsplit",
+        "vsplit",
+        "quantize_asym",
+    ),
     *("reset_arrays", "dgl_csr_neighbor_uniform_sample", "dgl_csr_neighbor_non_uniform_sample", "dgl_subgraph"),
 }
 
@@ -104,7 +115,13 @@ def _written(mx, space, member, text):
 
     def call(array):
         names = dict(shared_names(space.startswith("gluoncv")))
-        names.update({name: make() for name, make in names["lazy"].items()}, C=member, a=_inputs(array), array=array, v=lambda values, dtype="float32": array(np.asarray(values, dtype), dtype))
+        names.update(
+            {name: make() for name, make in names["lazy"].items()},
+            C=member,
+            a=_inputs(array),
+            array=array,
+            v=lambda values, dtype="float32": array(np.asarray(values, dtype), dtype),
+        )
         return array.result(eval(text, names))  # noqa: S307
 
     return _in_mode(mx, space, call)

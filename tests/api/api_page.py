@@ -129,7 +129,9 @@ def lines_of(results, names):
     for row in (*api_names.GROUPS, "all"):
         yield f"| {f'`{row}`' if row != 'all' else 'all'} | {' | '.join(map(str, counts[row]))} |"
     yield from ("", "## Differences, and their reasons", "")
-    yield from _grouped({one.full: sorted(set(map(str, one.explained().values()))) for one in names.values() if one.found})
+    yield from _grouped(
+        {one.full: sorted(set(map(str, one.explained().values()))) for one in names.values() if one.found}
+    )
     yield from ("", "## Names that are not called", "")
     yield from _grouped({one.full: [one.reason] for one in names.values() if one.reason})
     yield from ("", "## All names", "")

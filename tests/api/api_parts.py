@@ -174,8 +174,16 @@ def read(iterator, count=3):
     for _ in range(2):
         iterator.reset()
         for _, batch in zip(range(count), iterator):
-            found.append([batch.data, batch.label, batch.pad, batch.index])
+            found.append([copied(batch.data), copied(batch.label), batch.pad, batch.index])
     return [found, [tuple(one) for one in (iterator.provide_data or ())], iterator.batch_size]
+
+
+def copied(arrays):
+    """Copies made at once, because iterators in C++ write the next batch into the same arrays."""
+    copies = [one.copy() for one in arrays or ()]
+    for one in copies:
+        one.wait_to_read()
+    return copies
 
 
 def items(values, count=3):

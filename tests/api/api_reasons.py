@@ -5,15 +5,16 @@ from fnmatch import fnmatchcase
 INTRODUCTION = """# Every public name
 
 `tests/api/api_table.py` calls every public name of MXNet and GluonCV with generated inputs, ragged ones too, and with
-the calls of `tests/api/calls/`. This page is what it found. Compared are three interpreters: MXNet alone, without mxkit,
-on Python {plain[python]} with NumPy {plain[numpy]}; mxkit on the same pair; mxkit on Python {newest[python]} with NumPy
-{newest[numpy]}. Each function and method of arrays gets the same sets of arguments, graphs of `mx.sym` run with the inputs
-of `mx.nd`, classes are built and used: a layer runs forward and backward, a metric gets two batches, an optimizer updates.
+the calls of `tests/api/calls/`. This page is what it found. Compared are three interpreters: MXNet without mxkit, on
+Python {plain[python]} with NumPy {plain[numpy]}; mxkit on the same pair; mxkit on Python {newest[python]} with NumPy
+{newest[numpy]}. Each function and method of arrays gets the same sets of arguments, graphs of `mx.sym` run with
+the inputs of `mx.nd`, classes are built and used: a layer runs forward and backward, a metric gets two
+batches, an optimizer updates.
 
-Equal means: objects of the same kind, types and shapes; numbers within 1e-5 (float32), 1e-8 (float64) or 2e-3 (float16) of
-each other; and what one interpreter refuses, the other refuses, in whatever words. Random numbers are drawn from the same
-seed and compared like others. So {calls[0]} calls were compared between MXNet alone and mxkit on the oldest pair, {calls[1]}
-between the oldest and the newest pair, and {calls[2]} between functions and their graphs.
+Equal means: objects of the same kind, types and shapes; numbers within 1e-5 (float32), 1e-8 (float64) or 2e-3 (float16)
+of each other; and what one interpreter refuses, the other refuses, in whatever words. Random numbers are drawn from the
+same seed and compared like others. Compared were {calls[0]} calls between MXNet alone and mxkit on the oldest pair,
+{calls[1]} between the oldest and the newest pair, and {calls[2]} between functions and their graphs.
 
 ```console
 python tests/api/api_table.py call plain.json.gz --plain    # Python 3.8, NumPy 1.17
@@ -22,13 +23,13 @@ python tests/api/api_table.py call newest.json.gz           # the newest pair
 python tests/api/api_table.py page plain.json.gz oldest.json.gz newest.json.gz
 ```
 
-A call of everything takes some ten minutes. `make test` checks that this page has every name, and that a sample gives the
-results of MXNet alone (`tests/api/test_api_table.py`)."""
+A call of everything takes some ten minutes. `make test` checks that this page has every name, and that a sample gives
+the results of MXNet alone (`tests/api/test_api_table.py`)."""
 
 _LEFT_TO_NUMPY = """
 argpartition argwhere array_equal corrcoef count_nonzero cov divmod frexp histogram2d histogramdd i0 lexsort nanargmax
-nanargmin nanpercentile nanquantile partition polydiv polyval select setxor1d size take_along_axis trim_zeros union1d unwrap
-linalg.matrix_rank linalg.qr
+nanargmin nanpercentile nanquantile partition polydiv polyval select setxor1d size take_along_axis trim_zeros union1d
+unwrap linalg.matrix_rank linalg.qr
 """
 _SCALARS = """
 mx.metric.CrossEntropy mx.optimizer.SGD gluoncv.utils.bbox.bbox_clip_xyxy gluoncv.utils.lr_scheduler.LRScheduler
@@ -40,14 +41,16 @@ _ROUNDED, _BINARY = ("ceil", "floor", "trunc", "fix"), "add maximum minimum mod 
 #: (none: all).
 REASONS = [
     (
-        "only the display differs: since NumPy 2 the `repr` of a NumPy scalar is `np.float64(0.5)`, also inside texts that "
+        "only the display differs: since NumPy 2 the `repr` of a NumPy scalar is `np.float64(0.5)`, also "
+        "inside texts that "
         "MXNet builds",
         ["*"],
         ["display"],
         [],
     ),
     (
-        "MXNet leaves the function to NumPy (`mxnet/numpy/fallback.py`), whose own result changed between 1.17 and 2.5: named "
+        "MXNet leaves the function to NumPy (`mxnet/numpy/fallback.py`), whose own result changed between "
+        "1.17 and 2.5: named "
         "tuples of `qr`, float32 that stays float32, more arguments and shapes accepted, others refused",
         [f"mx.np.{name}" for name in _LEFT_TO_NUMPY.split()],
         [],
@@ -60,7 +63,8 @@ REASONS = [
         ["newest"],
     ),
     (
-        "a NumPy scalar as argument keeps its type since NumPy 2 (NEP 50): beside float32 arrays np.float64 and np.int64 give "
+        "a NumPy scalar as argument keeps its type since NumPy 2 (NEP 50): beside float32 arrays np.float64 "
+        "and np.int64 give "
         "float64, and np.float32 beside Python numbers stays float32",
         _SCALARS.split(),
         [],
@@ -85,7 +89,8 @@ REASONS = [
         ["newest"],
     ),
     (
-        "memory that nobody wrote: new arrays, the padding of a short batch, steps that a loop did not run, and `where` of "
+        "memory that nobody wrote: new arrays, the padding of a short batch, steps that a loop did not run, "
+        "and `where` of "
         "arrays of several shapes, which reads past the smaller one",
         [
             *("mx.nd.empty", "mx.np.empty*", "mx.sym.np.empty*", "mx.nd.sparse.empty", "mx.contrib.io.DataLoaderIter"),
@@ -145,17 +150,34 @@ REASONS = [
     (
         "a graph gives one array, or a plain list, where the function gives a tuple",
         [
-            *("mx.sym.np.diag_indices_from", "mx.sym.np.unravel_index", "mx.sym.np.linalg.*", "mx.sym.random.multinomial"),
+            *(
+                "mx.sym.np.diag_indices_from",
+                "mx.sym.np.unravel_index",
+                "mx.sym.np.linalg.*",
+                "mx.sym.random.multinomial",
+            ),
             *("mx.sym.np.may_share_memory", "mx.sym.np.shares_memory", "mx.sym.np.unique", "mx.sym.sample_multinomial"),
         ],
         ["kind", "value"],
         ["graph"],
     ),
-    ("a graph: its random numbers are drawn anew for each output", ["mx.sym.contrib.rand_zipfian"], ["value"], ["graph"]),
     (
-        "a graph: an Executor has arrays of fixed shapes, and leaves out what has a shape that depends on numbers; a hybridized "
+        "a graph: its random numbers are drawn anew for each output",
+        ["mx.sym.contrib.rand_zipfian"],
+        ["value"],
+        ["graph"],
+    ),
+    (
+        "a graph: an Executor has arrays of fixed shapes, and leaves out what has a shape that depends on "
+        "numbers; a hybridized "
         "net gives it",
-        ["mx.sym.np.bincount", "mx.sym.np.delete", "mx.sym.np.unique", "mx.sym.npx.nonzero", "mx.sym.contrib.boolean_mask"],
+        [
+            "mx.sym.np.bincount",
+            "mx.sym.np.delete",
+            "mx.sym.np.unique",
+            "mx.sym.npx.nonzero",
+            "mx.sym.contrib.boolean_mask",
+        ],
         ["shape", "length"],
         ["graph"],
     ),
@@ -182,9 +204,9 @@ def reason_of(full, found):
     """The reason of a difference, or None."""
     compared, _, kind, text = found
     for why, patterns, kinds, words in REASONS:
-        if any(fnmatchcase(full, one) for one in patterns) and (not kinds or kind in kinds):
-            if not words or any(word in compared or word in text for word in words):
-                return why
+        named = any(fnmatchcase(full, one) for one in patterns) and (not kinds or kind in kinds)
+        if named and (not words or any(word in compared or word in text for word in words)):
+            return why
     return None
 
 

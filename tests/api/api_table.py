@@ -2,14 +2,15 @@
 
     python tests/api/api_table.py call OUT.json.gz            calls every name under this Python
     python tests/api/api_table.py call OUT.json.gz --plain    MXNet alone; NumPy before 1.24 only
-    python tests/api/api_table.py page PLAIN OLDEST NEWEST    compares, and writes the page; 1 if a row is unexplained
+    python tests/api/api_table.py page PLAIN OLDEST NEWEST    writes the page; exit code 1 if a row is unexplained
     python tests/api/api_table.py sample PLAIN                keeps what `make test` compares with, sample.json.gz
 
-Names are called in children, a namespace each, with the same seeds before every call. Where a call ends the process, the
-next child goes on after it.
+Names are called in children, a namespace each, with the same seeds before every call. Where a call ends the process,
+the next child goes on after it.
 """
 
 import argparse
+from contextlib import suppress
 import gzip
 import json
 import os
@@ -38,7 +39,8 @@ def run_spaces(spaces, after, written=False):
 
     warnings.simplefilter("ignore")
     waiting = after is not None
-    for space, name, member in ((space, *item) for space in spaces for item in api_names.names_of(space).items()):
+    names = ((one, *item) for one in spaces for item in api_names.names_of(one).items())
+    for space, name, member in names:
         calls = api_calls.calls_of(mx, space, name, member)
         if isinstance(calls, str):
             if not waiting:
@@ -67,10 +69,8 @@ def outcome(mx, call, described):
     try:
         return described(call())
     except Exception as error:
-        try:
+        with suppress(Exception):
             mx.nd.waitall()
-        except Exception:  # noqa: S110
-            pass
         return {"error": type(error).__name__, "text": str(error).strip().split("\n")[-1][-160:]}
 
 
@@ -84,7 +84,7 @@ def called(spaces, flags):
     found, after, begun = {space: {} for space in spaces}, None, None
     while True:
         command = [sys.executable, "-W", "ignore", __file__, "child", ",".join(spaces), json.dumps(after), *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        done = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
         for line in (json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")):
             space, name = line.get("name", (None, None))
             if "begin" in line:
@@ -143,7 +143,7 @@ def read(path):
         return json.load(file)
 
 
-#: Namespaces of which the written calls are compared in `make test`: those that NumPy, ragged inputs and Python matter to.
+#: Namespaces whose written calls `make test` compares: those to which NumPy, Python and ragged inputs matter.
 SAMPLED = (
     *("gluon.data", "mx.metric", "mx.io", "gluoncv.data.batchify", "gluoncv.data.dataloader", "gluoncv.nn.coder"),
     *("gluoncv.utils.metrics.voc_detection", "gluoncv.data.transforms.bbox", "mx.np", "mx.nd.NDArray"),

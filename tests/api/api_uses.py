@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+from pathlib import Path
 import pickle
 import struct
 
@@ -174,7 +175,9 @@ def calibrated(quantize):
     loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, np.arange(8) % 3), 4)
 
     def outputs(mode):
-        return quantize(api_parts.small_net(), calib_mode=mode, calib_data=loader, logger=logging.getLogger("quiet"))(of(x))
+        return quantize(api_parts.small_net(), calib_mode=mode, calib_data=loader, logger=logging.getLogger("quiet"))(
+            of(x)
+        )
 
     return [outputs(mode) for mode in ("naive", "entropy")]
 
@@ -267,7 +270,7 @@ def vocabulary_of(kind):
 
     from mxnet.contrib import text
 
-    words = collections.Counter("a b b c c".split())
+    words = collections.Counter(["a", "b", "b", "c", "c"])
     one = (kind or text.vocab.Vocabulary)(words, most_freq_count=np.int64(2), reserved_tokens=["<pad>"])
     return [one.to_indices(["a", "b", "z"]), one.to_tokens([0, 1, 2]), len(one), one]
 
@@ -315,7 +318,10 @@ def marked(old, backward):
 
 def items_of(iterator, count=3):
     """Batches of an iterator of boxes, whose labels have several lengths."""
-    found = [[batch.data, batch.label, batch.pad] for _, batch in zip(range(count), iterator)]
+    found = [
+        [api_parts.copied(batch.data), api_parts.copied(batch.label), batch.pad]
+        for _, batch in zip(range(count), iterator)
+    ]
     return [found, iterator.label_shape, list(iterator.provide_label)]
 
 
@@ -351,7 +357,7 @@ def saved(function, mx, buffer=False, saves=False):
         (mx.sym.var("x") * 2).save(path)
         return function(path).list_arguments()
     (function if saves else kind.save)(path, {"a": of((2, 3)), "b": of((4,))})
-    loaded = function(open(path, "rb").read()) if buffer else (kind.load if saves else function)(path)
+    loaded = function(Path(path).read_bytes()) if buffer else (kind.load if saves else function)(path)
     return sorted(loaded.items())
 
 
@@ -364,7 +370,12 @@ def looped(function, mx, kind, array):
     if kind == "cond":
         arguments = contrib.sum(x) > 0, lambda: x * 2, lambda: x - 1
         return function(*arguments)
-    return function(lambda n, s: n < 3, lambda n, s: (n * s, (n + 1, s + n)), (array([0.0]), array([1.0])), max_iterations=np.int64(5))
+    return function(
+        lambda n, s: n < 3,
+        lambda n, s: (n * s, (n + 1, s + n)),
+        (array([0.0]), array([1.0])),
+        max_iterations=np.int64(5),
+    )
 
 
 def saved_numpy(function, saves=False):

@@ -59,7 +59,13 @@ def detected(metric):
         corners, kinds = of(boxes[None, :, :4]), of(boxes[None, :, 4:])
         scores = of(np.linspace(0.9, 0.5, len(boxes), dtype="float32")[None, :, None])
         metric.update([corners], [kinds], [scores], [corners + 1], [kinds], None)
-    metric.update(BOXES[2][None, :1, :4], BOXES[2][None, :1, 4:], np.float32([[[0.7]]]), BOXES[2][None, :, :4], BOXES[2][None, :, 4:])
+    metric.update(
+        BOXES[2][None, :1, :4],
+        BOXES[2][None, :1, 4:],
+        np.float32([[[0.7]]]),
+        BOXES[2][None, :, :4],
+        BOXES[2][None, :, 4:],
+    )
     return metric.get()
 
 
@@ -176,4 +182,3 @@ def corner():
     from collections import namedtuple
 
     return namedtuple("Corner", "x1 y1 x2 y2")(40, 40, 90, 90)
-

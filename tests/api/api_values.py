@@ -112,7 +112,8 @@ def _of_mappings(one, other, dtype):
                 if one[key] != other[key]:
                     yield {"scalar": "dtype", "array": "kind"}.get(key, key), f"{one[key]} and {other[key]}"
                     # Numbers of two types are compared as the rougher one.
-                    dtype = min(dtype, str(other[key]), key=_ROUGH.index) if dtype in _ROUGH and other[key] in _ROUGH else dtype
+                    if dtype in _ROUGH and other[key] in _ROUGH:
+                        dtype = min(dtype, other[key], key=_ROUGH.index)
             else:
                 yield from _differences(one[key], other[key], dtype)
 
