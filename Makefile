@@ -40,7 +40,7 @@ long: $(VENV)/.tested
 	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=$(PROCESSES) -m "long or hypothesis"
 
 torture: $(VENV)/.tested
-	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 25 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 2 --seed 0 --pause 0.05
 
 fuzz: $(VENV)/.tested

@@ -1,10 +1,16 @@
 """What is true of the rows of every benchmark's question."""
 
 import json
+import os
 
 import numpy as np
+import pytest
 
 from benchmarks.harness import Row
+
+in_make_benchmarks = pytest.mark.skipif(
+    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
+)
 
 
 def check(rows):

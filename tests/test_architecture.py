@@ -1,6 +1,7 @@
 """The house: imports go downward, only core reads Gluon's inside, functions are short, `import mxkit` is light."""
 
 import ast
+import functools
 import inspect
 import io
 import json
@@ -44,6 +45,11 @@ def room_of(module):
     raise AssertionError(f"{module} stands in no layer: give its room a place in LAYERS and in docs/design.md")
 
 
+@functools.lru_cache(maxsize=None)
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules():
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -54,7 +60,7 @@ def modules():
 
 def imports_of(dotted, path):
     """Modules of mxkit that a file imports, anywhere in it, dotted and without `mxkit.`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 assert alias.name != "mxkit", f"{path}: nothing imports from the package root"
@@ -110,7 +116,7 @@ def test_export_list_is_whole_and_sorted():
 def public_names():
     """Names that the root and the rooms export: those of their stubs, or of an `__init__.py` that lists them."""
     for path in [*ROOT.rglob("__init__.pyi"), *ROOT.rglob("__init__.py")]:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 if alias.asname == alias.name:
                     yield path.parent, alias.name
@@ -212,7 +218,7 @@ def test_only_core_and_runtime_read_what_gluon_keeps_private():
     found = set()
     for dotted, path in modules():
         if dotted.split(".")[0] not in ("core", "runtime"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = tree_of(path)
             reads = inside.intersection(foreign_reads(tree)) - set(own_names(tree))
             found |= {(path.relative_to(ROOT).as_posix(), name) for name in reads}
     assert found == set(READS_INSIDE)

@@ -3,7 +3,7 @@
 import os
 import venv
 
-from benchmark_rows import check
+from benchmark_rows import check, in_make_benchmarks
 from mxkit.nets import prediction_graphs
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # threads 
 INFERENCE = {"CASES": [LENET], "CLASSES": [LENET], "thread_variables": lambda: THREADS}
 
 
+@in_make_benchmarks
 def test_predictions_are_compared_without_peers_and_what_the_processor_cannot_is_told(tmp_path, monkeypatch):
     venv.create(str(tmp_path), with_pip=False)
     monkeypatch.setattr(peers, "PEERS_HOME", tmp_path)

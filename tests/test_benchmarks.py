@@ -7,7 +7,7 @@ import sys
 import time
 import venv
 
-from benchmark_rows import check
+from benchmark_rows import check, in_make_benchmarks
 from mxkit.data import ArrayLoader
 import mxnet as mx
 import numpy as np
@@ -144,6 +144,7 @@ def test_an_unknown_question_is_refused_with_the_known_ones(capsys, monkeypatch)
 # The questions.
 
 
+@in_make_benchmarks
 def test_loops(monkeypatch):
     monkeypatch.setattr(loops, "QUICK_SIZES", {"rounds": 1, "seconds": 0.01, "samples": 500})
     monkeypatch.setattr(loops, "QUICK", ("softmax_regression",))
@@ -250,9 +251,7 @@ QUESTIONS_AT_TINY_SIZES = [
 ]
 
 
-@pytest.mark.skipif(
-    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
-)
+@in_make_benchmarks
 @pytest.mark.parametrize(("module", "sizes", "expected"), QUESTIONS_AT_TINY_SIZES)
 def test_a_question(module, sizes, expected, monkeypatch):
     for name, value in sizes.items():
@@ -301,6 +300,7 @@ def test_a_peer_with_another_net_is_refused():
     assert peers.seconds(lambda **_: {"seconds": 1.5, "parameters": 203530}, case, 3) == 1.5
 
 
+@in_make_benchmarks
 def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypatch):
     venv.create(str(tmp_path), with_pip=False)
     monkeypatch.setattr(peers, "PEERS_HOME", tmp_path)
@@ -341,6 +341,7 @@ def test_checkpoints_are_timed(monkeypatch):
     ]
 
 
+@in_make_benchmarks
 def test_serving(monkeypatch):
     monkeypatch.setattr(serving, "QUICK_SIZES", {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5})
     rows = check(serving.run(True))

@@ -16,22 +16,8 @@ from sharing import needs, needs_datasets, needs_fastapi, needs_onnx
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
-EXECUTED = [
-    *COOKBOOK,
-    *(
-        DOCS / name
-        for name in (
-            "index.md",
-            "install.md",
-            "getting-started.md",
-            "faq.md",
-            "leave.md",
-            "cannot-leave.md",
-            "several-machines.md",
-        )
-    ),
-    DOCS / "several-machines.md",
-]
+PAGES = ["index", "install", "getting-started", "faq", "leave", "cannot-leave", "several-machines"]
+EXECUTED = [*COOKBOOK, *(DOCS / f"{name}.md" for name in PAGES)]
 EXECUTED += [DOCS / "zh" / "index.md", DOCS / "zh" / "from-d2l.md"]  # the others have the blocks of English pages
 API = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
 FAQ = (DOCS / "faq.md").read_text(encoding="utf-8")

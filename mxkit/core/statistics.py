@@ -4,7 +4,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Dict, Iterator, List
 
 from mxkit.core.array_kind import copied, copy_into
-from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, own_parameters
+from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, net_devices, own_parameters
 from mxkit.core.graphs import graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
 from mxnet import gluon
@@ -45,6 +45,20 @@ def kept_statistics(net: Any) -> Iterator[None]:
         for parameter, copies in before:
             for array, copy in zip(values_of(parameter) or (), copies):
                 copy_into(copy, array)
+
+
+@contextmanager
+def first_statistics(net: Any) -> Iterator[None]:
+    """Give all devices the running statistics of the first one inside `with`, as files of the net hold them (T71)."""
+    if len(net_devices(net)) == 1:
+        yield
+        return
+    with kept_statistics(net):
+        for parameter in statistics_of(net):
+            first, *others = values_of(parameter) or [None]
+            for other in others:
+                copy_into(first, other)
+        yield
 
 
 def statistics_of(net: Any) -> List[Any]:

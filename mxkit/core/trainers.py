@@ -5,11 +5,12 @@ import math
 from numbers import Real
 import os
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
+import warnings
 
 from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
 from mxkit.core.replicas import first_value, values_of
-from mxkit.errors import DeviceError, nearest, unknown_name
+from mxkit.errors import DeviceError, TrapWarning, nearest, unknown_name
 import mxnet as mx
 from mxnet import gluon
 
@@ -52,6 +53,9 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
             infinite, also in an existing Trainer or optimizer.
         NotInitializedError: The net is not initialized.
         DeviceError: The Trainer was made for other devices than those of the net.
+
+    Warns:
+        TrapWarning: An MXNet optimizer was used by another Trainer (T244).
     """
     devices = net_devices(net)
     if isinstance(spec, gluon.Trainer):
@@ -78,6 +82,7 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
         _check_numbers(f"optimizer {spec!r}", kind, arguments)
     else:
         _check_numbers(kind.__name__, kind, vars(spec))
+        _warn_of_used_optimizer(spec)
     # Gradients can be clipped after the reduction only if the optimizer steps on the devices. An optimizer whose
     # replicas would drift apart steps in the kvstore, once for all of them (T24).
     on_kvstore = issubclass(kind, DRIFTING) and len(devices) > 1
@@ -86,6 +91,18 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     except TypeError as error:
         problem = f"optimizer {spec!r} refuses its arguments {arguments}: {error}"
         raise TypeError(f"{problem}; {_hints(kind, arguments)}") from error
+
+
+def _warn_of_used_optimizer(optimizer: Any) -> None:
+    if optimizer.num_update > optimizer.begin_num_update:
+        kind = type(optimizer).__name__
+        warnings.warn(
+            f"the optimizer {kind} has made {optimizer.num_update} updates with another Trainer, and counts on from "
+            f"there: schedules and Adam's correction of its means follow the count, and the means begin anew. Make a "
+            f"new one for each training, like ({kind.lower()!r}, {{...}}), or pass the Trainer (T244)",
+            TrapWarning,
+            stacklevel=4,
+        )
 
 
 def check_optimizer(name: str, arguments: Mapping[str, Any]) -> None:

@@ -93,7 +93,7 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
     Args:
         net_a: Any initialized block, on any devices. If both nets are on the same number of devices, replicas are
             compared one to one, in the nets' orders; otherwise each with each. `compare(net, net)` compares the
-            replicas of one net.
+            replicas of one net, except for statistics of BatchNorm, of which each device has its own (T71).
         net_b: Another block. Gluon's names and frozen parameters are not compared.
         rtol: Relative tolerance, as a part of the second net's element.
         atol: Absolute tolerance. With both 0 elements must be equal; NaN equals NaN.

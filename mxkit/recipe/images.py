@@ -141,7 +141,7 @@ def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.n
         if len(set(Image.open(BytesIO(content)).getchannel("A").getextrema())) > 1:
             raise DataError(
                 f"{where}: all pixels have one colour, and the picture is in their transparency (alpha), which is not "
-                "read (T239). Paint it on a background before, as a canvas does with fillRect"
+                "read (T243). Paint it on a background before, as a canvas does with fillRect"
             )
     return picture
 

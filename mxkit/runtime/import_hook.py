@@ -21,9 +21,10 @@ from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime import cuda_libraries, repairs
 from mxkit.runtime.engine_threads import chosen_threads
 from mxkit.runtime.exact import set_switches, warn_if_late
+from mxkit.runtime.interpolation import INTERPOLATE, SINCE
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.tiles import prepare_tiles
-from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
+from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION, release
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
@@ -59,6 +60,8 @@ def _import(
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
         if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):
             return SimpleNamespace(stats=_DeferredModule("scipy.stats"))
+        if name == "scipy" and fromlist == ("interpolate",) and release(import_module(name).__version__) >= SINCE:
+            return INTERPOLATE
     # Looked up at each call, so that it follows a tool that replaces `builtins.__import__`.
     return builtins.__import__(name, globals, locals, fromlist or (), level)
 

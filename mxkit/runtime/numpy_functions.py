@@ -49,6 +49,42 @@ def _in_graph(array: Any) -> bool:
     return True
 
 
+#: Operators on an array and a number, which MXNet cuts beside integers; then those whose results are no integers.
+WITH_NUMBERS = (
+    *("add", "subtract", "rsubtract", "multiply", "mod", "rmod", "power", "rpower", "maximum", "minimum"),
+    *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+)
+NEVER_WHOLE = ("arctan2", "copysign", "rcopysign", "hypot", "ldexp", "rldexp")
+
+
+def with_fractions(always: bool = False) -> Callable[[Operator], Operator]:
+    """An operator on an array of integers and a number with a fraction, which MXNet cuts (T240): 3 * 0.5 is 0.
+
+    The result is float64, as in a graph of MXNet. The caller's `out` stays as it is.
+
+    Args:
+        always: Also for whole numbers: the hypotenuse of 2 and 3 is no integer.
+    """
+
+    def wrapper(operator: Operator) -> Operator:
+        def run(array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
+            cut = always or (type(scalar) is float and not scalar.is_integer())
+            if cut and kwargs.get("out") is None and is_whole(array):
+                kwargs["is_int"] = False
+            return operator(array, scalar, *args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
+def is_whole(array: Any) -> bool:
+    """Whether an array holds integers or booleans; a symbol may."""
+    import numpy
+
+    return isinstance(array, mxnet_module("symbol").Symbol) or numpy.dtype(array.dtype).kind in "iub"
+
+
 def at_least(axes: int) -> Callable[[Operator], Operator]:
     """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
 

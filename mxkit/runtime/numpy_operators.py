@@ -15,7 +15,16 @@ from mxkit.runtime.added_gradients import (
     adding_in_graphs,
     adding_optimized,
 )
-from mxkit.runtime.numpy_functions import at_least, differentiable_polynomial, without_gradient
+from mxkit.runtime.numpy_functions import (
+    NEVER_WHOLE,
+    WITH_NUMBERS,
+    at_least,
+    differentiable_polynomial,
+    is_whole,
+    with_fractions,
+    without_gradient,
+)
+from mxkit.runtime.numpy_symbols import moments_in_graphs
 from mxkit.runtime.operators import Operator, is_recording, mxnet_module, replace
 
 
@@ -98,6 +107,8 @@ def differentiable_variance(root: bool, kind: str) -> Callable[[Operator], Opera
         def run(
             a: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False, out: Any = None
         ) -> Any:
+            if kind == "ndarray" and dtype is None and out is None and is_whole(a):
+                a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
             options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
             if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
                 return operator(a, ddof=ddof, out=out, **options)
@@ -221,6 +232,8 @@ def extension_operators(module: ModuleType) -> None:
 def legacy_operators(module: ModuleType) -> None:
     """T141 and T143 in `mx.nd` or `mx.sym`."""
     kind = module.__name__.split(".")[1]
+    if kind == "symbol":
+        replace(mxnet_module("symbol.op"), moments=lambda moments: adding_in_graphs(moments_in_graphs(moments)))
     add_in_legacy(kind)
     if kind == "ndarray":
         replace(mxnet_module("ndarray.op"), gather_nd=with_positive_indices)
@@ -232,22 +245,29 @@ def numpy_operators(module: ModuleType) -> None:
     kind = module.__name__.split(".")[1]
     if kind == "ndarray":
         _repair_arrays()
+    never = {name + "_scalar": with_fractions(always=True) for name in NEVER_WHOLE}
+    replace(mxnet_module(kind + ".numpy._internal"), **never)
     replace(
         mxnet_module(kind + ".numpy._internal"),
         var=differentiable_variance(False, kind),
         std=differentiable_variance(True, kind),
         where_lscalar=with_filled_array("where", True, kind),
         where_rscalar=with_filled_array("where", False, kind),
-        rarctan2_scalar=with_filled_array("arctan2", True, kind),
+        rarctan2_scalar=lambda arctan2: with_filled_array("arctan2", True, kind)(with_fractions(always=True)(arctan2)),
         einsum=adding_optimized(adding if kind == "ndarray" else adding_in_graphs),
     )
     add_in_numpy(kind)
+    # `np.deg2rad` and `np.rad2deg` read operators that MXNet has under these names alone. Upstream: `_op.py` line 2914.
+    internal = mxnet_module(kind + ".numpy._internal")
+    internal.deg2rad, internal.rad2deg = internal.radians, internal.degrees
 
 
 def _repair_arrays() -> None:
     """Repairs that need shapes, or an array that may be recorded: symbols have neither."""
+    internal = mxnet_module("ndarray.numpy._internal")
+    replace(internal, **{name + "_scalar": with_fractions() for name in WITH_NUMBERS})
     replace(
-        mxnet_module("ndarray.numpy._internal"),
+        internal,
         matmul=with_whole_batches,
         gather_nd=with_positive_indices,
         scatter_set_nd=with_checked_indices,

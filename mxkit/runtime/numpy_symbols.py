@@ -1,9 +1,9 @@
-"""Repairs of graphs of `mx.np`: copies of symbols, SymbolBlocks inside graphs, and states of recurrent layers."""
+"""Repairs of graphs: copies of symbols, SymbolBlocks in graphs, states of recurrent layers, second outputs alone."""
 
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import Operator, mxnet_module, replace
 
 
 def copied_symbols(module: ModuleType) -> None:
@@ -56,3 +56,37 @@ def recurrent_states(module: ModuleType) -> None:
         return begin_state
 
     replace(layers._RNNLayer, begin_state=with_unknown_samples)
+
+
+def moments_in_graphs(moments: Operator) -> Operator:
+    """`moments` whose variance needs its mean (T239): where a graph leaves the mean out, the operator takes 0 for it.
+
+    The variance goes through an operator that reads both; ones that read shapes alone do not count.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mean, variance = moments(*args, **kwargs)
+        symbol = mxnet_module("symbol")
+        both = symbol.stack(variance, mean, axis=0)
+        return symbol.Group([mean, symbol.squeeze(symbol.slice_axis(both, axis=0, begin=0, end=1), axis=0)])
+
+    return run
+
+
+def eigenvectors(module: ModuleType) -> None:
+    """T239: `np.linalg.eigh` writes no eigenvectors where a graph leaves the eigenvalues out.
+
+    Upstream: `symbol/numpy/linalg.py` line 892.
+    """
+
+    def with_both(eigh: Operator) -> Operator:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            values, vectors = eigh(*args, **kwargs)
+            symbol = mxnet_module("symbol")
+            column = symbol.expand_dims(values.as_nd_ndarray(), axis=-1)
+            both = symbol.concat(vectors.as_nd_ndarray(), column, dim=-1)
+            return [values, symbol.slice_axis(both, axis=-1, begin=0, end=-1).as_np_ndarray()]
+
+        return run
+
+    replace(module, eigh=with_both)

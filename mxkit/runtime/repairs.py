@@ -105,12 +105,17 @@ class _Thread(threading.Thread):
 def random_sizes(module: ModuleType) -> None:
     """`size=np.int64(2)`: `size == ()` is an empty array, whose truth value warns, and is an error since NumPy 2.2.
 
+    T242: line 478 of `symbol/numpy/random.py`.
+
     Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
     if module.__name__ == "mxnet.ndarray.numpy.random":
         numpy_functions.normal_vectors(module)
-    for name in vars(module)["__all__"]:
+    if module.__name__ == "mxnet.symbol.numpy.random" and not hasattr(module.rayleigh, "__wrapped__"):
+        _, *others = module.rayleigh.__defaults__
+        module.rayleigh.__defaults__ = (1.0, *others)  # T242: 0.0 in graphs
+    for name in {*vars(module)["__all__"], "choice"} & {*vars(module)}:  # the list of the symbols lacks `choice`
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
             setattr(module, name, _with_python_integers(function))
@@ -133,7 +138,11 @@ def named_results(module: ModuleType) -> None:
     """NumPy 1.25: functions of `numpy.linalg` return named tuples, which cannot be built from a list.
 
     Upstream: `numpy/multiarray.py` line 149, for functions that MXNet leaves to NumPy, like `mx.np.linalg.qr`.
+    Every NumPy: line 1626 raises the sorted array, so that `x.sort()` ends in a TypeError.
     """
+
+    def returned_sort(self: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Any:
+        return vars(module)["sort"](self, axis=axis, kind=kind, order=order)
 
     def with_named_tuples(upstream: Any) -> Any:
         def convert(object: Any, ctx: Any = None) -> Any:
@@ -145,6 +154,7 @@ def named_results(module: ModuleType) -> None:
 
     if _numpy_version() >= (1, 25):
         operators.replace(module, _as_mx_np_array=with_named_tuples)
+    operators.replace(module.ndarray, sort=lambda upstream: returned_sort)
 
 
 def dispatched_functions(module: ModuleType) -> None:
@@ -434,6 +444,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
+    "mxnet.symbol.numpy.linalg": numpy_symbols.eigenvectors,
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
     "mxnet.gluon.nn.basic_layers": gluon_layers.basic_layers,

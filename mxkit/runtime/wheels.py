@@ -120,7 +120,7 @@ def version_problem(version: str, package: Path) -> Optional[str]:
         f"{package} calls itself MXNet {version}; expected 1.9. mxkit's repairs of MXNet are written for {RELEASE} and "
         f"were tried with 1.9 alone: with another one they could change results without an error. Type\n"
         f"    pip install --no-deps mxnet=={RELEASE}\n"
-        f"or use this MXNet without mxkit"
+        "or use this MXNet without mxkit (where it is enabled: mxkit enable --off)"
     )
 
 

@@ -11,6 +11,7 @@ from mxkit.core.device import Shard, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explained
 from mxkit.core.packed import worth_packing
 from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
+from mxkit.core.statistics import first_statistics
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
@@ -89,6 +90,8 @@ def run_over(
 ) -> Iterator[Run]:
     """Run a net over data without recording; an error inside `with` names the block and the batch.
 
+    All devices compute with the running statistics of the first one, so that a sample's device does not matter (T71).
+
     ```
     with run_over(net, data) as run:
         for shards in run:
@@ -119,7 +122,7 @@ def run_over(
     batches = islice(batches, limit_batches)
     run = Run(batches if own is None else own(batches), net, labels, most_queued)
     forward = forward or (lambda shard: call(net, shard.inputs))
-    with autograd.pause(train_mode=train_mode), _named(name, run), explained(
+    with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
     ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
         yield run

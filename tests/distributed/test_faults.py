@@ -15,7 +15,7 @@ import time
 import pytest
 from torture_workers import CAUSES, HERE, Job, differences, start, whole
 
-pytestmark = pytest.mark.long  # the recipe of tests/recipe/test_joint_recipes.py has a killed worker
+pytestmark = pytest.mark.long
 
 PAUSE = 0.05
 

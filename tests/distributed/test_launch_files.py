@@ -26,7 +26,8 @@ def test_mxnets_own_dist_async_runs_under_the_launcher():
     output = subprocess.check_output(command, text=True, timeout=120)
     scores = re.findall(r"worker ([01]): accuracy ([\d.]+)", output)
     assert sorted(rank for rank, _ in scores) == ["0", "1"]
-    assert all(float(score) > 0.85 for _, score in scores)
+    # chance decides the order of the updates: the page has 0.84 to 0.92 of three runs; an untrained net has 0.1
+    assert all(float(score) > 0.7 for _, score in scores)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

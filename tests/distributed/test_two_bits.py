@@ -8,10 +8,11 @@ import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import long
 from two_bits import EPOCHS, THRESHOLD, TURN, WORKERS, shares, twins, two_bits
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[long("a job")])
 def workers(tmp_path_factory):
     make = lambda folder: results("two_bits.py", folder, WORKERS)  # noqa: E731
     return results_of(once(tmp_path_factory, "two-bits", make), WORKERS)

@@ -286,7 +286,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
             raise error
 
 
-def test_t239_a_picture_in_its_transparency_is_refused(digits):
+def test_t243_a_picture_in_its_transparency_is_refused(digits):
     pixels = np.zeros((28, 28, 4), np.uint8)
     contents = {}
     for name, alpha in (("drawn", slice(5, 20)), ("opaque", slice(None))):

@@ -84,7 +84,7 @@ def test_images_that_cannot_be_read_are_left_out_by_name(photos, tmp_path):
     (tmp_path / "a.lst").write_text("\n".join(lines))
     done = call("make", tmp_path / "a.lst", tmp_path / "a")
     assert done.exit_code == 1
-    assert "left out: bad.jpg: it: it is no image that OpenCV knows" in done.output
+    assert "left out: bad.jpg: its content: it is no image that OpenCV knows" in done.output
     assert "left out: missing.jpg: No such file" in done.output
     assert list(read_by_mxnet(tmp_path / "a.rec")) == [0]
     (tmp_path / "a.lst").write_text("\n".join(lines[1:]))

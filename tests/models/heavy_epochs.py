@@ -95,7 +95,7 @@ def share_left(net, x, y, loss, rate, batch_size=16):
 def train(name, arguments, channels, least):
     """Train a net, write it and read it back; the share of the loss that is left, and what is wrong, or nothing."""
     net, left = epoch_of(name, arguments, channels, least)
-    smallest = mxkit.models.usable_sizes(net, channels)[0]
+    smallest = mxkit.models.usable_sizes(mxkit.models.get_model(name, **arguments), channels)[0]
     x, _ = digits_of(least if least > 1 else 8, channels, 8)
     expected = net(x).asnumpy()
     with tempfile.TemporaryDirectory() as folder:

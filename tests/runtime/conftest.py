@@ -10,8 +10,6 @@ import lazy_loader
 import mxkit
 import pytest
 
-# Programs, not modules: importing them runs them.
-collect_ignore = ["scripts"]
 PACKAGE = Path(mxkit.__file__).parent
 
 

@@ -333,3 +333,64 @@ def test_t155_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed
     np.testing.assert_allclose(drawn[0].asnumpy().mean(axis=0), [1, -1], atol=0.05)
     several = mx.np.random.multivariate_normal(mx.np.zeros((5, 2)), mx.np.array(covariance), size=(3, 1))
     assert several.shape == (3, 1, 5, 2)
+
+
+class Taken(mx.gluon.HybridBlock):
+    """One output of a function of several."""
+
+    def __init__(self, function, place):
+        super().__init__()
+        self.function, self.place = function, place
+
+    def hybrid_forward(self, F, x):  # noqa: N803
+        return self.function(F, x)[self.place]
+
+
+@pytest.mark.parametrize("numpy", [True, False], ids=["eigh", "moments"])
+def test_t239_the_second_output_alone_is_right_in_a_graph(numpy):
+    matrix = np.float32([[4, 1, 0.5], [1, 3, 0.25], [0.5, 0.25, 2]])
+    function = (lambda F, x: F.np.linalg.eigh(x)) if numpy else (lambda F, x: F.moments(x, axes=(0,)))
+    expected = np.linalg.eigh(matrix) if numpy else (matrix.mean(axis=0), matrix.var(axis=0))
+    with np_array(numpy), np_shape(numpy):
+        x = (mx.np if numpy else mx.nd).array(matrix)
+        for place in (0, 1):
+            net = Taken(function, place)
+            net.hybridize()
+            signs = [1, 1, 1] if place == 0 or not numpy else np.sign(net(x).asnumpy()[0] * expected[1][0])
+            np.testing.assert_allclose(net(x).asnumpy() * signs, expected[place], rtol=1e-4, atol=1e-5)
+            graph = function(mx.sym, mx.sym.var("x").as_np_ndarray() if numpy else mx.sym.var("x"))[place]
+            output = graph.bind(mx.cpu(), {"x": mx.nd.array(matrix)}).forward()[0].asnumpy()
+            np.testing.assert_allclose(output * signs, expected[place], rtol=1e-4, atol=1e-5)
+
+
+def test_t240_a_number_with_a_fraction_beside_integers():
+    values = np.array([2, 0, 1], "int32")
+    x, doubled = mx.np.array(values, dtype="int32"), mx.np.array(values, dtype="int32")
+    for ours, expected in (
+        (x * 0.5, values * 0.5), (2.5 - x, 2.5 - values), (x**0.5, values**0.5), (mx.np.maximum(x, 0.5), [2, 0.5, 1]),
+        (x == 2.5, values == 2.5), (mx.np.array([7, 200], dtype="uint8") * 0.1, np.array([7, 200]) * 0.1),
+        (mx.np.arctan2(0.5, x), np.arctan2(0.5, values)), (mx.np.hypot(x, 2), np.hypot(values, 2)),
+        (mx.np.copysign(x, -1), -values.astype("float64")),
+    ):  # fmt: skip
+        np.testing.assert_allclose(ours.asnumpy(), expected, rtol=1e-6)
+    graph = mx.sym.np.hypot(mx.sym.var("x").as_np_ndarray(), 2).bind(mx.cpu(), {"x": x.as_nd_ndarray()})
+    np.testing.assert_allclose(graph.forward()[0].asnumpy(), np.hypot(values, 2))
+    assert (x * 0.5).dtype == np.float64
+    assert (x * 2).dtype == (x * 2.0).dtype == np.int32
+    doubled *= 2.5  # written into integers
+    assert doubled.tolist() == [4, 0, 2]
+
+
+def test_t241_the_variance_of_integers_is_no_integer():
+    x = mx.np.array([2, 0, 1], dtype="int32")
+    np.testing.assert_allclose([x.var().item(), mx.np.std(x).item()], [2 / 3, (2 / 3) ** 0.5], rtol=1e-6)
+    assert mx.np.var(x).dtype == np.float32
+    assert mx.np.array([7, 200], dtype="uint8").std().item() == 96.5
+    assert mx.np.var(x, dtype="float64").dtype == np.float64
+
+
+def test_t242_rayleigh_has_the_same_scale_in_graphs():
+    drawn = mx.sym.np.random.rayleigh(size=(4000,)).bind(mx.cpu(), {}).forward()[0].asnumpy()
+    np.testing.assert_allclose(drawn.mean(), (np.pi / 2) ** 0.5, rtol=0.05)
+    doubled = mx.sym.np.random.rayleigh(2.0, size=(4000,)).bind(mx.cpu(), {}).forward()[0].asnumpy()
+    np.testing.assert_allclose(doubled.mean(), 2 * (np.pi / 2) ** 0.5, rtol=0.05)

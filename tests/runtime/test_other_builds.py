@@ -142,6 +142,7 @@ def test_another_release_is_refused_with_the_reason(version, build, run_python, 
     said = run_python("import mxkit, mxnet", status=1).stderr
     assert f"MXNetImportError: {package} calls itself MXNet {version}; expected 1.9. " in said
     assert "pip install --no-deps mxnet==1.9.1" in said
+    assert "without mxkit (where it is enabled: mxkit enable --off)" in said
 
 
 def test_the_doctor_says_what_differs(build, monkeypatch):

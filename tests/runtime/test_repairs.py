@@ -135,6 +135,7 @@ def test_random_arrays_of_extensions_and_symbols_have_a_size_of_numpy():
         assert mx.npx.random.uniform_n(0, 1, batch_shape=np.int64(2)).shape == (2,)
         assert mx.sym.np.random.uniform(0, 1, size=np.int64(2)).infer_shape()[1] == [(2,)]
         assert mx.sym.npx.random.bernoulli(0.5, size=np.int64(2)).infer_shape()[1] == [(2,)]
+        assert mx.sym.np.random.choice(np.int64(5), np.int64(2)).infer_shape()[1] == [(2,)]
 
 
 def test_results_of_numpy_that_are_named_tuples_become_arrays():
@@ -145,6 +146,30 @@ def test_results_of_numpy_that_are_named_tuples_become_arrays():
         assert isinstance(q, mx.np.ndarray)
         np.testing.assert_allclose((q @ r).asnumpy(), x.asnumpy(), atol=1e-5)
         assert type(mx.np.linalg.qr(x)) is type(np.linalg.qr(np.eye(2)))
+
+
+def test_names_of_mx_np_that_fail_on_every_numpy_compute():
+    # mxnet/numpy/multiarray.py, line 1626; mxnet/ndarray/numpy/_op.py, lines 2715 and 2914, and the symbols' functions
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        x = mx.np.array([[3.0, 1.0], [2.0, 4.0]])
+        assert (x.sort().tolist(), x.sort(axis=0).tolist()) == ([[1, 3], [2, 4]], [[2, 1], [3, 4]])
+        angles = mx.np.deg2rad(mx.np.array([0.0, 180.0]))
+        np.testing.assert_allclose(angles.asnumpy(), [0, np.pi], rtol=1e-6)
+        graph = mx.sym.np.rad2deg(mx.sym.var("x").as_np_ndarray())
+        degrees = graph.bind(mx.cpu(), {"x": angles.as_nd_ndarray()}).forward()[0]
+        np.testing.assert_allclose(degrees.asnumpy(), [0, 180], rtol=1e-6)
+
+
+def test_gluoncv_fills_masks_exactly_without_scipys_interp2d():
+    # gluoncv/data/transforms/mask.py, line 167
+    from gluoncv.data.transforms.mask import fill
+
+    mask = np.zeros((1, 4, 4), "float32")
+    mask[0, 1:3, 1:3] = 1
+    filled = fill(mask, np.array([[2.0, 1, 10, 9]]), (12, 10), fast_fill=False)
+    expected = np.zeros((10, 12), "uint8")
+    expected[3:7, 4:8] = 1
+    assert filled[0].tolist() == expected.tolist()
 
 
 def test_functions_that_numpy_dropped_compute_on_mxnet_arrays():

@@ -237,3 +237,18 @@ def test_outputs_without_a_row_per_sample_are_not_joined(kind):
         assert (outputs.shape, anchors.shape) == ((6, 2), (1, 2))
         with pytest.raises(DataError, match=r"an output of the net has the shape \(1, 2\), not one row per sample"):
             mxkit.predict(net, mxkit.data.ArrayLoader(x, None, batch_size=5))
+
+
+def test_t71_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.BatchNorm(in_channels=FEATURES), gluon.nn.Dense(3, in_units=FEATURES))
+    mxkit.initialize(net, devices="cpu:2")
+    net[0].running_mean.data(mx.cpu(1))[:] = 3
+    net.hybridize(static_alloc=True)
+    data = make_batches([5, 6])
+    expected = mxkit.evaluate(net, data, loss=SOFTMAX, metrics=["accuracy"])
+    one = mxkit.load_net(mxkit.save_net(tmp_path / "one.net", net), devices="cpu")
+    assert mxkit.evaluate(one, data, loss=SOFTMAX, metrics=["accuracy"]) == pytest.approx(expected)
+    x = np.concatenate([x.asnumpy() for x, _ in data])
+    np.testing.assert_allclose(mxkit.predict(net, x).asnumpy(), mxkit.predict(one, x).asnumpy(), rtol=1e-6)
+    assert net[0].running_mean.data(mx.cpu(1)).asnumpy().tolist() == [3] * FEATURES

@@ -551,6 +551,22 @@ def test_an_error_inside_a_custom_gradient_shows_its_cause(hybridize, devices, c
     capfd.readouterr()
 
 
+def test_a_net_that_is_frozen_whole():
+    net = make_net()
+    mxkit.freeze(net, "*")
+    with pytest.raises(TrainingError, match=r"all parameters of the net are frozen: .* Call mxkit.unfreeze\(net\)"):
+        train(net, make_batches([4]))
+
+
+def test_t244_an_optimizer_object_of_an_earlier_training():
+    optimizer = mx.optimizer.Adam()
+    train(make_net(), make_batches([4, 4]), trainer=optimizer)
+    with pytest.warns(
+        TrapWarning, match=r"Adam has made 2 updates with another Trainer, .* like \('adam', \{\.\.\.\}\)"
+    ):
+        train(make_net(), make_batches([4]), trainer=optimizer)
+
+
 def test_a_loss_that_leaves_the_graph_is_told():
     net = make_net()
     batches = make_batches([4])

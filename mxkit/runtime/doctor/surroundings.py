@@ -14,6 +14,7 @@ from typing import Any, Dict, Mapping, Tuple
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
 from mxkit.runtime.enabling import enabling_file, enabling_text
+from mxkit.runtime.wheels import CONTAINER
 
 # The oldest and the newest Python of `.ci/matrix`.
 _PYTHONS = ((3, 8), (3, 13))
@@ -29,7 +30,7 @@ _LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-
 # Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
 _LIMITS = (
     ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
-    ("GPUs from sm_90 on", "the wheels end at sm_86 and hold no PTX; use older ones, or build from source"),
+    ("GPUs from sm_90 on", f"the wheels end at sm_86 and hold no PTX; use {CONTAINER}, or build from source"),
     ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export"),
     ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
     ("dropout in RNN layers", "does nothing on the CPU; put nn.Dropout between them"),
