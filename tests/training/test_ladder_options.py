@@ -243,7 +243,7 @@ def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
     script = tmp_path / "abandon.py"
     script.write_text(
         "import gc, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "import mxkit\n"
         "from oracle import make_batches, make_net\n"
         "gc.freeze()\n"

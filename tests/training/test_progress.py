@@ -239,7 +239,7 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
 
 CHILD = f"""import signal, sys, time, warnings
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import mxkit
 from mxkit.training.callbacks import progress
 from oracle import make_batches, make_net
@@ -470,7 +470,7 @@ print(json.dumps([notebook.cells[0].outputs, [one["bar_style"] for one in widget
 
 CELL = f"""import sys
 import time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 sys.path.insert(0, {str(ROOT)!r})
 import mxkit
 from mxkit.training.callbacks import progress
