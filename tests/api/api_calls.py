@@ -57,10 +57,19 @@ def shared_names(with_gluoncv):
 
     import api_parts
     import api_uses
+    import api_uses_arrays
     import mxnet as mx
     import numpy as np
 
-    names = {**vars(api_parts), **vars(api_uses), "mx": mx, "np": np, "gluon": mx.gluon, "nn": mx.gluon.nn}
+    names = {
+        **vars(api_parts),
+        **vars(api_uses),
+        **vars(api_uses_arrays),
+        "mx": mx,
+        "np": np,
+        "gluon": mx.gluon,
+        "nn": mx.gluon.nn,
+    }
     if with_gluoncv:
         import api_uses_gluoncv
         import gluoncv
