@@ -50,17 +50,6 @@ def split_batch(X, y, devices):
     return (gluon.utils.split_and_load(X, devices), gluon.utils.split_and_load(y, devices))
 
 
-def evaluate_accuracy_gpus(net, data_iter):
-    """Compute the accuracy for a model on a dataset using multiple devices."""
-    devices = list(net.collect_params().values())[0].list_ctx()
-    metric = Accumulator(2)
-    for features, labels in data_iter:
-        X_shards, y_shards = split_batch(features, labels, devices)
-        pred_shards = [net(X_shard) for X_shard in X_shards]
-        metric.add(sum(accuracy(pred, y) for pred, y in zip(pred_shards, y_shards)), labels.size)
-    return metric[0] / metric[1]
-
-
 def grad_clipping(net, theta):
     """Clip the gradient."""
     params = [p.data() for p in net.collect_params().values()]
