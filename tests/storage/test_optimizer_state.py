@@ -152,7 +152,9 @@ def resume(folder, make, used=False, run=None):
 
 
 def test_every_optimizer_of_mxnet_is_tested():
-    assert {name for name, _ in OPTIMIZERS} == set(mx.optimizer.Optimizer.opt_registry)
+    # mx.contrib.svrg_optimization registers private ones
+    public = {name for name in mx.optimizer.Optimizer.opt_registry if not name.startswith("_")}
+    assert {name for name, _ in OPTIMIZERS} == public
 
 
 @pytest.mark.parametrize(("optimizer", "place"), pairs(OPTIMIZERS, PLACES))
