@@ -97,8 +97,8 @@ def _warn_of_used_optimizer(optimizer: Any) -> None:
     if optimizer.num_update > optimizer.begin_num_update:
         kind = type(optimizer).__name__
         warnings.warn(
-            f"the optimizer {kind} has made {optimizer.num_update} updates with another Trainer, and counts on from "
-            f"there: schedules and Adam's correction of its means follow the count, and the means begin anew. Make a "
+            f"the optimizer {kind} has made {optimizer.num_update} updates with another Trainer, and continues its "
+            f"count: schedules and Adam's correction of its means follow the count, but the means start at 0. Make a "
             f"new one for each training, like ({kind.lower()!r}, {{...}}), or pass the Trainer (T244)",
             TrapWarning,
             stacklevel=4,

@@ -50,7 +50,7 @@ class Symbolic:
 
 
 class Input:
-    """An input array of a call; `made` makes it, anew for each call."""
+    """An input array of a call; `made` makes it, a new one for each call."""
 
     def __init__(self, values, dtype="float32"):
         self._values, self._dtype = values, dtype

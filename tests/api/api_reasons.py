@@ -162,7 +162,7 @@ REASONS = [
         ["graph"],
     ),
     (
-        "a graph: its random numbers are drawn anew for each output",
+        "a graph: it draws other random numbers for each output",
         ["mx.sym.contrib.rand_zipfian"],
         ["value"],
         ["graph"],

@@ -122,7 +122,7 @@ def call(arguments):
 
 
 def _merged(before, calls):
-    """Results of generated arguments that another run left, with those of calls/*.txt made anew."""
+    """Results of generated arguments that another run left, with those of calls/*.txt called again."""
     if isinstance(calls, str) or not isinstance(before, dict):
         return calls
     return {**{label: result for label, result in before.items() if label.isdigit()}, **calls}
