@@ -330,7 +330,7 @@ def _restore(number: Optional[int], check: bool) -> None:
 
 
 def _kept() -> str:
-    names = ", ".join(_other_threads()[:5])
+    names = ", ".join(_other_threads()[-5:])  # the last that started
     return (
         f"threads: MXNet keeps {in_force()}, because other threads of the program run, which may use it: {names}. Set "
         "the number before they start; end them, or a loader's iterator, before the earlier one is restored (T187)"
