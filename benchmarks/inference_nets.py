@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 SAMPLE, HELD_OUT = 100, 360
-CALIBRATION = {True: 64, False: 16}  # images by whether they are of the size of the training; of another, SAMPLE is 4
+CALIBRATION = {True: 512, False: 16}  # images by whether they are of the size of the training; of another, SAMPLE is 4
 BATCH = 32
 SHAPES, SIDE = 3000, 32
 

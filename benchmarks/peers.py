@@ -1,22 +1,24 @@
-"""`mxkit.fit` beside PyTorch's plain loop, Lightning's Trainer and Keras 3 on JAX: images a second while training.
+"""`mxkit.fit` beside a hand-tuned Gluon loop, PyTorch's plain loop, Lightning and Keras 3 on JAX: images a second.
 
 The nets have the same layers and the same number of trainable parameters (checked), float32, SGD with momentum, batches
-that lie in memory: lists of arrays for mxkit, PyTorch and Lightning, one array for Keras (images as N, H, W, C, its
+that lie in memory: lists of arrays for MXNet, PyTorch and Lightning, one array for Keras (images as N, H, W, C, its
 default), drawn at random. Each way is one call for an epoch, with neither progress bar, metric, log nor checkpoint:
-`mxkit.fit` of a statically hybridized net (its checks for NaN on), `zero_grad, forward, backward, step` in PyTorch,
-`lightning.Trainer.fit`, `Model.fit`. So the fixed costs of a call are in it.
+`mxkit.fit` of a statically hybridized net (its checks for NaN on), `record, backward, step` of that net and a
+hybridized loss in the hand-tuned loop, `zero_grad, forward, backward, step` in PyTorch, `lightning.Trainer.fit`,
+`Model.fit`. So the fixed costs of a call are in it.
 
-Each peer is a process of its own that stays, builds and warms up its nets once, and takes turns with the others.
-`mxkit.fit` chooses its threads by the net, at most one a core. PyTorch's loop runs with one thread and with one a core
-(`torch.set_num_threads`), Lightning and Keras with one a core (`NPROC` sizes XLA's pool; JAX has no other setting). The
-peers live in .venv/peers, which the first run makes with pip. The table names a peer that pip cannot install there.
+Each way is a process of its own that stays, builds and warms up its nets once, and takes turns with the others.
+`mxkit.fit` chooses its threads by the net, at most one a core; it, the hand-tuned loop and PyTorch's also run with a
+given number: `mxkit.threads`, `torch.set_num_threads`. Lightning and Keras have one thread a core (`NPROC` sizes XLA's
+pool; JAX has no other setting). The peers live in .venv/peers, which the first run makes with pip. The table names a
+peer that pip cannot install there.
 
-Ratios are peer / mxkit: below 1 the peer is slower. Bars, for PyTorch's loop with either number of threads: 0.77 on
+Ratios are way / `mxkit.fit`: below 1 the way is slower. Bars, for PyTorch's loop with either number of threads: 0.77 on
 softmax regression (mxkit is 1.3 x as fast), 1.11 on the MLP, 1 on LeNet and on ResNet-18 at 32 px (0.87 on processors
 of Intel's), 0.91 at 64 px. Lightning: 1 on LeNet. Keras: 1, and 1.43 on the MLP.
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 import subprocess
@@ -32,7 +34,7 @@ import numpy as np
 
 from benchmarks.harness import ROOT, Child, Row, rows_of, take_turns
 
-TITLE = "Training beside PyTorch, Lightning and Keras"
+TITLE = "Training beside a hand-tuned loop, PyTorch, Lightning and Keras"
 PEERS_HOME = ROOT / ".venv" / "peers"
 ROUNDS = {True: 2, False: 7}
 
@@ -93,7 +95,14 @@ def run(quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         python, variables = str(peers_python()), thread_variables()
         unset = dict.fromkeys(variables)
-        ask = {"mxkit.fit": partial(stack.enter_context(Child(unset)).ask, "benchmarks.peers:train")}
+        cores = int(variables["OMP_NUM_THREADS"])
+        counts = sorted({1, cores})
+        ours = {"mxkit.fit": ("train", 0), f"mxkit.fit, {threads_text(cores)}": ("train", cores)}
+        ours.update({f"hand-tuned, {threads_text(threads)}": ("train_by_hand", threads) for threads in counts})
+        ask = {
+            way: partial(stack.enter_context(Child(unset)).ask, f"benchmarks.peers:{train}", threads=threads)
+            for way, (train, threads) in ours.items()
+        }
         peers = {}
         for name, peer in PEERS.items():
             try:
@@ -103,8 +112,8 @@ def run(quick: bool) -> Iterator[Row]:
                 continue
             stack.enter_context(child)
             title = " on ".join(f"{package} {version}" for package, version in versions.items())
-            for threads in sorted({1, int(variables["OMP_NUM_THREADS"])}) if name == "PyTorch" else [0]:
-                way = f"{title}, {threads} thread{'s' if threads > 1 else ''}" if threads else title
+            for threads in counts if name == "PyTorch" else [0]:
+                way = f"{title}, {threads_text(threads)}" if threads else title
                 ask[way] = partial(child.ask, peer.train, **({"threads": threads} if threads else {}))
                 peers[way] = name
         for case in cases:
@@ -116,6 +125,10 @@ def run(quick: bool) -> Iterator[Row]:
                 case.title, take_turns(ways, rounds=ROUNDS[quick]), against="mxkit.fit", bars=bars,
                 scale=case.batch * updates, unit="images/s",
             )  # fmt: skip
+
+
+def threads_text(number: int) -> str:
+    return f"{number} thread{'s' if number > 1 else ''}"
 
 
 def thread_variables() -> Dict[str, str]:
@@ -155,12 +168,29 @@ def built(name: str, batch: int, shape: Tuple[int, ...], updates: int) -> Tuple[
     return net, trainer, [different[number % 8] for number in range(updates)]
 
 
-def train(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
-    """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters."""
+def train(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
+    """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters. 0: its own threads."""
     net, trainer, batches = built(name, batch, tuple(shape), updates)
-    begun = time.perf_counter()
-    mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
-    mx.nd.waitall()
+    with mxkit.threads(threads) if threads else nullcontext():
+        begun = time.perf_counter()
+        mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+        mx.nd.waitall()
+    return {"seconds": time.perf_counter() - begun, "parameters": parameters(name, tuple(shape))}
+
+
+def train_by_hand(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
+    """The same of a hand-tuned Gluon loop."""
+    net, trainer, batches = built(name, batch, tuple(shape), updates)
+    loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize(static_alloc=True)
+    with mxkit.threads(threads):
+        begun = time.perf_counter()
+        for x, y in batches:
+            with mx.autograd.record():
+                losses = loss(net(x), y)
+            losses.backward()
+            trainer.step(batch)
+        mx.nd.waitall()
     return {"seconds": time.perf_counter() - begun, "parameters": parameters(name, tuple(shape))}
 
 

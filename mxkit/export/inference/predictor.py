@@ -49,7 +49,8 @@ class Predictor:
 
     Side effects:
         Starts a thread, and computes some batches. `close`, or leaving `with`, ends the thread; so do the garbage
-        collector and the end of the program.
+        collector and the end of the program. The collector stops all threads for some 50 ms to look at what MXNet has
+        loaded: a server calls `gc.freeze()` once it is ready.
 
     >>> net = mxkit.models.mlp(3, hidden=[8]); mxkit.initialize(net, devices="cpu", sample=mx.nd.ones((1, 4)))
     >>> with Predictor(net, sample=np.ones(4), max_batch=4) as predictor:
