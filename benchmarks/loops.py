@@ -1,10 +1,11 @@
 """`mxkit.fit` beside a hand-tuned Gluon loop, the loops of the tutorials, Gluon's Estimator and `Module.fit`.
 
 All train one net of the same first values on the same batches of an `ArrayLoader` (uint8 images, shuffled), SGD with
-momentum, float32, in one process, with one thread a core (`mxkit.threads()` keeps `fit` from choosing fewer). `fit`
-runs once a case with accuracy, progress (into a pipe), its checks for NaN and checkpoints (an epoch is 60,000 samples,
-50,000 for ResNet-18, so one is written every few rounds or none); between its updates it hands over, after a wait for
-the engine, to the others, so that all take turns in windows of some 0.5 s.
+momentum or Adam, float32, in one process, with one thread a core: `mxkit.threads()` keeps `fit` from choosing fewer,
+which is faster for the smallest nets (see the peers). `fit` runs once a case with accuracy, progress (into a pipe), its
+checks for NaN and checkpoints (an epoch is 60,000 samples, 50,000 for ResNet-18, so one is written every few rounds or
+none); between its updates it hands over, after a wait for the engine, to the others, so that all take turns in windows
+of some 0.5 s.
 
 - hand-tuned: hybridized statically, the loss too; `record, backward, step`; no metric, and nothing waits.
 - seeds' loop: as the tutorials write it: net not hybridized, loss and accuracy read at every batch.
@@ -12,8 +13,8 @@ the engine, to the others, so that all take turns in windows of some 0.5 s.
 - Module.fit: of the exported symbol with `SoftmaxOutput`, its own defaults, accuracy.
 
 `fit` is compared with the hand-tuned loop; bars: 0.5 on softmax regression, 0.75 on the MLP and 1 on LeNet in batches
-of 64, 0.88 on ResNet-18 in batches of 32. The others are compared with `fit`: above 1 they are slower, as they should
-be.
+of 64, 0.88 on ResNet-18 in batches of 32, 1 with Adam. The others are compared with `fit`: above 1 they are slower, as
+they should be.
 """
 
 import itertools
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     batch: int
     others: bool = False
     bar: float = float("nan")
+    optimizer: str = "sgd"
 
 
 CASES = [
@@ -60,7 +62,12 @@ CASES = [
     Case("ResNet-18, 32 px, batch 16", "resnet18", 16),
     Case("ResNet-18, 32 px, batch 32", "resnet18", 32, True, 0.88),
     Case("ResNet-18, 32 px, batch 256", "resnet18", 256),
+    Case("softmax regression, batch 64, Adam", "softmax_regression", 64, bar=1.0, optimizer="adam"),
+    Case("MLP, batch 64, Adam", "mlp", 64, bar=1.0, optimizer="adam"),
+    Case("LeNet, batch 64, Adam", "lenet", 64, bar=1.0, optimizer="adam"),
+    Case("ResNet-18, 32 px, batch 32, Adam", "resnet18", 32, bar=1.0, optimizer="adam"),
 ]
+OPTIMIZERS = {"sgd": {"learning_rate": 0.01, "momentum": 0.9}, "adam": {"learning_rate": 0.001}}
 # A bar of 2% needs more windows, each of which is off by 10%.
 BAR_ROUNDS = 3
 QUICK = ("softmax_regression", "lenet")
@@ -74,7 +81,10 @@ def run(quick: bool) -> Iterator[Row]:
         if quick and (case.net not in QUICK or not case.others):
             continue
         rounds = sizes["rounds"] * (BAR_ROUNDS if case.bar == case.bar and not quick else 1)
-        arguments = {"net": case.net, "batch": case.batch, "others": case.others, **sizes, "rounds": rounds}
+        arguments = {
+            "net": case.net, "batch": case.batch, "others": case.others, "optimizer": case.optimizer,
+            **sizes, "rounds": rounds,
+        }  # fmt: skip
         answer = in_child("benchmarks.loops:measure", arguments)
         scale = 1e6 / answer["updates"]
         taken = {way: Taken(*both) for way, both in answer["taken"].items()}
@@ -85,17 +95,19 @@ def run(quick: bool) -> Iterator[Row]:
         yield from (row for row in beside if row.way not in (HAND, FIT))
 
 
-def measure(net: str, batch: int, others: bool, rounds: int, seconds: float, samples: int) -> Dict[str, Any]:
+def measure(
+    net: str, batch: int, others: bool, optimizer: str, rounds: int, seconds: float, samples: int
+) -> Dict[str, Any]:
     """All ways of a case in turns, in a child: the updates of a window, and by way the windows' seconds."""
     logging.disable(logging.WARNING)  # Module's, on being used a second time
     loader = loader_of(net, batch, samples)
-    ways = {HAND: HandTuned(net, loader)}
+    ways = {HAND: HandTuned(net, loader, optimizer)}
     if others:
         ways.update({"seeds' loop": SeedsLoop(net, loader), "Estimator": Estimated(net, loader)})
         ways["Module.fit"] = Moduled(net, loader)
     updates = window(ways[HAND], seconds)
     turns = Turns(ways, updates, rounds)
-    built, trainer, loss = make(net)
+    built, trainer, loss = make(net, optimizer)
     with tempfile.TemporaryDirectory() as folder, mxkit.threads():
         mxkit.fit(
             built, ArrayLoader(loader.x, loader.y, batch, shuffle=True, seed=0), loss=loss, trainer=trainer,
@@ -155,7 +167,7 @@ def loader_of(net: str, batch: int, samples: int) -> ArrayLoader:
     return ArrayLoader(x, rng.randint(0, 10, len(x)), batch, shuffle=True, seed=0, drop_last=True)
 
 
-def make(name: str, hybridized: bool = True) -> Tuple[Any, Any, Any]:
+def make(name: str, optimizer: str = "sgd", hybridized: bool = True) -> Tuple[Any, Any, Any]:
     """A net with its Trainer and its loss."""
     mxkit.seed_all(0)
     net = mxkit.models.get_model(name)
@@ -164,7 +176,7 @@ def make(name: str, hybridized: bool = True) -> Tuple[Any, Any, Any]:
     if hybridized:
         net.hybridize(static_alloc=True, static_shape=True)
         loss.hybridize(static_alloc=True)
-    return net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01, "momentum": 0.9}), loss
+    return net, gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer])), loss
 
 
 def endless(loader: ArrayLoader) -> Iterator[Any]:
@@ -175,8 +187,8 @@ def endless(loader: ArrayLoader) -> Iterator[Any]:
 class HandTuned:
     """Each way is called with a number of updates, and goes on where its last call ended."""
 
-    def __init__(self, name: str, loader: ArrayLoader) -> None:
-        self.net, self.trainer, self.loss = make(name)
+    def __init__(self, name: str, loader: ArrayLoader, optimizer: str = "sgd") -> None:
+        self.net, self.trainer, self.loss = make(name, optimizer)
         self.batches = endless(loader)
 
     def __call__(self, updates: int) -> None:

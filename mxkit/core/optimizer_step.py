@@ -16,8 +16,12 @@ import numpy as np
 # Smallest number of weights for which a call of `sgd_mom_update` takes less time than a part of a call of
 # `multi_sgd_mom_update`: 10,000 on one thread, 25,000 on two (`python -m benchmarks optimizers`).
 LARGE = 2**15
-# Parameters in a call of a multi operator; MXNet's LAMB uses the same number.
-GROUP = 45
+# Parameters in a call of a multi operator: of fewer weights than SMALL, as in MXNet's LAMB; else as in MXNet's SGD. A
+# call reads one weight of each parameter after the other. From 4 KiB on arrays begin at multiples of a page, so that
+# the weights of more than four parameters do not fit into the first cache together: in one call, 45 parameters of
+# 100,000 weights take 1.7 times as long.
+SMALL = 1000
+GROUPS = {True: 45, False: 4}  # by whether all are small
 
 _Operator = Tuple[str, int, Tuple[str, ...]]  # name, arrays of state, settings of the optimizer that it reads
 
@@ -26,9 +30,9 @@ class OptimizerStep:
     """Updates weights, states and optimizer as `trainer.update(divisor)` does, in less time.
 
     MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four per call. `sgd_mom_update` takes half the
-    time for a large parameter and computes the same bits; small parameters go 45 per call. The operators of SGD, Adam,
-    NAG and RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls its
-    schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, dtypes other than float32,
+    time for a large parameter and computes the same bits; up to 45 small ones go into a call. The operators of SGD,
+    Adam, NAG and RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls
+    its schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, other dtypes than float32,
     and updates that have to create states.
 
     Args:
@@ -92,9 +96,13 @@ class _DevicePlan:
         if name.startswith("multi"):
             large = LARGE if name == "multi_sgd_mom_update" and weights[0].ctx.device_type == "cpu" else math.inf
             single = {position for position in single if sizes[position] >= large}
-        # the largest parameter of a call decides the length of the loop over all of them
-        others = sorted(set(range(len(arrays))) - single, key=sizes.__getitem__)
-        groups = [others[start : start + GROUP] for start in range(0, len(others), GROUP)]
+        # by size: the largest parameter of a call decides the length of the loop over all of them
+        others = sorted(set(range(len(arrays))) - single, key=sizes.__getitem__, reverse=True)
+        groups = []
+        while others:
+            count = GROUPS[sizes[others[0]] < SMALL]
+            groups.append(others[:count])
+            del others[:count]
         self._calls = [_Call(name, group, [arrays[position] for position in group]) for group in groups]
         name = "sgd_mom_update" if name == "multi_sgd_mom_update" else name
         self._calls += [_Call(name, [position], [arrays[position]]) for position in sorted(single)]

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.array_kind import switches
-from mxkit.core.optimizer_step import GROUP, LARGE, OptimizerStep, same_rate
+from mxkit.core.optimizer_step import GROUPS, LARGE, SMALL, OptimizerStep, same_rate
 from mxkit.core.prepared import PreparedCall
 from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of
 import mxnet as mx
@@ -12,8 +12,10 @@ from mxnet import gluon
 import numpy as np
 import pytest
 
-SHAPES = [(128, 257), (3, 4), (), (70, 500), *[(2,)] * (GROUP + 3)]  # two large ones, more small ones than a call takes
+# two large ones; of the others more than a call takes
+SHAPES = [(128, 257), (3, 4), (), (70, 500), *[(40, 25)] * (GROUPS[False] + 1), *[(2,)] * (GROUPS[True] + 3)]
 assert sum(np.prod(shape) >= LARGE for shape in SHAPES) == 2
+assert sum(SMALL <= np.prod(shape) < LARGE for shape in SHAPES) == GROUPS[False] + 1
 
 
 class Counted(mx.lr_scheduler.FactorScheduler):
@@ -210,8 +212,8 @@ def test_t182_both_operators_of_sgd_read_the_same_rate():
     rates += [float(np.float32(rate)) for rate in rates[:250]] + [number * 10.0**-number for number in range(1, 9)]
     rates = [rate for rate in rates if same_rate(rate)]
     naive = different = 0
-    for start in range(0, len(rates), GROUP):
-        chosen = rates[start : start + GROUP]
+    for start in range(0, len(rates), GROUPS[True]):
+        chosen = rates[start : start + GROUPS[True]]
         expected = reading("multi_sgd_mom_update", [str(rate) for rate in chosen])
         different += (reading("sgd_mom_update", [same_rate(rate) for rate in chosen]) != expected).sum()
         naive += (reading("sgd_mom_update", [str(rate) for rate in chosen]) != expected).sum()

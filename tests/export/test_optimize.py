@@ -390,6 +390,8 @@ def test_other_arguments_of_a_call(files_of_nets, digits, precision):
     net, x = mxkit.load_net(files_of_nets(precision)), digits[0][:4]
     with pytest.raises(ValueError, match="expects float32 or int32 or int64, received uint8: convert it, scaled"):
         net(mx.nd.array(x * 255, dtype="uint8"))
+    with mx.util.np_shape(), pytest.raises(ValueError, match=r"at least one sample, received shape \(0, "):
+        net(mx.nd.zeros((0, *x.shape[1:])))
     with pytest.raises(TypeError, match=r"of 1 inputs \(data\) was called with 2 NDArrays"):
         net(mx.nd.array(x), mx.nd.array(x))
     with pytest.raises(TypeError, match="mxkit.predict takes arrays of NumPy"):

@@ -131,6 +131,8 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
                     f"an optimized net expects {' or '.join(INPUT_DTYPES)}, received {np.dtype(array.dtype)}: convert "
                     "it, scaled like the training's inputs"
                 )
+            if not array.size:
+                raise ValueError(f"an optimized net expects at least one sample, received shape {array.shape}")
             if array.ctx != device:
                 raise ValueError(f"an optimized net expects batches on {device}, received one on {array.ctx}")
 
