@@ -168,7 +168,7 @@ def built(name: str, batch: int, shape: Tuple[int, ...], updates: int) -> Tuple[
     return net, trainer, [different[number % 8] for number in range(updates)]
 
 
-def train(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
+def train(name: str, batch: int, shape: List[int], updates: int, threads: int = 0) -> Dict[str, float]:
     """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters. 0: its own threads."""
     net, trainer, batches = built(name, batch, tuple(shape), updates)
     with mxkit.threads(threads) if threads else nullcontext():
