@@ -32,8 +32,8 @@ class OptimizerStep:
     MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four per call. `sgd_mom_update` takes half the
     time for a large parameter and computes the same bits; up to 45 small ones go into a call. The operators of SGD,
     Adam, NAG and RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls
-    its schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, other dtypes than float32,
-    and updates that have to create states.
+    its schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, other dtypes than
+    float32, and updates that have to create states.
 
     Args:
         trainer: A Trainer that steps on the devices.
