@@ -15,7 +15,8 @@ from mxnet import gluon
 
 # Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it. Time of an update
 # with two threads on two cores, relative to one thread: softmax regression, batch 64 (0.5 million a product) 1.7; LSTM
-# of 64 units (0.5) 1.7; MLP 784-256-10 (6.5) 1.1; transformer of 64 units (8.4) 1.1; LeNet, batch 64 (32) 0.79.
+# of 64 units (0.5) 1.7; MLP 784-256-10 (6.5) 1.1, on an AMD EPYC 0.9; transformer of 64 units (8.4) 1.1; LeNet, batch
+# 64 (32) 0.79.
 MACS_PER_THREAD = 8_000_000
 
 
