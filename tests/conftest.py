@@ -1,6 +1,7 @@
 """Shared pieces of the tests."""
 
 from collections import Counter
+import gc
 import os
 import platform
 import signal
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(config, items):
             seen.add(test)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish():
+    """Let the garbage collector look at what tests make, not at the tests and the libraries, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
