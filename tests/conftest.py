@@ -67,6 +67,14 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_timings():
+    """`optimize` compares the times of two nets for a second; tests give it the speed that they need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mxkit.export.inference.optimization_report._SECONDS", 0.01)
+        yield
+
+
 @pytest.fixture(scope="session")
 def forks():
     """A server that forks processes in which MXNet is loaded."""
