@@ -59,6 +59,8 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Let the garbage collector look at what tests make, not at the tests and the libraries, which stay to the end."""
+    # hypothesis asks the collector, once, who refers to its generators of random numbers
+    hypothesis.given(hypothesis.strategies.none())(lambda nothing: None)()
     gc.collect()
     gc.freeze()
 
