@@ -6,7 +6,7 @@ import io
 from json import dumps as to_json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from mxkit.cli.runs import INVERT, RUN, WHICH
 from mxkit.errors import MxkitError
@@ -24,7 +24,7 @@ def predict(
     """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
 
     Folders are read recursively, in the order of names. Files that are not images are named and skipped, and the exit
-    code is 1. FILE is written line by line: after an interrupt it holds whole lines of the images before.
+    code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
     """
     from mxkit.data.files.image_files import find_images
     from mxkit.recipe.file_predictions import predict_files
@@ -32,7 +32,7 @@ def predict(
     from tqdm import tqdm
 
     files = find_images(images)
-    _check_outputs(csv, jsonl, files)
+    _check_outputs(csv, jsonl, run, files)
     predictions = predict_files(run, files, which=which, invert=invert)
     failed = 0
     with ExitStack() as opened:
@@ -76,7 +76,7 @@ def benchmark(
     from mxkit.export.inference.inference_figures import InterruptedMeasurement
     from mxkit.export.inference.measuring_inference import measure_inference
 
-    _check_outputs(png, json)
+    _check_outputs(png, json, run)
     if png and png.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):
         raise typer.BadParameter(f"--png: expected a file like speed.png, received {png}")
     sizes = [int(size) if size.strip().isdigit() else size for size in batch.split(",")]
@@ -98,17 +98,25 @@ def benchmark(
         typer.echo(f"picture {png}")
 
 
-def _check_outputs(one: Optional[Path], other: Optional[Path], inputs: Sequence[Any] = ()) -> None:
-    """Refuse files that cannot be written, before anything is computed."""
+def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs: Sequence[Any] = ()) -> None:
+    """Refuse files that cannot be written, or that are read or belong to the run, before anything is computed."""
     given = [path for path in (one, other) if path]
     if len({path.resolve() for path in given}) < len(given):
         raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")
-    read = {Path(path).resolve() for path in inputs}
+    read = {_identity(path) for path in map(Path, inputs) if path.exists()} if given else set()
     for path in given:
-        if path.resolve() in read:
+        if path.exists() and _identity(path) in read:
             raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
+        if path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents:
+            raise typer.BadParameter(f"{path} is a file in the run's folder, which would be replaced: name another one")
         if path.is_dir() or not path.resolve().parent.is_dir():
             raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
+
+
+def _identity(path: Path) -> Tuple[int, int]:
+    """The same for all names of a file, hard links too."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _show(prediction: Any) -> None:

@@ -102,16 +102,24 @@ def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_pat
     image = Path(paths[0])
     content = image.read_bytes()
     table = tmp_path / "table"
+    other_name = tmp_path / "other.csv"
+    os.link(str(image), str(other_name))
+    kept = trained / "history.csv"
+    history = kept.read_bytes()
     for words, text in (
         (("--csv", table, "--jsonl", tmp_path / "." / "table"), "is given for two tables"),
         (("--csv", image), "is one of the images: the table would replace it"),
+        (("--csv", other_name), "is one of the images: the table would replace it"),
+        (("--jsonl", kept), "is a file in the run's folder, which would be replaced: name another one"),
         (("--jsonl", tmp_path), "expected a file in a folder that exists"),
         (("--csv", tmp_path / "no" / "table"), "expected a file in a folder that exists"),
     ):
         code, _, err = command("predict", trained, folder, *words)
         assert code == 2
         assert text in " ".join(err.replace("│", " ").split())
-    assert image.read_bytes() == content
+    code, _, err = command("benchmark", trained, "--json", trained / "net.json")
+    assert (code, "is a file in the run's folder" in " ".join(err.replace("│", " ").split())) == (2, True)
+    assert (image.read_bytes(), kept.read_bytes()) == (content, history)
     assert not table.exists()
 
 

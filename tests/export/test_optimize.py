@@ -315,6 +315,22 @@ def test_calibration_of_nan_is_refused(trained, digits):
         mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * np.nan])
     with pytest.raises(mxkit.errors.DataError, match="the net has 1 inputs, a batch has 2"):
         mxkit.optimize(trained, x[:64], precision="int8", calibration=[((x[:8], x[:8]), digits[1][:8])])
+    with pytest.raises(mxkit.errors.DataError, match="calibration: received uint8: convert it to float32, scaled"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=(x * 255).astype(np.uint8))
+    with pytest.raises(ValueError, match=r"keep=\['\*'\] matches all layers with weights, so none is left for int8"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=x, keep=["*"])
+
+
+@pytest.mark.parametrize("speed", [0.5, 2])
+def test_it_predicts_in_train_mode_too(monkeypatch, speed):
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=speed))
+    net = mxkit.models.mlp(2, hidden=[8], dropout=0.5)
+    mxkit.initialize(net, devices="cpu")
+    x = mx.nd.random.uniform(shape=(4, 3))
+    fast = mxkit.optimize(net, x)
+    expected = fast(x).asnumpy()
+    with mx.autograd.train_mode():
+        np.testing.assert_array_equal(fast(x).asnumpy(), expected)
 
 
 WRONG = {

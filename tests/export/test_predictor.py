@@ -94,6 +94,9 @@ def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(
             np.testing.assert_allclose(one, other.asnumpy()[0], rtol=1e-6)
         with pytest.raises(DataError, match=r"expected a sample of \(2,\) int32, \(3, 4\) float32; received \(3, 4\)"):
             predictor(first[::-1])
+        with pytest.raises(DataError, match=r"the sample holds a number from 1 to 4294967303 that int32 cannot hold"):
+            predictor((np.array([1, 2**32 + 7]), first[1]))
+        assert np.array_equal(predictor((np.array([1, 2], np.uint8), first[1]))[0], found[0])
         with pytest.raises(DataError, match="Predictor: "):
             predictor([[1, 2], [[3.0]]])  # no tuple: NumPy makes no array of it
 
@@ -274,6 +277,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
         same = [predictor(image) for image in more]
         for wrong, text in (
             (opened[0].convert("RGBA"), r"the image of Pillow has the mode RGBA: convert it: image.convert\('L'\)"),
+            (np.zeros((0, 28, 1), np.uint8), r"expected an image with pixels, received shape \(0, 28, 1\)"),
             (np.zeros((9, 9, 3), np.uint8), r"expected pixels of shape \(height, width, 1\), received \(9, 9, 3\)"),
         ):
             with pytest.raises(DataError, match=text):

@@ -49,12 +49,13 @@ def optimize(
     Args:
         net: A trained HybridBlock, or a Sequential of them; it does not change. Its weights are copied.
         sample: A batch of inputs, or a tuple of them: real ones that were not trained on, because all measurements
-            are of it. Its shape is only the first one: any batch size and any size of image works later.
+            are of it. Its shape is only the first one: later, any shape works that the net itself takes.
         precision: "float32" joins operators: a convolution with its BatchNorm, sum and ReLU. "bfloat16" does so, too,
             and halves the digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes
             convolutions and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report
             tells what it is worth on this processor.
-        calibration: For "int8": batches of real inputs, or one array of them; labels in batches are ignored.
+        calibration: For "int8": batches of real inputs, `(x, y)` or for several inputs `((x1, x2), y)`, whose labels
+            are ignored; or one array of them.
         calibration_mode: "naive" takes the smallest and the largest number of each array; "entropy" cuts rare large
             ones off, takes longer, and needs scipy.
         calibration_samples: How many samples are read at most. MXNet's examples take about 500.
@@ -121,6 +122,10 @@ class _Making:
         limit: float,
     ) -> OptimizedNet:
         kept = self._matched(keep)
+        if kept and len(kept) == len(self._paths):
+            raise ValueError(
+                f"optimize: keep={list(keep)} matches all layers with weights, so none is left for {precision}"
+            )
         if precision == "int8":
             self._check_joined()
             self._ranges = ranges_of(self._graph, calibration, mode, samples, self._sample)

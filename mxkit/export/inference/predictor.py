@@ -177,6 +177,8 @@ class Predictor:
         x = bytes(x) if isinstance(x, (bytearray, memoryview)) else x
         image = isinstance(x, (bytes, str, Path)) or is_pillow(x)
         pixels = isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 3
+        if pixels and not x.size:
+            raise DataError(f"Predictor: expected an image with pixels, received shape {x.shape}")
         if self._read is not None and (image or pixels):
             return (self._read(x),)
         if image:
@@ -193,7 +195,7 @@ class Predictor:
 
 def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
     """Copies of arrays, which their owner may change meanwhile, in the dtypes of `forms`."""
-    pixels = [one for one, form in zip(arrays, forms) if one.dtype == np.uint8 and form.dtype != np.uint8]
+    pixels = [one for one, form in zip(arrays, forms) if one.dtype == np.uint8 and form.dtype.kind == "f"]
     if pixels:
         raise DataError(
             f"Predictor: received {pixels[0].shape} uint8, expected {forms[0].shape} {forms[0].dtype}: convert pixels "
@@ -209,6 +211,11 @@ def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
         expected, received = (", ".join(f"{one.shape} {one.dtype}" for one in many) for many in (forms, arrays))
         raise DataError(f"Predictor: expected a sample of {expected}; received {received}{hint}")
     copies = tuple(np.array(one, form.dtype) for one, form in zip(arrays, forms))
+    for one, copy in zip(arrays, copies):
+        if one.dtype.kind in "iu" and not np.array_equal(one, copy):
+            raise DataError(
+                f"Predictor: the sample holds a number from {one.min()} to {one.max()} that {copy.dtype} cannot hold"
+            )
     if not all(np.isfinite(one).all() for one in copies if one.dtype.kind == "f"):
         raise DataError("Predictor: the sample holds NaN or infinity, which ReLU and max pooling hide (T25)")
     return copies

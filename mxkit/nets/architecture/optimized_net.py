@@ -76,7 +76,7 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
             raise ValueError("an optimized net has no gradients: train the float32 net, and call mxkit.optimize again")
         numpy = is_numpy(traced_graph(self)[1])
         self._check(arrays)
-        with switches(numpy):
+        with switches(numpy), autograd.predict_mode():
             outputs = self._operator(arrays)(legacy(arrays))
         return of_kind(outputs[0] if nesting(self)[1] == 0 else outputs, numpy)
 
