@@ -31,6 +31,8 @@ def profile(
     from mxkit.recipe.reading import load_recipe
     from mxkit.recipe.run import prepare
 
+    if out.exists() and not out.is_dir():
+        raise typer.BadParameter(f"--out: expected a folder, {out} is a file")
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)
     out.mkdir(parents=True, exist_ok=True)

@@ -77,6 +77,9 @@ def test_bytes_of_pixels_are_not_taken_for_numbers():
     with mxkit.Predictor(net, sample=np.ones(3)) as predictor:
         with pytest.raises(DataError, match=r"received \(3,\) uint8, expected \(3,\) float32: convert pixels as the"):
             predictor(np.ones(3, np.uint8))
+        for timeout in ("1", float("nan"), -1):
+            with pytest.raises(ValueError, match="Predictor: timeout: expected a finite number, at least 0; received"):
+                predictor(np.ones(3), timeout=timeout)
         assert predictor(np.ones(3)).shape == (2,)
 
 

@@ -300,3 +300,6 @@ def test_the_command_writes_table_picture_figures_and_trace(tmp_path, capsys, mo
         "_backward_FullyConnected",
     }
     assert sorted(one.name for one in tmp_path.iterdir()) == ["there"]
+    with pytest.raises(SystemExit) as done:
+        main(["profile", "linear_regression", "--out", "there/trace.json"])
+    assert (done.value.code, "--out: expected a folder" in capsys.readouterr().err) == (2, True)

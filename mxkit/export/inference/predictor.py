@@ -2,6 +2,7 @@
 
 import concurrent.futures
 from functools import partial
+import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import weakref
@@ -100,12 +101,15 @@ class Predictor:
             BusyError: Too many requests wait.
             TimeoutError: There is no answer in time. The request is dropped, unless it is being computed.
             ForwardError: A block of the net raised. The other samples of the batch have their answers.
+            ValueError: `timeout` is no number of seconds.
             RuntimeError: It is closed, or was made before a fork; or the caller is a callback of a future.
         """
         if self._dispatcher.is_current():
             raise RuntimeError(
                 "Predictor: a callback of a future runs in its thread and cannot wait for it: use submit"
             )
+        if timeout is not None and timeout != math.inf:
+            check_number("Predictor: timeout", timeout)
         return self._dispatcher.ask(self._sample(x), timeout)
 
     def submit(self, x: Any) -> "concurrent.futures.Future[Any]":
