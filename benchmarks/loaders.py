@@ -147,6 +147,7 @@ def jpeg_ways(files: int) -> Iterator[Ways]:
         steps = [transforms.RandomResizedCrop(224), transforms.RandomFlipLeftRight(), transforms.ToTensor()]
         composed = transforms.Compose(steps)
         images = gluon.data.vision.ImageFolderDataset(folder).transform_first(composed)
+        images[0]  # Gluon's blocks make their graphs at the first call, which two threads must not do at once
         ours = mxkit.data.image_folder(folder, valid=0, test=0).train
         records = mxkit.data.image_records(names["path_imgrec"], valid=0, test=0).train
         augment = mxkit.data.Augment([("resized_crop", {"size": 224}), "flip", "to_tensor"])
