@@ -315,8 +315,10 @@ def test_calibration_of_nan_is_refused(trained, digits):
         mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * np.nan])
     with pytest.raises(mxkit.errors.DataError, match="the net has 1 inputs, a batch has 2"):
         mxkit.optimize(trained, x[:64], precision="int8", calibration=[((x[:8], x[:8]), digits[1][:8])])
-    with pytest.raises(mxkit.errors.DataError, match="calibration: received uint8: convert it to float32, scaled"):
-        mxkit.optimize(trained, x[:64], precision="int8", calibration=(x * 255).astype(np.uint8))
+    pixels = (x * 255).astype(np.uint8)
+    for array in (pixels, mx.nd.array(pixels, dtype="uint8")):
+        with pytest.raises(mxkit.errors.DataError, match="calibration: received uint8: convert it to float32, scaled"):
+            mxkit.optimize(trained, x[:64], precision="int8", calibration=array)
     with pytest.raises(ValueError, match=r"keep=\['\*'\] matches all layers with weights, so none is left for int8"):
         mxkit.optimize(trained, x[:64], precision="int8", calibration=x, keep=["*"])
 

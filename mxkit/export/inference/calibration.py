@@ -101,7 +101,7 @@ def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
 def _batches(data: Any, graph: Graph, samples: int) -> Any:
     """Yield the inputs of batches until so many samples are read."""
     read = 0
-    if str(getattr(data, "dtype", "")) == "uint8":  # a loader would divide it by 255
+    if hasattr(data, "dtype") and np.dtype(data.dtype) == np.uint8:  # a loader would divide it by 255
         raise DataError("calibration: received uint8: convert it to float32, scaled like the training's inputs")
     batches = whole_part(data, "calibration", labels=False) if hasattr(data, "shape") else data
     for batch in read_epoch(batches, name="calibration", keep_count=True):
