@@ -17,7 +17,7 @@ Written by `python -m benchmarks`; do not edit. Ways of one case took turns in o
 best round to the worst, and ratios of the rounds. Below 1 is faster than what is compared with (above 1 for what
 counts samples a second).
 
-![Ratios with their spread](benchmarks.png)
+![Ratios that have a bar, with their spread](benchmarks.png)
 """
 
 
@@ -47,8 +47,9 @@ def write_pages(questions: Mapping[str, Tuple[Dict[str, Any], List[Row]]]) -> No
 
 
 def draw(questions: Mapping[str, Sequence[Row]]) -> Any:
-    """One panel a question: a dot a ratio, on a logarithmic axis, a line from its smallest to its largest."""
-    shown = {title: [row for row in rows if _is_comparison(row)] for title, rows in questions.items()}
+    """One panel a question: a dot a ratio that has a bar, on a logarithmic axis, and a line of its spread."""
+    judged = {title: [row for row in rows if row.bar is not None] for title, rows in questions.items()}
+    shown = {title: list(filter(_is_comparison, rows)) for title, rows in judged.items()}
     shown = {title: rows for title, rows in shown.items() if rows}
     heights = [len(rows) + 2 for rows in shown.values()]
     figure = new_figure(1)
