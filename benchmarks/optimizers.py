@@ -31,7 +31,7 @@ import mxnet as mx
 import numpy as np
 
 from benchmarks.harness import Child, Row, rows_of, take_turns
-from benchmarks.peers import PEERS, peers_python, started
+from benchmarks.peers import PEERS, peers_python, started, threads_text
 
 TITLE = "Optimizers: time a weight"
 SIZES = {False: (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000), True: (100, 100_000)}
@@ -101,7 +101,7 @@ def run(quick: bool) -> Iterator[Row]:
                     ways = {way: partial(_seconds, one, name, shape) for way, one in ways.items()}
                     weights = shape["size"] * shape["parameters"]
                     yield from rows_of(
-                        f"{name}, {size:,} weights, {threads} thread{'s' if threads > 1 else ''}",
+                        f"{name}, {size:,} weights, {threads_text(threads)}",
                         take_turns(ways, rounds=ROUNDS[quick]), against=TRAINER, scale=1e9 / weights, unit="ns/weight",
                     )  # fmt: skip
 

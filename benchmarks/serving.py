@@ -136,7 +136,7 @@ def half_load(predictor: Any, x: Any, rate: float, seconds: float) -> Tuple[List
         random, due = np.random.RandomState(number), begun
         while due < begun + seconds:
             due += random.exponential(THREADS / rate)
-            time.sleep(max(0.0, due - time.perf_counter()))
+            time.sleep(max(0.0, due - time.perf_counter()))  # a thread that is late submits immediately
             late.append((time.perf_counter() - due) * 1e3)
             future = predictor.submit(x[number])
             future.add_done_callback(lambda _, due=due: latencies.append((time.perf_counter() - due) * 1e3))

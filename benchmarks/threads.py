@@ -28,7 +28,7 @@ from mxkit.training.thread_choice import chosen_number
 import mxnet as mx
 
 from benchmarks.harness import Child, Row, Taken, rows_of, take_turns
-from benchmarks.peers import CASES, built, seconds
+from benchmarks.peers import CASES, built, seconds, threads_text
 from benchmarks.peers import train as train_peer
 
 TITLE = "Threads: the choice of fit beside every core's"
@@ -67,7 +67,7 @@ def run(quick: bool) -> Iterator[Row]:
 def _way(number: Optional[int], alone: Optional[int]) -> str:
     if number is None:
         return AUTOMATIC
-    return f"{number} thread{'s' * (number > 1)}" + (", MXNet's own" if number == alone else "")
+    return threads_text(number) + (", MXNet's own" if number == alone else "")
 
 
 def train(name: str, batch: int, shape: List[int], updates: int, threads: Optional[int]) -> Dict[str, float]:

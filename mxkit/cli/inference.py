@@ -6,7 +6,7 @@ import io
 from json import dumps as to_json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from mxkit.cli.runs import INVERT, RUN, WHICH
 from mxkit.errors import MxkitError
@@ -103,20 +103,13 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
     given = [path for path in (one, other) if path]
     if len({path.resolve() for path in given}) < len(given):
         raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")
-    read = {_identity(path) for path in map(Path, inputs) if path.exists()} if given else set()
     for path in given:
-        if path.exists() and _identity(path) in read:
+        if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):  # hard links too
             raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
         if path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents:
             raise typer.BadParameter(f"{path} is a file in the run's folder, which would be replaced: name another one")
         if path.is_dir() or not path.resolve().parent.is_dir():
             raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
-
-
-def _identity(path: Path) -> Tuple[int, int]:
-    """The same for all names of a file, hard links too."""
-    status = path.stat()
-    return status.st_dev, status.st_ino
 
 
 def _show(prediction: Any) -> None:

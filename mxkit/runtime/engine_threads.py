@@ -200,8 +200,8 @@ def threads(number: Optional[int] = None) -> ContextManager[Any]:
     Raises:
         ValueError: More threads than MXNet was loaded with; or `OMP_NUM_THREADS` or another engine decides, and MXNet
             keeps its number.
-        RuntimeError: Other threads of the program run, which may use MXNet: those of mxkit, progress bars and notebooks
-            do not count.
+        RuntimeError: Other threads of the program run, which may use MXNet. Threads of mxkit, progress bars and
+            notebooks do not count.
 
     Side effects:
         Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms. In that time no

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.array_kind import switches
-from mxkit.core.optimizer_step import GROUPS, LARGE, SMALL, OptimizerStep, same_rate
+from mxkit.core.optimizer_step import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, same_rate
 from mxkit.core.prepared import PreparedCall
 from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of
 import mxnet as mx
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 # two large ones; of the others more than a call takes
-SHAPES = [(128, 257), (3, 4), (), (70, 500), *[(40, 25)] * (GROUPS[False] + 1), *[(2,)] * (GROUPS[True] + 3)]
+SHAPES = [(128, 257), (3, 4), (), (70, 500), *[(40, 25)] * (GROUP + 1), *[(2,)] * (GROUP_OF_SMALL + 3)]
 assert sum(np.prod(shape) >= LARGE for shape in SHAPES) == 2
-assert sum(SMALL <= np.prod(shape) < LARGE for shape in SHAPES) == GROUPS[False] + 1
+assert sum(SMALL <= np.prod(shape) < LARGE for shape in SHAPES) == GROUP + 1
 
 
 class Counted(mx.lr_scheduler.FactorScheduler):
@@ -212,8 +212,8 @@ def test_t182_both_operators_of_sgd_read_the_same_rate():
     rates += [float(np.float32(rate)) for rate in rates[:250]] + [number * 10.0**-number for number in range(1, 9)]
     rates = [rate for rate in rates if same_rate(rate)]
     naive = different = 0
-    for start in range(0, len(rates), GROUPS[True]):
-        chosen = rates[start : start + GROUPS[True]]
+    for start in range(0, len(rates), GROUP_OF_SMALL):
+        chosen = rates[start : start + GROUP_OF_SMALL]
         expected = reading("multi_sgd_mom_update", [str(rate) for rate in chosen])
         different += (reading("sgd_mom_update", [same_rate(rate) for rate in chosen]) != expected).sum()
         naive += (reading("sgd_mom_update", [str(rate) for rate in chosen]) != expected).sum()
