@@ -9,11 +9,12 @@ from mxkit.core.graphs import argument_order, nesting, traced_graph
 from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
 from mxkit.nets.prediction_report import Report, report_of, report_text
+from mxkit.runtime.engine_threads import number_set
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-# Shapes of inputs whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
+# Shapes of inputs, and numbers of threads, whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
 _SHAPES = 16
 # int8 would take uint8 for numbers that are quantized already
 INPUT_DTYPES = ("float32", "int32", "int64")
@@ -44,7 +45,8 @@ class _NumpyWeight(mx.np.ndarray):  # type: ignore[misc]
 class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
     """What `mxkit.optimize` and `mxkit.load_net` return. It is called like any net, and predicts on the CPU.
 
-    Each shape of the inputs gets a graph of its own at its first call; the last 16 are kept. The weights cannot change.
+    Each shape of the inputs and number of threads gets a graph of its own at its first call; the last 16 are kept. The
+    weights cannot change.
 
     Attributes:
         settings: How its graph is made.
@@ -97,7 +99,8 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         return self._graph
 
     def _operator(self, arrays: List[Any]) -> Any:
-        key: Tuple[Any, ...] = tuple((array.shape, array.dtype) for array in arrays)
+        # oneDNN's fused operators keep the number of threads of their first call (T187)
+        key: Tuple[Any, ...] = (number_set(), *((array.shape, array.dtype) for array in arrays))
         if key not in self._graphs:
             graph = self.prediction_graph()
             # without `static_alloc`, oneDNN's operators convert their weights in each call
