@@ -5,7 +5,7 @@
 - file by file: read, decoded and prepared in turn with the net, 32 files at a time, as `mxkit predict` did at first.
 
 The images are drawn: JPEGs of 64 and 28 px that only become tensors, and photos of 320x256 that are resized to 256 and
-cropped to 224. ResNet-18 has to reach 0.8 of the bare net's images a second. LeNet has no bar: it
+cropped to 224. The bare net may compute 1.25 times as many images of ResNet-18 a second. LeNet has no bar: it
 computes an image in three times the time of decoding it, and both need the same cores. At the end 20 broken files are
 added: how many are named.
 """
@@ -30,7 +30,7 @@ from benchmarks.loaders import write_images
 TITLE = "A folder of images: files through the net"
 BATCH = 32
 BROKEN = 20
-BAR = 0.8
+BAR = 1.25
 
 
 class Case(NamedTuple):
@@ -65,8 +65,8 @@ def run(quick: bool) -> Iterator[Row]:
             ways = ways_of(trained, folder)
             taken = take_turns(ways, rounds=1 if quick else case.rounds, warm_up=0)
             title = f"{case.title}, {files:,} files"
-            bars = {} if case.bar is None else {"predict_files": case.bar}
-            yield from rows_of(title, taken, against="bare net", scale=files, unit="images/s", bars=bars)
+            bars = {} if case.bar is None else {"bare net": case.bar}
+            yield from rows_of(title, taken, against="predict_files", scale=files, unit="images/s", bars=bars)
             yield Row(title, "of 20 broken files named", named(trained, folder), "files", bar=BROKEN)
 
 

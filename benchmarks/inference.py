@@ -19,6 +19,7 @@ see the same as static, and optimize must be right as often, within one point.
 from contextlib import ExitStack
 from functools import partial
 import tempfile
+import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
 import mxkit  # noqa: F401  before mxnet
@@ -32,6 +33,8 @@ STATIC, UNIT = "static", "ms/image"
 OPTIMIZED = {f"optimize, {precision}": precision for precision in PRECISIONS}
 NETS = "benchmarks.inference_nets"
 ROUNDS = {True: 2, False: 7}
+# Seconds before each round of a way: the threads of the one before it still wait spinning, on the same cores
+REST = 0.2
 BARS = {"optimize, float32": 0.909, "optimize, bfloat16": 0.769, "optimize, int8": 0.303}
 SAME, POINT = 98.0, 1.0
 
@@ -138,7 +141,7 @@ def timed(case: Case, ways: Dict[str, Way], folder: str, quick: bool) -> Iterato
             shape = {"shape": given["shape"][batch]} if way.reads else {"batch": batch, **case.form()}
             form = {**({"base": given["base"]} if way.reads else {}), **shape}
             asked[name] = partial(way.ask, f"{way.module}:seconds", form=way.form, calls=calls, **form)
-        taken = take_turns(asked, rounds=ROUNDS[quick])
+        taken = take_turns({name: partial(rested, ask) for name, ask in asked.items()}, rounds=ROUNDS[quick])
         title = f"{case.title}, batch {batch}"
         scale = 1e3 / (calls * batch)
         yield from rows_of(title, taken, against=STATIC, scale=scale, unit=UNIT, bars=BARS if case.size == 224 else {})
@@ -148,6 +151,11 @@ def timed(case: Case, ways: Dict[str, Way], folder: str, quick: bool) -> Iterato
             if mine in taken and peer:
                 both = {name: taken[name] for name in (mine, peer[0])}
                 yield rows_of(f"{title}: beside onnxruntime", both, against=peer[0], scale=scale, unit=UNIT)[0]
+
+
+def rested(ask: Callable[[], float]) -> float:
+    time.sleep(REST)
+    return ask()
 
 
 def prepared(case: Case, ways: Dict[str, Way], folder: str) -> Any:

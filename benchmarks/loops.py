@@ -22,7 +22,7 @@ import logging
 from pathlib import Path
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import warnings
 
 import mxkit  # before mxnet
@@ -47,15 +47,18 @@ class Case(NamedTuple):
     others: bool = False
     bar: float = float("nan")
     optimizer: str = "sgd"
+    threads: Optional[int] = None  # of an operator, for all ways; None is one a core
 
 
 CASES = [
     Case("softmax regression, batch 16", "softmax_regression", 16),
-    Case("softmax regression, batch 64", "softmax_regression", 64, True, 0.5),
+    Case("softmax regression, batch 64", "softmax_regression", 64, True),
     Case("softmax regression, batch 256", "softmax_regression", 256),
+    Case("softmax regression, batch 64, 1 thread", "softmax_regression", 64, bar=0.5, threads=1),
     Case("MLP, batch 16", "mlp", 16),
     Case("MLP, batch 64", "mlp", 64, True, 0.75),
     Case("MLP, batch 256", "mlp", 256),
+    Case("MLP, batch 64, 1 thread", "mlp", 64, bar=0.75, threads=1),
     Case("LeNet, batch 16", "lenet", 16),
     Case("LeNet, batch 64", "lenet", 64, True, 1.0),
     Case("LeNet, batch 256", "lenet", 256),
@@ -83,7 +86,7 @@ def run(quick: bool) -> Iterator[Row]:
         rounds = sizes["rounds"] * (BAR_ROUNDS if case.bar == case.bar and not quick else 1)
         arguments = {
             "net": case.net, "batch": case.batch, "others": case.others, "optimizer": case.optimizer,
-            **sizes, "rounds": rounds,
+            "threads": case.threads, **sizes, "rounds": rounds,
         }  # fmt: skip
         answer = in_child("benchmarks.loops:measure", arguments)
         scale = 1e6 / answer["updates"]
@@ -96,7 +99,14 @@ def run(quick: bool) -> Iterator[Row]:
 
 
 def measure(
-    net: str, batch: int, others: bool, optimizer: str, rounds: int, seconds: float, samples: int
+    net: str,
+    batch: int,
+    others: bool,
+    optimizer: str,
+    threads: Optional[int],
+    rounds: int,
+    seconds: float,
+    samples: int,
 ) -> Dict[str, Any]:
     """All ways of a case in turns, in a child: the updates of a window, and by way the windows' seconds."""
     logging.disable(logging.WARNING)  # Module's, on being used a second time
@@ -105,10 +115,10 @@ def measure(
     if others:
         ways.update({"seeds' loop": SeedsLoop(net, loader), "Estimator": Estimated(net, loader)})
         ways["Module.fit"] = Moduled(net, loader)
-    updates = window(ways[HAND], seconds)
-    turns = Turns(ways, updates, rounds)
     built, trainer, loss = make(net, optimizer)
-    with tempfile.TemporaryDirectory() as folder, mxkit.threads():
+    with tempfile.TemporaryDirectory() as folder, mxkit.threads(threads):
+        updates = window(ways[HAND], seconds)
+        turns = Turns(ways, updates, rounds)
         mxkit.fit(
             built, ArrayLoader(loader.x, loader.y, batch, shuffle=True, seed=0), loss=loss, trainer=trainer,
             epochs=f"{updates * (rounds + 1)} updates", metrics=["accuracy"], callbacks=[turns], seed=0,

@@ -167,6 +167,7 @@ def seconds(base: str, form: str, shape: List[int], calls: int) -> float:
     """Seconds of so many calls, in inference mode and channels last, or as it is after `eval()`."""
     net, x = exported(base, form), torch.rand(*shape).to(memory_format=LAYOUTS[form])
     with torch.inference_mode(form == "channels last"):
+        net(x)
         begun = time.perf_counter()
         for _ in range(calls):
             net(x)

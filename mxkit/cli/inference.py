@@ -71,7 +71,8 @@ def benchmark(
 ) -> None:
     """Measure how fast a RUN's net predicts on the CPU: latency, samples a second, memory, agreement of answers.
 
-    Each precision is compared with the trained net in float32. Precisions that the processor lacks are named.
+    Each precision is compared with the trained net in float32. Precisions that the processor lacks are named. The
+    column MB is the memory by which the process grew for that net, with this batch size and those before it.
     """
     from mxkit.export.inference.inference_figures import InterruptedMeasurement
     from mxkit.export.inference.measuring_inference import measure_inference
@@ -108,6 +109,8 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
             raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
         if path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents:
             raise typer.BadParameter(f"{path} is a file in the run's folder, which would be replaced: name another one")
+        if str(path) == "-":
+            raise typer.BadParameter("-: expected a file's name; without one, the results are printed")
         if path.is_dir() or not path.resolve().parent.is_dir():
             raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
 
@@ -115,7 +118,8 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
 def _show(prediction: Any) -> None:
     from mxkit.recipe.answers import describe_prediction
 
-    line = "\t".join([prediction.path, *describe_prediction(prediction.answer)])
+    path = prediction.path.replace("\n", "\\n").replace("\t", "\\t")  # a name may hold them: a line remains a line
+    line = "\t".join([path, *describe_prediction(prediction.answer)])
     try:
         typer.echo(line)
     except UnicodeEncodeError:  # a file's name need not be UTF-8

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, distinct
@@ -45,6 +45,17 @@ def argument_order(symbol: Any, inputs: Iterable[Any], values: Mapping[str, Any]
     """For each argument of a graph the number of the input with its name, or else its value."""
     numbers = {variable.name: number for number, variable in enumerate(inputs)}
     return [numbers.get(name, values.get(name)) for name in symbol.list_inputs()]
+
+
+def cached_operator(symbol: Any, order: Sequence[Any], **flags: Any) -> Any:
+    """A `CachedOp` of a graph whose arguments are in an `argument_order`.
+
+    Inputs are numbers in that order, and all other arguments stay the same arrays: with `static_shape`, MXNet then
+    prepares each operator once. Without this flag it prepares every operator that reads a parameter in each call.
+    """
+    for index, argument in enumerate(order):
+        flags.setdefault("data_indices" if isinstance(argument, int) else "param_indices", []).append(index)
+    return mx.nd.CachedOp(symbol, list(flags.items()))
 
 
 def nesting(block: Any) -> Tuple[Any, Any]:

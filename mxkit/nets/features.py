@@ -18,7 +18,7 @@ from mxkit.core.blocks import (
     unknown_path,
 )
 from mxkit.core.forward_errors import explained
-from mxkit.core.graphs import opened
+from mxkit.core.graphs import cached_operator, opened
 from mxkit.core.replicas import finish_initialization
 from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
 from mxkit.errors import DeviceError, UnknownNameError, nearest
@@ -208,10 +208,7 @@ class _Graph:
         inputs = {variable.name: index for index, variable in enumerate(traced.inputs)}
         # numbers of inputs, and parameters
         self._arguments: List[Any] = [inputs.get(name, traced.parameters.get(name)) for name in graph.list_inputs()]
-        flags: Dict[str, Any] = {"inline_limit": 2, "data_indices": [], "param_indices": []}  # as Gluon's hybridize
-        for index, argument in enumerate(self._arguments):
-            flags["data_indices" if isinstance(argument, int) else "param_indices"].append(index)
-        self._run = mx.nd.CachedOp(graph, list(flags.items()))
+        self._run = cached_operator(graph, self._arguments, inline_limit=2)  # as Gluon's hybridize
 
     def __call__(self, net: Any, inputs: Sequence[Any]) -> Dict[str, Any]:
         arrays = [array for array in _flatten(list(inputs), "input")[0] if array is not None]

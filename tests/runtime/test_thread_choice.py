@@ -85,6 +85,19 @@ def counts(method):
 if __name__ == "__main__":
     tell(**{method: counts(method) for method in METHODS})
 """
+COPIES = """
+import mxkit
+import mxnet
+import numpy
+
+def threads_after_a_copy_of(count):
+    mxnet.nd.array(numpy.zeros(count, "float32")).asnumpy()
+    return len(os.listdir("/proc/self/task"))
+
+computing()
+small = threads_after_a_copy_of(10)
+tell(started=threads_after_a_copy_of(400_000) - small)
+"""
 
 
 @pytest.fixture
@@ -171,6 +184,16 @@ def test_t96_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(
     chosen = choose(read_processors(), {})
     found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'  # too late\n" + TELL)
     assert found == taking(chosen.taken, chosen.by_mxkit)
+
+
+def test_t245_a_large_copy_starts_no_threads_in_pythons_thread(child):
+    assert child(COPIES)["started"] == 0
+
+
+@pytest.mark.long
+def test_t245_a_setting_of_the_users_own_is_obeyed(child):
+    started = child(COPIES, MXNET_CPU_PARALLEL_SIZE="1000")["started"]
+    assert started == choose(read_processors(), {}).taken - 1
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import blocks_by_path, is_numpy_net, net_devices
 from mxkit.core.device import empty_batch
 from mxkit.core.forward_errors import explained
-from mxkit.core.graphs import argument_order
+from mxkit.core.graphs import argument_order, cached_operator
 from mxkit.core.tracing import trace
 from mxkit.errors import DataError
 import mxnet as mx
@@ -188,10 +188,7 @@ def _graph(net: Any, sample: Sample, device: Any, numpy: bool) -> Callable[..., 
     kind = mx.sym.np._Symbol if is_numpy(traced.outputs) else mx.sym.Symbol
     symbol = mx.sym.Group(traced.outputs, kind)
     order = argument_order(symbol, traced.inputs, traced.parameters)
-    flags: Dict[str, Any] = {"static_alloc": True, "static_shape": True, "data_indices": [], "param_indices": []}
-    for index, argument in enumerate(order):
-        flags["data_indices" if isinstance(argument, int) else "param_indices"].append(index)
-    operator = mx.nd.CachedOp(symbol, list(flags.items()))
+    operator = cached_operator(symbol, order, static_alloc=True, static_shape=True)
 
     def compute(*given: Any) -> Any:
         return operator(*(given[one] if isinstance(one, int) else one.data(device) for one in order))

@@ -159,7 +159,10 @@ def _inputs(
     if not hosts:
         random = np.random.RandomState(0)
         hosts = [random.uniform(size=(max(sizes), *one.shape[1:])).astype(one.dtype) for one in shapes]
-    taken = {size: [np.take(host, range(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
+    try:
+        taken = {size: [np.take(host, range(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
+    except MemoryError as error:
+        raise ValueError(f"batch: {max(sizes)} samples do not fit into the memory: {error}") from error
     return {size: of_kind(tuple(map(as_ndarray, arrays)), numpy) for size, arrays in taken.items()}
 
 

@@ -194,7 +194,10 @@ class Predictor:
             arrays = tuple(to_host(one) for one in (x if isinstance(x, tuple) else (x,)))
         except ValueError as error:  # a list of arrays of several shapes
             raise DataError(f"Predictor: {error}. Several inputs are a tuple") from error
-        return tuple(one.astype(np.float32) if one.dtype == np.float64 else one for one in arrays)
+        if any(one.dtype.kind in "OSU" for one in arrays):
+            raise DataError(f"Predictor: expected an array of numbers, or a tuple of them; received {type(x).__name__}")
+        with np.errstate(over="ignore"):  # what becomes infinite is refused later
+            return tuple(one.astype(np.float32) if one.dtype == np.float64 else one for one in arrays)
 
 
 def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:

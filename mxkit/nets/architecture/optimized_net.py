@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
-from mxkit.core.graphs import argument_order, nesting, traced_graph
+from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_graph
 from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
 from mxkit.nets.prediction_report import Report, report_of, report_text
@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-# Shapes of inputs, and numbers of threads, whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
+# Shapes of inputs, by number of threads, whose graphs are kept; each holds its copy of the weights in oneDNN's order.
 _SHAPES = 16
 # int8 would take uint8 for numbers that are quantized already
 INPUT_DTYPES = ("float32", "int32", "int64")
@@ -103,9 +103,9 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         key: Tuple[Any, ...] = (number_set(), *((array.shape, array.dtype) for array in arrays))
         if key not in self._graphs:
             graph = self.prediction_graph()
-            # without `static_alloc`, oneDNN's operators convert their weights in each call
-            operator = mx.nd.CachedOp(graph.symbol, [("static_alloc", True), ("static_shape", True)])
             order = argument_order(graph.symbol, traced_graph(self)[0], graph.arrays)
+            # without `static_alloc`, oneDNN's operators convert their weights in each call
+            operator = cached_operator(graph.symbol, order, static_alloc=True, static_shape=True)
 
             def compute(given: List[Any]) -> List[Any]:
                 found = operator(*(given[one] if isinstance(one, int) else one for one in order))
