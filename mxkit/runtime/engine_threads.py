@@ -42,10 +42,6 @@ _SETTINGS = {
 # processes of a test suite LeNet takes 1.4 (3 to 5 with 30,000; 1.0 with 0, which takes 1.6 on an idle machine).
 _SPINS = {"GOMP_SPINCOUNT": "3000"}
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-# A thread that begins a parallel region keeps threads for it. If there are more of them than processors, libgomp lets
-# all sleep after 100 spins, and each operator has to wake them (T245). Python's thread begins a region when it copies
-# 200,000 numbers or more, so no copy is parallel. MXNet reads the variable at its first copy, not at its import.
-_COPIES = ("MXNET_CPU_PARALLEL_SIZE", str(2**31 - 1))
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -127,8 +123,7 @@ def chosen_threads() -> Iterator[None]:
 
     Side effects:
         If MXNet alone would take another number, sets `MXNET_OMP_MAX_THREADS` inside, and `GOMP_SPINCOUNT` unless a
-        variable says how threads wait. Both are restored at the end. Sets `MXNET_CPU_PARALLEL_SIZE` for good if MXNet
-        takes several threads and the user has not set it.
+        variable says how threads wait. Both are restored at the end.
     """
     global _loaded
     choice = choose(read_processors(), os.environ)
@@ -145,8 +140,6 @@ def chosen_threads() -> Iterator[None]:
             del os.environ[name]
             if value is not None:  # it was set to an empty text
                 os.environ[name] = value
-    if choice.taken != 1:
-        os.environ.setdefault(*_COPIES)
     _loaded = choice
 
 
