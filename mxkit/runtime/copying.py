@@ -6,6 +6,7 @@ operator has to wake them. MXNet begins a region in the thread that calls it to 
 (src/common/utils.h, `ParallelCopy`) and to reorder an array that is in oneDNN's layout, such as a convolution's weight.
 """
 
+import ctypes
 from functools import wraps
 from typing import Any, Callable
 
@@ -21,11 +22,15 @@ def copy_with_one_thread(library: Any) -> None:
 
 
 def _alone(function: Callable[..., int], library: Any) -> Callable[..., int]:
-    read, change = library.omp_get_max_threads, library.omp_set_num_threads
+    # they keep Python's lock: in a server with many threads it takes milliseconds to get it back
+    openmp = ctypes.PyDLL(library._name, handle=library._handle)
+    read, change = openmp.omp_get_max_threads, openmp.omp_set_num_threads
 
     @wraps(function)
     def copy(*arguments: Any) -> int:
         number = read()  # OpenMP keeps one for each thread
+        if number == 1:
+            return function(*arguments)
         change(1)
         try:
             return function(*arguments)
