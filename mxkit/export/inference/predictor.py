@@ -196,8 +196,12 @@ class Predictor:
             raise DataError(f"Predictor: {error}. Several inputs are a tuple") from error
         if any(one.dtype.kind in "OSU" for one in arrays):
             raise DataError(f"Predictor: expected an array of numbers, or a tuple of them; received {type(x).__name__}")
-        with np.errstate(over="ignore"):  # what becomes infinite is refused later
-            return tuple(one.astype(np.float32) if one.dtype == np.float64 else one for one in arrays)
+        return tuple(_single(one) if one.dtype == np.float64 else one for one in arrays)
+
+
+def _single(array: "np.ndarray") -> "np.ndarray":
+    with np.errstate(over="ignore"):  # what becomes infinite is refused later
+        return array.astype(np.float32)
 
 
 def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
