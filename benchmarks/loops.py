@@ -2,7 +2,7 @@
 
 All train one net of the same first values on the same batches of an `ArrayLoader` (uint8 images, shuffled), SGD with
 momentum or Adam, float32, in one process, with one thread a core: `mxkit.threads()` keeps `fit` from choosing fewer,
-which is faster for the smallest nets (see the peers). `fit` runs once a case with accuracy, progress (into a pipe), its
+which is faster for the smallest nets (see the peers); two cases have one thread for all ways. `fit` runs once a case with accuracy, progress (into a pipe), its
 checks for NaN and checkpoints (an epoch is 60,000 samples, 50,000 for ResNet-18, so one is written every few rounds or
 none); between its updates it hands over, after a wait for the engine, to the others, so that all take turns in windows
 of some 0.5 s.
@@ -12,8 +12,8 @@ of some 0.5 s.
 - Estimator: of `gluon.contrib`, hybridized net, accuracy, its default handlers; what it prints goes into the pipe too.
 - Module.fit: of the exported symbol with `SoftmaxOutput`, its own defaults, accuracy.
 
-`fit` is compared with the hand-tuned loop; bars: 0.5 on softmax regression, 0.75 on the MLP and 1 on LeNet in batches
-of 64, 0.88 on ResNet-18 in batches of 32, 1 with Adam. The others are compared with `fit`: above 1 they are slower, as
+`fit` is compared with the hand-tuned loop; bars: 0.5 on softmax regression with one thread, 0.75 on the MLP and 1 on
+LeNet in batches of 64, 0.88 on ResNet-18 in batches of 32, 1 with Adam. The others are compared with `fit`: above 1 they are slower, as
 they should be.
 """
 
