@@ -113,6 +113,7 @@ def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_pat
         (("--jsonl", kept), "is a file in the run's folder, which would be replaced: name another one"),
         (("--jsonl", tmp_path), "expected a file in a folder that exists"),
         (("--csv", tmp_path / "no" / "table"), "expected a file in a folder that exists"),
+        (("--csv", "-"), "-: expected a file's name; without one, the results are printed"),
     ):
         code, _, err = command("predict", trained, folder, *words)
         assert code == 2
@@ -121,6 +122,15 @@ def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_pat
     assert (code, "is a file in the run's folder" in " ".join(err.replace("│", " ").split())) == (2, True)
     assert (image.read_bytes(), kept.read_bytes()) == (content, history)
     assert not table.exists()
+
+
+def test_a_name_with_a_line_break_stays_on_its_line(trained, tmp_path):
+    (path,) = draw_images(tmp_path, 1)
+    odd = Path(path).with_name("a\tb\nc.png")
+    Path(path).rename(odd)
+    code, out, _ = command("predict", trained, odd)
+    assert code == 0
+    assert out.splitlines()[-1].split("\t")[0].endswith("a\\tb\\nc.png")
 
 
 def test_names_that_are_no_utf8(trained, tmp_path):

@@ -147,6 +147,7 @@ def test_wrong_arguments_are_refused(trained):
     for options, text in (
         ({"precisions": ["float16"]}, "precision: expected float32, bfloat16, int8; received 'float16'"),
         ({"batch_sizes": [0]}, "batch: expected a whole number, at least 1; received 0"),
+        ({"batch_sizes": [10**13]}, "batch: 10000000000000 samples do not fit into the memory: Unable to allocate"),
         ({"seconds": -1}, "seconds: expected a finite number, at least 0; received -1"),
     ):
         with pytest.raises(ValueError, match=text):

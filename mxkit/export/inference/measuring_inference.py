@@ -160,7 +160,7 @@ def _inputs(
         random = np.random.RandomState(0)
         hosts = [random.uniform(size=(max(sizes), *one.shape[1:])).astype(one.dtype) for one in shapes]
     try:
-        taken = {size: [np.take(host, range(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
+        taken = {size: [np.take(host, np.arange(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
     except MemoryError as error:
         raise ValueError(f"batch: {max(sizes)} samples do not fit into the memory: {error}") from error
     return {size: of_kind(tuple(map(as_ndarray, arrays)), numpy) for size, arrays in taken.items()}
