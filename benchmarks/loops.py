@@ -2,10 +2,10 @@
 
 All train one net of the same first values on the same batches of an `ArrayLoader` (uint8 images, shuffled), SGD with
 momentum or Adam, float32, in one process, with one thread a core: `mxkit.threads()` keeps `fit` from choosing fewer,
-which is faster for the smallest nets (see the peers); two cases have one thread for all ways. `fit` runs once a case with accuracy, progress (into a pipe), its
-checks for NaN and checkpoints (an epoch is 60,000 samples, 50,000 for ResNet-18, so one is written every few rounds or
-none); between its updates it hands over, after a wait for the engine, to the others, so that all take turns in windows
-of some 0.5 s.
+which is faster for the smallest nets (see the peers); two cases have one thread for all ways. `fit` runs once a case
+with accuracy, progress (into a pipe), its checks for NaN and checkpoints (an epoch is 60,000 samples, 50,000 for
+ResNet-18, so one is written every few rounds or none); between its updates it hands over, after a wait for the engine,
+to the others, so that all take turns in windows of some 0.5 s.
 
 - hand-tuned: hybridized statically, the loss too; `record, backward, step`; no metric, and nothing waits.
 - seeds' loop: as the tutorials write it: net not hybridized, loss and accuracy read at every batch.
