@@ -18,7 +18,8 @@ from mxkit.runtime.gpus import is_gpu as is_gpu
 from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import installed_wheels
 import mxnet as mx
-from mxnet.base import _LIB, check_call
+from mxnet.base import _LIB, NDArrayHandle, check_call, mx_uint
+from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 import numpy as np
 
 DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
@@ -219,7 +220,8 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"], numpy: Optional[boo
     for number, device in enumerate(active):
         begin, end = end, end + quotient + (number < remainder)
         pieces = arrays if len(active) == 1 else [array[begin:end] for array in arrays]
-        here = of_kind(tuple([piece.as_in_context(device) for piece in pieces]), numpy)
+        here = tuple([piece.as_in_context(device) for piece in pieces])
+        here = of_kind(here, True) if numpy else here
         shards.append(Shard(device, here[:count], here[count:], end - begin, numpy))
     return Shards(shards, list(devices)[len(active) :])
 
@@ -229,13 +231,13 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 
     `(x, y)` and `((x1, x2), (y1, y2))` have labels; a bare array and `(x,)` have none.
     """
-    if isinstance(batch, Mapping):
-        first, second = [*map(repr, batch), "'x'", "'y'"][:2]
-        raise DataError(
-            f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
-            f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
-        )
     if not isinstance(batch, (tuple, list)):
+        if isinstance(batch, Mapping):
+            first, second = [*map(repr, batch), "'x'", "'y'"][:2]
+            raise DataError(
+                f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
+                f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
+            )
         return (batch,), ()
     if len(batch) not in (1, 2):
         raise DataError(
@@ -268,6 +270,7 @@ def as_ndarray(array: Any) -> Any:
     return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))
 
 
+@lru_cache(maxsize=64)
 def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
     """Dtype of an array in a batch: float32 for float64 and bool, int32 for integers of 16 or more bits.
 
@@ -341,8 +344,21 @@ def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.
     Returns:
         The array and its view. The view must not outlive the array, and must not be written after its first use.
     """
-    array = mx.nd.empty(tuple(shape), mx.cpu(), dtype)
-    return array, np.empty(shape, dtype) if 0 in shape or not shape else _memory(array, shape, np.dtype(dtype))
+    shape, dtype = tuple(shape), np.dtype(dtype)
+    size = math.prod(shape)
+    if not shape or not 0 < size < 2**31:  # MXNet refuses larger ones
+        return mx.nd.empty(shape, mx.cpu(), dtype), np.empty(shape, dtype)
+    handle = NDArrayHandle()
+    check_call(_LIB.MXNDArrayCreateEx(*_arguments(shape, dtype.type), ctypes.byref(handle)))
+    return mx.nd.NDArray(handle), _memory(handle, shape, dtype)
+
+
+@lru_cache(maxsize=64)
+def _arguments(shape: Tuple[int, ...], kind: type) -> Tuple[Any, ...]:
+    """Arguments of MXNet's C function that makes an NDArray on the CPU: to make them takes as long as the call."""
+    dimensions = (mx_uint * len(shape))(*map(int, shape))
+    cpu, number, at_once = ctypes.c_int(1), ctypes.c_int(0), ctypes.c_int(0)
+    return dimensions, mx_uint(len(shape)), cpu, number, at_once, ctypes.c_int(_DTYPE_NP_TO_MX[kind])
 
 
 def each(function: Callable[[Any], Any], arrays: Any) -> Any:
@@ -352,11 +368,11 @@ def each(function: Callable[[Any], Any], arrays: Any) -> Any:
 
 def memory_of(array: "mx.nd.NDArray") -> "np.ndarray":
     """Return the memory of a dense NDArray on the CPU as NumPy; the result must not outlive the NDArray."""
-    return _memory(array, array.shape, np.dtype(array.dtype))
+    return _memory(array.handle, array.shape, np.dtype(array.dtype))
 
 
-def _memory(array: "mx.nd.NDArray", shape: Sequence[int], dtype: "np.dtype") -> "np.ndarray":
+def _memory(handle: Any, shape: Tuple[int, ...], dtype: "np.dtype") -> "np.ndarray":
     pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    memory: Any = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(pointer.value or 0)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    check_call(_LIB.MXNDArrayGetData(handle, ctypes.byref(pointer)))
+    memory: Any = ctypes.c_char * (math.prod(shape) * dtype.itemsize)
+    return np.ndarray(shape, dtype, memory.from_address(pointer.value or 0))

@@ -121,7 +121,7 @@ class ArrayLoader(EpochOrder):
 
     def _input(self, array: "np.ndarray", rows: "np.ndarray", packed: bool) -> Any:
         if packed and array.dtype == np.uint8:
-            return Packed(self._cut(array, rows), self.scale)
+            return Packed(self._cut(array, rows), self.scale, (len(rows), *array.shape[1:]))
         return self._cut(array, rows, cast=True)
 
     def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
@@ -132,11 +132,11 @@ class ArrayLoader(EpochOrder):
 
     def _fill(self, view: "np.ndarray", array: "np.ndarray", rows: "np.ndarray", cast: bool) -> None:
         if cast and array.dtype == np.uint8:
-            np.multiply(np.take(array, rows, axis=0), np.float32(self.scale), out=view)
+            np.multiply(array.take(rows, axis=0), np.float32(self.scale), out=view)
         elif array.dtype == view.dtype:
-            np.take(array, rows, axis=0, out=view, mode="clip")  # with "raise", NumPy would buffer `out`
+            array.take(rows, axis=0, out=view, mode="clip")  # with "raise", NumPy would buffer `out`
         else:
-            view[...] = narrow(np.take(array, rows, axis=0), "ArrayLoader")
+            view[...] = narrow(array.take(rows, axis=0), "ArrayLoader")
 
     def _transformed(self, transform: Transform, rows: "np.ndarray", epoch: int, number: int) -> Any:
         def cut(array: "np.ndarray", cast: bool) -> "np.ndarray":

@@ -5,7 +5,7 @@ from typing import Callable, Optional
 
 
 class BackgroundWriter:
-    """Runs one job at a time in a thread; `wait` and `check` raise the job's error."""
+    """Runs one job at a time in a thread; `wait` raises the job's error."""
 
     def __init__(self) -> None:
         self._job: Optional[Future[None]] = None
@@ -23,12 +23,12 @@ class BackgroundWriter:
             job, self._job = self._job, None  # after the wait, which Ctrl-C may end
             job.result()
 
-    def check(self) -> None:
-        """Raise the error of a finished job once."""
-        if not self.busy:
-            self.wait()
-
     @property
     def busy(self) -> bool:
         """Whether a job is running."""
         return self._job is not None and not self._job.done()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a job has ended since the last `wait`."""
+        return self._job is not None and self._job.done()

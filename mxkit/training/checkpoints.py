@@ -212,8 +212,9 @@ class Checkpoints(Callback):
 
     def _check_writer(self) -> None:
         """Raise an error of the writing thread here; an error of the disk is only a warning."""
-        with _disk_errors_warn():
-            self._writer.check()
+        if self._writer.finished:
+            with _disk_errors_warn():
+                self._writer.wait()
 
 
 def get_checkpoints(spec: Any) -> Optional[Checkpoints]:

@@ -220,3 +220,14 @@ def test_batches_are_described_for_messages():
     assert describe_batch((np.zeros((2, 3), "uint8"), mx.nd.zeros(2))) == "x (2, 3) uint8, y (2,) float32"
     assert describe_batch(((np.zeros(2), np.zeros(2)),)) == "x0 (2,) float64, x1 (2,) float64"
     assert describe_batch("abc") == "x () str"
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (3, 0), (5,), (np.int64(2), 3), [2, 3, 4]])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float16", np.float32, np.dtype("float64")])
+def test_what_is_written_into_a_new_batch_is_its_array(shape, dtype):
+    array, view = module.empty_batch(shape, dtype)
+    assert (view.shape, view.dtype) == (tuple(shape), np.dtype(dtype))
+    if view.size and shape:
+        view[...] = np.arange(view.size).reshape(view.shape)
+        assert (array.shape, array.dtype, array.context) == (view.shape, view.dtype, mx.cpu())
+        np.testing.assert_array_equal(array.asnumpy(), np.arange(view.size).reshape(view.shape))

@@ -126,3 +126,12 @@ def test_metrics_of_several_outputs_and_labels():
             get_metric(("accuracy", options)).update(labels, outputs)
     with pytest.raises(DataError, match=r"BatchLoss\(forward=...\) gives only losses: return \(losses, output\)"):
         get_metric("accuracy").update(labels[:1], None)
+
+
+@pytest.mark.parametrize("sizes", [[3, 2], [3, 2, 4]])
+def test_sums_of_different_lengths_are_refused(sizes):
+    metric = mxkit.Metric()
+    for size in sizes:
+        metric.add_total(mx.nd.ones(size), 1)
+    with pytest.raises(DataError, match=r"'metric': batches give \[2, 3.*\] sums: the shapes of their outputs differ"):
+        metric.get()

@@ -9,12 +9,14 @@ import pytest
 
 def test_an_error_comes_out_once():
     writer = BackgroundWriter()
-    writer.check()
+    writer.wait()
+    assert not writer.finished
     writer.start(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         writer.wait()
-    writer.check()
+    writer.wait()
     assert not writer.busy
+    assert not writer.finished
 
 
 def test_a_wait_that_ctrl_c_ends_keeps_the_job(monkeypatch):
@@ -28,7 +30,7 @@ def test_a_wait_that_ctrl_c_ends_keeps_the_job(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             writer.wait()
     assert writer.busy
-    writer.check()
+    assert not writer.finished
     released.set()
     with pytest.raises(ZeroDivisionError):
         writer.wait()

@@ -240,3 +240,18 @@ def test_a_packed_batch_is_cut_and_cast_like_an_array():
     assert x.as_in_context(mx.cpu(1)).unpacked().context == mx.cpu(1)
     floats = ArrayLoader(X.astype("float32"), Y, 8)
     assert type(next(floats.packed())[0]) is mx.nd.NDArray
+
+
+@pytest.mark.parametrize("shape", [(7,), (64, 784), (33, 3, 5, 7), (2, 3, 2, 5, 2, 3), (2, 1, 3, 2, 2, 2, 5)])
+def test_the_graphs_way_to_cast_has_the_bits_of_the_product(shape):
+    values = RANDOM.randint(0, 256, shape, dtype=np.uint8)
+    array = mx.nd.array(values, dtype="uint8")
+    operators = []
+    for scale in (1 / 255, 1.0, 0.3, 0.017, 0.0, 1e-30, 1 / 601, -1.0):
+        graph = Packed(array, scale).symbol(mx.sym.var("x"))
+        operators.append("dequantize" in graph.tojson())
+        found = graph.bind(mx.cpu(), {"x": array}, grad_req="null").forward(is_train=True)[0].asnumpy()
+        expected = values * np.float32(scale)
+        assert found.tobytes() == expected.tobytes(), scale
+    # no range gives the bits of one scale in 500, or of a negative one; and oneDNN takes six axes
+    assert operators == ([True] * 6 if len(shape) < 7 else [False] * 6) + [False] * 2
