@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from csv import writer as csv_writer
 import io
+from itertools import chain
 from json import dumps as to_json
 from pathlib import Path
 import sys
@@ -34,7 +35,7 @@ def predict(
     files = find_images(images)
     _check_outputs(csv, jsonl, run, files)
     predictions = predict_files(run, files, which=which, invert=invert)
-    failed = 0
+    predictions, failed = chain([next(predictions)], predictions), 0  # an error of the net keeps the tables of before
     with ExitStack() as opened:
         tables = [
             (opened.enter_context(path.open("wb", buffering=0)), row)

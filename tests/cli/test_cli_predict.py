@@ -94,6 +94,14 @@ def test_wrong_runs_and_folders_touch_no_file(trained, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, err = command("predict", trained, tmp_path / "empty", "--csv", table)
     assert (code, "this folder has no image" in err) == (1, True)
+    recipe = trained / "recipe.yaml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("size: 20", "size: 12"))
+    try:
+        code, _, err = command("predict", trained, *draw_images(tmp_path / "new", 3), "--csv", table)
+    finally:
+        recipe.write_text(text)
+    assert (code, "'2' (Conv2D) has a kernel of" in err) == (1, True)
     assert table.read_text() == "kept"
 
 
