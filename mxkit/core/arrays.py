@@ -2,6 +2,7 @@
 
 from typing import Any, List, Tuple
 
+from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
 
@@ -9,7 +10,16 @@ Shape = Tuple[int, ...]
 
 
 def to_host(array: Any) -> "np.ndarray":
-    """Convert an array to NumPy; an NDArray is copied after a wait for the device."""
+    """Convert an array to NumPy; an NDArray is copied after a wait for the device.
+
+    Raises:
+        DataError: It is a masked array, and has masked values.
+    """
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise DataError(
+            f"an array of shape {array.shape} has masked values, which an NDArray cannot hold: fill them, "
+            "array.filled(0), or leave their samples out"
+        )
     return np.asarray(array.asnumpy() if isinstance(array, mx.nd.NDArray) else array)
 
 

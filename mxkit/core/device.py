@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Op
 import warnings
 
 from mxkit.core.array_kind import legacy, of_kind
+from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 from mxkit.runtime.architectures import kernel_architectures
@@ -240,10 +241,10 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
             )
         return (batch,), ()
     if len(batch) not in (1, 2):
-        raise DataError(
-            f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} items. "
-            "Group them: ((x1, x2), y) for a net of two inputs"
-        )
+        items, way = "items", "Group them: ((x1, x2), y) for a net of two inputs"
+        if batch and isinstance(batch[0], (int, float)):
+            items, way = "numbers", "Make an array of the rows: np.asarray(rows)"
+        raise DataError(f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} {items}. {way}")
     groups = [tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in batch]
     return groups[0], groups[1] if len(groups) == 2 else ()
 
@@ -264,7 +265,7 @@ def as_ndarray(array: Any) -> Any:
             f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}. "
             "Make an array of it: np.asarray(...)"
         )
-    host = np.asarray(array)
+    host = to_host(array)
     if host.dtype.kind != "i" or host.dtype.itemsize < 8:
         host = narrow(host, "a batch")
     return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.array_kind import legacy
 from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
@@ -30,7 +30,7 @@ class ArrayLoader(EpochOrder):
 
     Args:
         x: Inputs of shape (N, ...), NumPy, NDArray or `mx.np`, or a tuple of such. uint8 stays uint8 in memory; each
-            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does. On a GPU, and if `fit` trains a
+            batch is cast to float32 and multiplied by `scale`. On a GPU, and if `fit` trains a
             hybridized net, that happens after the copy to the device, with the same bits. float64 becomes float32. A
             file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
         y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64 becomes
@@ -38,7 +38,8 @@ class ArrayLoader(EpochOrder):
         batch_size: Samples per batch, at least 1.
         shuffle: Draw a new order for each epoch.
         seed: Integer that determines the orders. None draws one, which the attribute `seed` holds.
-        scale: Factor for each batch of uint8; 1.0 keeps the values 0 to 255.
+        scale: Factor for each batch of uint8, in float32. The default, 1/255, gives numbers from 0 to 1, as gluon's
+            `ToTensor` does, which divides: the last bits may differ. 1.0 keeps the values 0 to 255.
         drop_last: Leave out a last batch that is smaller than `batch_size`.
         transform: Called for each batch as `transform(x, y, rng)`, returns `(x, y)`. It receives x and y as the loader
             would yield them, but as NumPy arrays, which it may change; rng is a `numpy.random.Generator` of
@@ -60,7 +61,7 @@ class ArrayLoader(EpochOrder):
     Raises:
         EmptyDataError: There is no sample, or `drop_last` leaves no batch.
         DataError: The arrays have different lengths, or int32 cannot hold one of their integers.
-        ValueError: `batch_size` is below 1.
+        ValueError: `batch_size` is below 1, or `scale` is not a finite number.
 
     >>> loader = ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
     >>> [(x.shape, y.shape) for x, y in loader]
@@ -85,6 +86,7 @@ class ArrayLoader(EpochOrder):
         self.y = None if y is None else each(partial(_host, name="y"), y)
         size = _size(self.x, self.y)
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, balance=balance)
+        check_number("ArrayLoader: scale", scale, least_0=False)
         self.scale = scale
         self.transform = transform
         self.prefetch = (

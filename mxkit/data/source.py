@@ -71,7 +71,7 @@ def check_batches(data: Data, name: str) -> None:
     raise DataError(f"{name}: expected batches (x, y); received {received}. Make batches of it: mxkit.data.{way}")
 
 
-def whole_part(data: Any, name: str, *, labels: bool = True) -> Data:
+def whole_part(data: Any, name: str, *, labels: bool = True, scale: float = 1 / 255) -> Data:
     """Return batches that hold each sample once; other samples are put into batches of 256.
 
     Args:
@@ -79,18 +79,19 @@ def whole_part(data: Any, name: str, *, labels: bool = True) -> Data:
             arrays, without them one array.
         name: Name of the data for error messages.
         labels: Whether the labels are read too.
+        scale: Factor for inputs of uint8 that are arrays, as for `ArrayLoader`.
 
     Raises:
         DataError: A pass over `data` leaves samples out or repeats some, or `data` is ambiguous.
     """
     if isinstance(data, Split):
-        return ArrayLoader(data.x, data.y, BATCH)
+        return ArrayLoader(data.x, data.y, BATCH, scale=scale)
     if _is_dataset(data):
         return DatasetLoader(data, BATCH)
     if labels and isinstance(data, tuple) and len(data) == 2 and any(_is_array(part) for part in data):
-        return ArrayLoader(data[0], data[1], BATCH)
+        return ArrayLoader(data[0], data[1], BATCH, scale=scale)
     if not labels and _is_array(data):
-        return ArrayLoader(data, None, BATCH)
+        return ArrayLoader(data, None, BATCH, scale=scale)
     if not labels and type(data) is tuple and any(_is_array(part) for part in data):
         raise DataError(
             f"{name}: a tuple of arrays can be the inputs of one net, (x, y), or a sequence of batches. Pass "

@@ -1,10 +1,11 @@
 """The base class of metrics: sums over samples stay on the device, so no batch waits and each sample counts once."""
 
 from functools import lru_cache, partial
+import json
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, switches
-from mxkit.core.arrays import outputs_of
+from mxkit.core.arrays import outputs_of, to_host
 from mxkit.errors import DataError, MxkitError
 import mxnet as mx
 from mxnet import gluon
@@ -22,7 +23,8 @@ class Metric:
     number of devices.
 
     Subclasses implement `per_sample`, or call `add` with values. A metric that is not a mean overrides `update`, which
-    passes a row of sums to `add_total`, and `figure`, which computes the result from the summed row.
+    asks `chosen` for the labels and the output, passes a row of sums to `add_total`, and `figure`, which computes the
+    result from the summed row.
 
     Args:
         output: Which output is measured, if the net returns several.
@@ -45,6 +47,7 @@ class Metric:
         self._output = output
         self._label = label or 0
         self._label_is_known = label is not None or not output
+        self._is_heeded = not self._output and not self._label  # or `chosen` was asked
         self.reset()
 
     def reset(self) -> None:
@@ -63,7 +66,7 @@ class Metric:
         Raises:
             DataError: `per_sample` raised, or did not give one value per sample.
         """
-        chosen, scores = self._chosen(labels, output)
+        chosen, scores = self.chosen(labels, output)
         try:
             with switches(is_numpy(scores)):
                 values = legacy(self.per_sample(chosen, scores))
@@ -96,7 +99,13 @@ class Metric:
             )
         return values.reshape((-1,))
 
-    def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
+    def chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
+        """Return the labels from number `label` on, and output number `output`, for an `update` of one's own.
+
+        Raises:
+            DataError: There is no such label or output; or the batch has several labels, and `label` was not given.
+        """
+        self._is_heeded = True
         if output is None:
             raise DataError(
                 f"metric {self.name!r} needs the net's output, and BatchLoss(forward=...) gives only losses: return "
@@ -117,7 +126,7 @@ class Metric:
 
     def _labelled(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
         """The label and the output that are compared, the output in 32 bits or more."""
-        chosen, scores = self._chosen(labels, output)
+        chosen, scores = self.chosen(labels, output)
         if not chosen:
             raise DataError(f"metric {self.name!r} needs labels: expected batches (x, y); received x alone")
         chosen, scores = legacy(chosen), legacy(scores)
@@ -138,7 +147,16 @@ class Metric:
         self.add_total(total, values.shape[0] if count is None else count)
 
     def add_total(self, total: Any, count: float) -> None:
-        """Add the sums of a batch, an NDArray of shape (k,), the same k for each batch, over `count` values."""
+        """Add the sums of a batch, an NDArray of shape (k,), the same k for each batch, over `count` values.
+
+        Raises:
+            DataError: `output` or `label` was given, and an `update` of a subclass does not ask `chosen`.
+        """
+        if not self._is_heeded:
+            raise DataError(
+                f"metric {self.name!r} was made with output={self._output}, label={self._label}, but its own update "
+                "takes no notice of them. Begin it with: labels, output = self.chosen(labels, output)"
+            )
         if is_numpy(total):  # of shape () too
             with switches(True):
                 total = legacy(total.reshape((-1,)))
@@ -228,8 +246,28 @@ class Metric:
         return np.asarray(self.pooled(rows))
 
     def get(self) -> Any:
-        """The figure over the samples seen; 0.0 before the first. Waits for the device."""
-        return self.figure(self.total()) if self._samples else 0.0
+        """The figure over the samples seen; 0.0 before the first. Waits for the device.
+
+        Returns:
+            What `figure` returned; an array as a list.
+
+        Raises:
+            DataError: `figure` returned something that a history or a checkpoint could not hold.
+        """
+        return self._plain(self.figure(self.total())) if self._samples else 0.0
+
+    def _plain(self, value: Any) -> Any:
+        """A figure in types of JSON, or an error that names the metric, long before a checkpoint is written."""
+        if isinstance(value, (mx.nd.NDArray, np.ndarray, np.generic)):
+            value = to_host(value).tolist()
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"metric {self.name!r}: figure must return a number, an array, or a list of them; received a "
+                f"{type(value).__name__}: {error}"
+            ) from error
+        return value
 
 
 class Mean(Metric):

@@ -205,6 +205,8 @@ def test_batches_that_are_none():
             mxkit.data.split_batch((np.zeros((4, 3)), number), devices)
     with pytest.raises(DataError, match=r"NumPy arrays; received list. Make an array of it: np.asarray\("):
         mxkit.data.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
+    with pytest.raises(DataError, match=r"received 3 numbers. Make an array of the rows: np.asarray"):
+        mxkit.data.split_batch([1.0, 2.0, 3.0], devices)
     with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):
         mxkit.data.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)
 

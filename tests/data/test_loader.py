@@ -56,6 +56,11 @@ def test_wrong_arguments():
         ArrayLoader(X[:0], Y[:0], 4)
     with pytest.raises(ValueError, match="ArrayLoader: batch_size: expected a whole number, at least 1; received 0"):
         ArrayLoader(X, Y, 0)
+    with pytest.raises(ValueError, match="ArrayLoader: scale: expected a finite number; received nan"):
+        ArrayLoader(X, Y, 4, scale=float("nan"))
+    with pytest.raises(DataError, match=r"an array of shape \(11,\) has masked values, .* array.filled"):
+        ArrayLoader(X, np.ma.masked_equal(Y, 3), 4)
+    ArrayLoader(X, np.ma.masked_equal(Y, 99), 4)  # nothing is masked
     text = "ArrayLoader(x (11, 2, 3) uint8, y (11,), batch_size=4, 3 batches, shuffle=True, seed=7)"
     assert repr(ArrayLoader(X, Y, 4, shuffle=True, seed=7)) == text
 

@@ -242,6 +242,51 @@ def test_names_of_other_libraries_are_answered_with_the_name_here():
             get_metric(name)
 
 
+class OfItsOwn(mxkit.Metric):
+    name = "own"
+
+    def __init__(self, figure=float, **choice):
+        super().__init__(**choice)
+        self._figure = figure
+
+    def update(self, labels, output):
+        if not isinstance(self, Heedless):
+            labels, output = self.chosen(labels, output)
+        self.add_total(output.sum() + 0 * len(labels), 1)
+
+    def figure(self, total):
+        return self._figure(total[0])
+
+
+class Heedless(OfItsOwn):
+    """Never asks `chosen`."""
+
+
+def test_an_update_of_ones_own_heeds_output_and_label_or_is_refused():
+    first, second = mx.nd.ones((3, 2)), mx.nd.ones((3, 5))
+    labels = [mx.nd.zeros(3)] * 2
+    metric = OfItsOwn(output=1, label=0)
+    metric.update(labels, (first, second))
+    assert metric.get() == 15
+    with pytest.raises(DataError, match="measures output 0 against label 5; the net returned 1 outputs"):
+        OfItsOwn(label=5).update(labels, first)
+    with pytest.raises(DataError, match=r"output=0, label=5, but its own update takes no notice.*self.chosen\("):
+        Heedless(label=5).update(labels, first)
+    Heedless().update(labels, first)
+
+
+def test_a_figure_is_of_the_types_of_json():
+    def got(figure):
+        metric = OfItsOwn(figure)
+        metric.update([], mx.nd.ones((2, 2)))
+        return metric.get()
+
+    for figure in (np.float32, lambda total: np.array([total, total]), lambda total: mx.nd.array([total])):
+        assert json.loads(json.dumps(got(figure))) in (4, [4, 4], [4])
+    with pytest.raises(DataError, match="metric 'own': figure must return a number, an array.*received a complex"):
+        got(complex)
+
+
 # metrics of MXNet
 
 

@@ -66,7 +66,11 @@ class Callback:
         return nullcontext()
 
     def on_epoch(self, state: FitState, row: Row) -> None:
-        """Called after each epoch and its validation."""
+        """Called after each epoch and its validation.
+
+        All callbacks get one copy of the row: later ones of the list see what is written there, and the history does
+        not. Write a number for the history into `state.history[-1]`.
+        """
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         """Called once at the end; `error` is the exception that ended `fit`, or None."""
