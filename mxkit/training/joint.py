@@ -157,7 +157,7 @@ class Together:
         first = list(map(copied_batch, islice(batches, self.group.size)))
         arrays = [to_host(array) for batch in first for part in unpack(batch) for array in part]
         shapes = [[list(array.shape), array.dtype.name] for array in arrays]
-        sums = [zlib.crc32(np.ascontiguousarray(array)) if array.dtype.kind in "biuf" else 0 for array in arrays]
+        sums = [zlib.crc32(np.ascontiguousarray(array).data) if array.dtype.kind in "biuf" else 0 for array in arrays]
         facts = {f"shapes and dtypes{SAME_DATA}": shapes, f"checksums of the arrays{SAME_DATA}": sums}
         self.group.compare(f"the first batches of {where}", facts)
         return chain(first, batches)
@@ -175,7 +175,7 @@ class Together:
         values = [values[0] for values in map(values_of, parameters) if values]
         total = 0
         for value in values:
-            total = zlib.crc32(np.ascontiguousarray(to_host(value)), total)
+            total = zlib.crc32(np.ascontiguousarray(to_host(value)).data, total)
         hint = (
             " (all must begin with the same: call mxkit.distributed.broadcast_parameters(net) before a loop of your "
             "own; and callbacks must change parameters on all workers)"
@@ -387,7 +387,7 @@ def _two_parts(values: Any) -> Any:
 
 def _text_of(array: "np.ndarray") -> List[str]:
     """Encode the dtype and the bytes of an array in a form that JSON can hold."""
-    return [array.dtype.name, base64.b64encode(zlib.compress(np.ascontiguousarray(array), 1)).decode()]
+    return [array.dtype.name, base64.b64encode(zlib.compress(np.ascontiguousarray(array).data, 1)).decode()]
 
 
 def _array_of(text: Sequence[str]) -> Any:
