@@ -73,7 +73,7 @@ def train(
     from mxkit.distributed import initialize, rank
     from mxkit.distributed.restarted_runs import note_run, restarted_run
     from mxkit.recipe.net_facts import facts_of
-    from mxkit.recipe.run import new_run, stopped_run, train_run
+    from mxkit.recipe.run import new_run, stopped_run, train_run, way_to_train_on
     from mxkit.recipe.scores import describe_scores
 
     if (recipe is None) == (resume is None):
@@ -102,7 +102,8 @@ def train(
             raise typer.Exit(130 if stopped.startswith("KeyboardInterrupt") else 0)
         typer.echo(f"run {run.folder}")
         if run.had_ended and not stopped.startswith("KeyboardInterrupt"):
-            typer.echo(f"this run had ended: nothing was trained. {_way_to_train_on(run, prepared.recipe)}", err=True)
+            way = way_to_train_on(run.folder, prepared.recipe, run.history.stopped)
+            typer.echo(f"this run had ended: nothing was trained. {way}", err=True)
         if not quiet:
             cli_runs.show_samples(prepared.data, run.split)
         for line in describe_scores(run.split, run.scores):
@@ -112,14 +113,6 @@ def train(
         if not all(math.isfinite(score) for score in run.scores.values() if isinstance(score, float)):
             typer.echo(f"error: the scores are not finite. {stopped}", err=True)
             raise typer.Exit(1)
-
-
-def _way_to_train_on(run: Any, recipe: Any) -> str:
-    if run.history.stopped:  # by EarlyStopping or another callback
-        new = f"mxkit train {shlex.quote(str(run.folder / 'recipe.yaml'))} --set model.weights="
-        return f"{run.history.stopped}. Train a new run from these weights: {new}{shlex.quote(str(run.folder))}"
-    name = "epochs" if recipe.epochs is not None else "updates"
-    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
 
 
 def _write_report(runs: Sequence[Path]) -> None:

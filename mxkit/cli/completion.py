@@ -39,8 +39,8 @@ def run_columns(context: typer.Context, incomplete: str) -> List[str]:
     """Columns of `mxkit runs`: its own, and the metrics of the runs in the folder."""
     names = set(COLUMNS)
     for folder in Path(str(context.params.get("directory") or "runs")).glob("*"):
-        for scores in _content(folder / "scores.json").values():
-            names.update(scores)
+        for part, scores in _content(folder / "scores.json").items():
+            names.update(name if part == "test" else f"{part}:{name}" for name in scores)  # as `score_name`
         for row in _content(folder / "history.json").get("epochs", [])[-1:]:
             names.update(name for name in row if name.startswith(("train_", "valid_")))
     return _fitting(names, incomplete)

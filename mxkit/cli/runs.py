@@ -13,8 +13,8 @@ RUN = typer.Argument(..., help="The folder of a run.", autocompletion=run_folder
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
 
 
-def _which(value: str) -> str:
-    if value not in ("last", "best"):
+def _which(value: Optional[str]) -> Optional[str]:
+    if value not in ("last", "best", None):
         raise typer.BadParameter(f"expected last or best; received {value!r}")
     return value
 
@@ -22,25 +22,36 @@ def _which(value: str) -> str:
 WHICH = typer.Option(
     "last", help="The checkpoint to take: last or best.", callback=_which, autocompletion=lambda: ["last", "best"]
 )
+WHICH_OF_RECIPE = typer.Option(
+    None,
+    "--which",
+    help="The checkpoint to take: last or best. Default: evaluate.which of the recipe.",
+    callback=_which,
+    autocompletion=lambda: ["last", "best"],
+)
 
 
 def evaluate(
     run: Path = RUN,
     split: str = typer.Option("test", help="Part of the data: train, valid or test."),
-    which: str = WHICH,
+    which: Optional[str] = WHICH_OF_RECIPE,
     json: bool = JSON,
 ) -> None:
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.data_checks import load_data
+    from mxkit.recipe.folder import RunFolder
+    from mxkit.recipe.net_facts import warn_of_other_data
     from mxkit.recipe.run import load_run
     from mxkit.recipe.scores import evaluate_split
 
+    which = which or RunFolder(run).recipe().evaluate.which
     recipe, net = load_run(run, which)
     try:
         data = load_data(recipe)
     except MxkitError as error:
         _show_recorded(run, split, recipe.evaluate.which == which, error, json)
         raise typer.Exit(1) from error
+    warn_of_other_data(run, data, split)
     scores = evaluate_split(recipe, net, data, split)
     show_samples(data, split)
     _show_scores(split, scores, json)

@@ -100,7 +100,8 @@ class BucketLoader(EpochOrder):
     def order(self, epoch: int) -> "np.ndarray":
         """Sequence numbers in the order of this epoch, int64 of shape (N,) without those that `drop_last` leaves out.
 
-        A net's outputs have this order: `outputs[loader.order(0).argsort()]` has the order of the sequences.
+        A net's outputs over `list(loader)` have this order: `outputs[loader.order(0).argsort()]` has the order of the
+        sequences.
         """
         return np.concatenate(self._plan(epoch))
 

@@ -2,11 +2,12 @@
 
 from typing import Any, Callable, Optional, Tuple, Union
 
+from mxkit.core.arguments import make, split_spec
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
 from mxkit.core.loss_kinds import is_plain
 from mxkit.errors import DataError, LossShapeError
-from mxkit.losses.named_losses import Loss, LossSpec, get_loss
+from mxkit.losses.named_losses import LOSSES, Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
@@ -158,6 +159,8 @@ BatchLossSpec = Union[LossSpec, BatchLoss]
 def get_batch_loss(spec: Optional[BatchLossSpec]) -> BatchLoss:
     """Return the `BatchLoss` of a loss as for `get_loss`, or a `BatchLoss` unchanged.
 
+    The function of a registered name may return either.
+
     Raises:
         ValueError: `spec` is None.
     """
@@ -165,4 +168,12 @@ def get_batch_loss(spec: Optional[BatchLossSpec]) -> BatchLoss:
         raise ValueError(
             "pass loss=..., or loss=mxkit.losses.BatchLoss(forward=...) for a net with another kind of call"
         )
-    return spec if isinstance(spec, BatchLoss) else BatchLoss(spec)
+    if isinstance(spec, BatchLoss):
+        return spec
+    name, arguments = split_spec(spec)
+    maker = LOSSES.get(name) if isinstance(name, str) else None
+    if maker is not None and not maker.__module__.startswith("mxkit."):
+        made = make("loss", name, maker, arguments)
+        if isinstance(made, BatchLoss):
+            return made
+    return BatchLoss(spec)

@@ -6,7 +6,7 @@ from mxkit.core import loss_kinds as kinds
 from mxkit.core.array_kind import legacy
 from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
-from mxkit.losses.named_losses import get_loss
+from mxkit.losses.batch_loss import get_batch_loss
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
 import numpy as np
@@ -52,7 +52,7 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
     host = legacy(scores).astype("float64").asnumpy() if isinstance(scores, mx.nd.NDArray) else scores
     rows = np.asarray(host, np.float64)
-    loss = get_loss(recipe.loss.spec)
+    loss = get_batch_loss(recipe.loss.spec).loss
     kind = outputs_of(loss)
     if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
         return _values(rows)

@@ -8,7 +8,7 @@ from mxkit.core.trainers import check_optimizer
 from mxkit.data.augmentation.augment import STEPS
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.errors import nearest
-from mxkit.losses.named_losses import get_loss
+from mxkit.losses.batch_loss import get_batch_loss
 from mxkit.metrics import get_metric, get_metrics
 from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.building import augment_of, callback_call, value_of
@@ -173,6 +173,9 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:
         text = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
         yield ("evaluate", "checkpoints"), Problem("evaluate.which", text)
+    if recipe.schedule is not None and any(one.name == "plateau" for one in recipe.callbacks):
+        text = "a schedule sets the rate of each update, so the callback plateau has no effect; leave one of them out"
+        yield ("schedule", "callbacks"), Problem("schedule", text)
     if data.pairs is not None and (data.augment or data.eval_augment):
         text = "pairs cannot be augmented; leave augment or pairs out"
         yield ("data.pairs",), Problem("data.pairs", text)
@@ -185,7 +188,7 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
 def _trials(recipe: Recipe, places: Iterable[Place], problems: Problems) -> List[Problem]:
     """Make each component once, because only its function can check some values."""
     makers: Dict[str, Callable[[Component], Any]] = {
-        "loss": lambda one: get_loss(one.spec),
+        "loss": lambda one: get_batch_loss(one.spec),
         "initializer": lambda one: get_initializer(one.spec),
         "optimizer": lambda one: check_optimizer(one.name, one.arguments),
         "schedule": lambda one: get_schedule(one.spec),

@@ -204,16 +204,16 @@ class Recorder(Callback):
 
     Args:
         folder: Folder of the run.
-        at_begin: Called when training begins; never if `fit` refuses to resume the run.
+        at_begin: Called with the state when training begins; never if `fit` refuses to resume the run.
     """
 
     writes = True
 
-    def __init__(self, folder: RunFolder, at_begin: Callable[[], None]) -> None:
+    def __init__(self, folder: RunFolder, at_begin: Callable[[FitState], None]) -> None:
         self._folder, self._at_begin = folder, at_begin
 
     def on_fit_begin(self, state: FitState) -> None:
-        self._at_begin()
+        self._at_begin(state)
         record_environment(self._folder.path, trainer_devices(state.trainer))
         start = f"resumes after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {start}: {state.length} on {trainer_devices(state.trainer)}")

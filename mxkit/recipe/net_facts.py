@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+import warnings
 
 from mxkit.core.files import write_atomically
+from mxkit.data.fingerprint import fingerprint
+from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import is_one_shot
-from mxkit.data.splits import Splits
+from mxkit.data.splits import Split, Splits
 from mxkit.errors import RecipeError
 from mxkit.recipe.building import execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.images import ImageForm, image_form
@@ -18,6 +21,7 @@ import numpy as np
 
 FILE = "net.json"
 FORMAT = 1
+_PARTS = ("train", "valid", "test")
 
 
 class InputForm(NamedTuple):
@@ -95,6 +99,7 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
         "classes": facts.classes,
         "images": None if facts.images is None else facts.images._asdict(),
         "code": facts.code._asdict(),
+        "digests": {part: _digest(getattr(data, part)) for part in _PARTS},
     }
     write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
 
@@ -119,6 +124,23 @@ def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
         return NetFacts(inputs, list(map(str, content["classes"])), images, code_from(content["code"]))
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def warn_of_other_data(folder: Union[str, Path], data: Splits, part: str) -> None:
+    """Warn if a part of the data, held in arrays, is not what it was when the run was trained."""
+    file = Path(folder) / FILE
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    before, now = content.get("digests", {}).get(part), _digest(getattr(data, part))
+    if before is not None and now is not None and before != now:
+        warnings.warn(
+            f"{part} holds other samples than when {folder} was trained: a file of its data was changed, or a relative "
+            "path of the recipe leads to another file from this folder",
+            stacklevel=2,
+        )
+
+
+def _digest(part: Any) -> Optional[str]:
+    return fingerprint(ArrayLoader(part.x, part.y, 1)) if isinstance(part, Split) and len(part.x) else fingerprint(part)
 
 
 @under_switches

@@ -210,7 +210,8 @@ class _Loader(yaml.SafeLoader):
         keys = [construct(key_node, deep=True) for key_node, _ in node.value]
         for number, key in enumerate(keys):
             if not isinstance(key, str) or key in keys[:number]:
-                problem = f"the key {key!r} {'appears twice' if isinstance(key, str) else 'is no text'}"
+                way = "appears twice" if isinstance(key, str) else f"is no text: write it in quotes, '{key}'"
+                problem = f"the key {key!r} {way}"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.value[number][0].start_mark)
         return super().construct_mapping(node, deep)
 

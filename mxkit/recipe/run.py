@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 import json
 from pathlib import Path
+import shlex
 from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
@@ -31,6 +32,7 @@ from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.run_log import RunLog, closed_logs
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
+from mxkit.training.state import FitState
 
 
 class Run(NamedTuple):
@@ -195,6 +197,26 @@ def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
     )
 
 
+def _refuse_changes_of_training(folder: RunFolder, recipe: Recipe, stopped: Optional[str]) -> None:
+    """Refuse changes of a run that has ended: its recipe would describe a training that never was."""
+    before, now = (one.model_dump() for one in (folder.recipe(to_train=True), recipe))
+    changed = [name for name in now if now[name] != before.get(name) and name != "evaluate"]
+    if changed:
+        raise RecipeError(
+            f"{folder.path}: this run had ended, so nothing would be trained with the changed {', '.join(changed)}. "
+            f"{way_to_train_on(folder.path, recipe, stopped)}"
+        )
+
+
+def way_to_train_on(folder: Path, recipe: Recipe, stopped: Optional[str]) -> str:
+    """What trains a run that has ended further; `stopped` is the reason why it ended before its last epoch, if so."""
+    if stopped:  # by EarlyStopping or another callback
+        new = f"mxkit train {shlex.quote(str(folder / 'recipe.yaml'))} --set model.weights={shlex.quote(str(folder))}"
+        return f"{stopped}. Train a new run from these weights: {new}"
+    name = "epochs" if recipe.epochs is not None else "updates"
+    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
+
+
 def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
     """The data and the net of a recipe, ready for `fit`.
 
@@ -310,8 +332,10 @@ def _fit(
 ) -> History:
     _, folder, results, _, is_changed = prepared
 
-    def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
+    def at_begin(state: FitState) -> None:  # only now: `fit` may refuse to resume with these changes
         if is_changed:
+            if state.done:
+                _refuse_changes_of_training(folder, recipe, state.stop_reason)
             folder.write_recipe(recipe)
         record_facts(folder.path, recipe, prepared.data)
 

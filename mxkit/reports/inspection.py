@@ -7,7 +7,7 @@ from mxkit.errors import DeviceError, MxkitError
 from mxkit.nets.layer_table import layers
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
-from mxkit.recipe.net_facts import empty_net, facts_of, read_facts
+from mxkit.recipe.net_facts import empty_net, facts_of, read_facts, warn_of_other_data
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.reports.predictions import Predictions, pictures, predict_part
 from mxkit.reports.run_files import RunFiles
@@ -63,6 +63,7 @@ def _inspect(recipe: Recipe, run: RunFiles) -> Inspection:
     images: List[str] = []
     why = f"the data cannot be read: {no_data}" if data is None else no_values
     if not why:
+        _tried(lambda: warn_of_other_data(run.path, data, recipe.evaluate.split))
         predictions, why = _tried(lambda: predict_part(recipe, net, data))
     if predictions is not None:
         images, no_pictures = pictures(recipe, predictions.mistakes)

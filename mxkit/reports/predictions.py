@@ -11,7 +11,7 @@ from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
 from mxkit.data.source import read_epoch
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
-from mxkit.losses.named_losses import get_loss
+from mxkit.losses.batch_loss import get_batch_loss
 from mxkit.metrics import ConfusionMatrix
 from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images
@@ -78,7 +78,7 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
     if recipe.data.pairs is not None:
         raise DataError("the net compares samples, and gives none a class")
     counts = ConfusionMatrix()
-    counts.loss = get_loss(recipe.loss.spec)
+    counts.loss = get_batch_loss(recipe.loss.spec).loss
     if outputs_of(counts.loss) == QUANTITIES:
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []

@@ -28,7 +28,7 @@ class ListedRun(NamedTuple):
         size: Bytes of all files.
         best: Column, value and epoch of the best validation by the recipe's `keep_best`, else by the validation loss;
             None without a validation.
-        scores: Final scores that are numbers, by name.
+        scores: Final scores that are numbers, by name; over another part than the test part by "train:loss".
         last: Losses and metrics of the last epoch that are numbers, by column.
     """
 
@@ -85,9 +85,23 @@ def _listed(run: RunFiles, directory: Path) -> ListedRun:
         seconds=run.seconds,
         size=_size(run.path),
         best=_best(run),
-        scores={name: one for scores in run.scores.values() for name, one in scores.items() if is_number(one)},
+        scores={
+            score_name(part, name): one
+            for part, scores in run.scores.items()
+            for name, one in scores.items()
+            if is_number(one)
+        },
         last={name: one for name, one in last.items() if name.startswith(("train_", "valid_")) and is_number(one)},
     )
+
+
+def score_name(part: str, name: str) -> str:
+    """Name of a final score's column; scores over different parts of the data must not be compared.
+
+    >>> score_name("test", "accuracy"), score_name("train", "accuracy")
+    ('accuracy', 'train:accuracy')
+    """
+    return name if part == "test" else f"{part}:{name}"
 
 
 def _size(folder: Path) -> int:

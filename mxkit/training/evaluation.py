@@ -207,9 +207,9 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
 
     Raises:
         EmptyDataError: `data` has no batch.
-        DataError: `data` is a loader that shuffles: outputs would not be in the order of the samples. Or it leaves
-            samples out, or carries some over to its next pass, or is a tuple of arrays. Or an output does not have one
-            row per sample, and there are several batches.
+        DataError: `data` is a loader that shuffles, or sorts by length: outputs would not be in the order of the
+            samples. Or it leaves samples out, or carries some over to its next pass, or is a tuple of arrays. Or an
+            output does not have one row per sample, and there are several batches.
         TypeError: The net returns a dict or nested outputs.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 

@@ -12,6 +12,7 @@ from mxkit.core.forward_errors import explained
 from mxkit.core.packed import worth_packing
 from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
 from mxkit.core.statistics import first_statistics
+from mxkit.data.buckets import BucketLoader
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
@@ -151,10 +152,16 @@ def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> D
         options: As for `whole_part`.
 
     Raises:
-        DataError: A loader shuffles, so that results cannot be assigned to samples; or as `whole_part`.
+        DataError: A loader shuffles or sorts, so that results cannot be assigned to samples; or as `whole_part`.
     """
     if shuffles(data):
         raise DataError(
             f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}"
+        )
+    if isinstance(data, BucketLoader) and data.order(data.epoch).tolist() != list(range(data.size)):
+        raise DataError(
+            f"{caller}: BucketLoader sorts sequences by length, so results would not be in the data's order. Make it "
+            "with buckets=1, or pass list(loader), and bring the results into the data's order: "
+            f"outputs[loader.order(loader.epoch - 1).argsort()]{way}"
         )
     return whole_part(data, caller, **options)

@@ -222,6 +222,9 @@ def schedule(
     one_cycle     half a cosine from `start` up to base in `warmup`, half a cosine down to `final` at `total`
     ```
 
+    With `warmup`, poly and cosine fall from its end to `total`: t and total count from there. For them update number t,
+    from 1, has the rate of t, so the last one has `final`; step and multi_step count the updates done before.
+
     Args:
         name: One of the six.
         base: The highest rate. None takes the optimizer's when training begins.

@@ -4,6 +4,7 @@ from batches import assert_same, read
 from gluoncv.data.batchify import Pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import mxkit
 from mxkit.data.buckets import BucketLoader
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
@@ -64,6 +65,22 @@ def test_padding_equals_gluoncvs():
     (((x, lengths),),) = BucketLoader(given_sequences, None, 3, buckets=1)
     np.testing.assert_array_equal(lengths.asnumpy(), [4, 2, 5])
     np.testing.assert_array_equal(x.asnumpy(), Pad()([mx.nd.array(one) for one in given_sequences]).asnumpy())
+
+
+def test_predict_refuses_the_order_of_lengths_and_names_the_way_back():
+    lengths = [3, 1, 2, 5, 4]
+    given_sequences = [np.full(n, n, "float32") for n in lengths]
+
+    def longest(x, _):
+        return x.max(axis=1)
+
+    net = gluon.nn.Lambda(longest)
+    loader = BucketLoader(given_sequences, None, 2, buckets=[2, 5])
+    with pytest.raises(DataError, match=r"predict: BucketLoader sorts .* buckets=1, .* list\(loader\), and bring"):
+        mxkit.predict(net, loader)
+    outputs = mxkit.predict(net, list(loader)).asnumpy()
+    assert outputs[loader.order(loader.epoch - 1).argsort()].tolist() == lengths
+    assert mxkit.predict(net, BucketLoader(given_sequences, None, 2, buckets=1)).asnumpy().tolist() == lengths
 
 
 def test_shuffled_batches_are_mixed_over_the_buckets_and_sequences_within():

@@ -122,6 +122,8 @@ def test_what_newcomers_pass(tmp_path):
     with pytest.raises(DataError, match="line 1: expected the columns' names; received the numbers 62, .*header=False"):
         csv(numbers, target=2)
     assert len(csv(numbers, target=2, header=False, valid=0, test=0).train.x) == 3
+    with pytest.raises(DataError, match="line 1: expected the columns' names; received the numbers 1, 2"):
+        csv(write(tmp_path, "1,2\n3,3\n4,5\n", "rows.csv"), target="1")
     numbered = write(tmp_path, "0,1,2\n63,2.5,1\n64,3.5,0\n", "numbered.csv")
     assert len(csv(numbered, target="2", valid=0, test=0).train.x) == 2
     mixed = write(tmp_path, "62,male\n63,female\n", "mixed.csv")

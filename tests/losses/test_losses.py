@@ -7,6 +7,7 @@ import mxkit
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import DataError, LossShapeError, UnknownNameError
+from mxkit.losses.batch_loss import BatchLoss, get_batch_loss
 from mxkit.losses.named_losses import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -227,3 +228,17 @@ def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
             get_loss(spec)
     assert isinstance(get_loss(("own", {"margin": 2})), Own)
     assert get_loss(("any", {"weight": 2}))._weight == 2
+
+
+def test_a_registered_name_may_give_a_batch_loss(monkeypatch):
+    def counted(factor=1.0):
+        return BatchLoss("l2", count=lambda inputs, labels: factor)
+
+    monkeypatch.setitem(LOSSES, "counted", counted)
+    assert get_batch_loss(("counted", {"factor": 2.0})).count((), ()) == 2.0
+    with pytest.raises(TypeError, match="counted.*facto"):
+        get_batch_loss(("counted", {"facto": 2.0}))
+    x, y = mx.nd.ones((3, 2)), mx.nd.zeros((3, 1))
+    net = gluon.nn.Dense(1, in_units=2)
+    mxkit.initialize(net, "ones")
+    assert mxkit.evaluate(net, [(x, y)], loss=("counted", {"factor": 2.0}))["loss"] == 3 * 2.0**2 / 2 / 2.0

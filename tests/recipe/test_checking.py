@@ -55,6 +55,8 @@ def test_five_mistakes_of_five_kinds_are_one_error(tmp_path):
         ({"freeze": [3], "imports": ["../own"], "loss": "own_loss"}, ["imports.0", "freeze.0"]),
         ({"model": {"name": "mlp", "hidden": ["${width}"], "clases": 3}}, ["model.hidden.0", "model.clases"]),
         ({"loss": 3, "optimizer": None}, ["loss", "optimizer"]),
+        ({"schedule": "cosine", "callbacks": [{"name": "plateau", "monitor": "train_loss", "mode": "min"}]},
+         ["schedule"]),
         ({"model": {"name": "mlp", "finetune": {"classes": "x", "freze": 1}}},
          ["model.finetune.classes", "model.finetune.freze"]),
         ({"callbacks": ["ema", {"name": "early_stopping", "mode": "min"}], "amp": "float8"},

@@ -101,7 +101,7 @@ def test_missing_sections_are_named():
     ("content", "expected"),
     [
         ("? [a]\n: 1\n", "the key ['a'] is no text"),
-        ("1: 2\n", "the key 1 is no text"),
+        ("1: 2\n", "the key 1 is no text: write it in quotes, '1'"),
         ("epochs: 1\nepochs: 2\n", "the key 'epochs' appears twice"),
         ("- a\n- b\n", "expected keys and values, like `epochs: 20`; received ['a', 'b']"),
         ("epochs: [1", "cannot be read"),

@@ -87,6 +87,13 @@ def test_a_finished_run_is_only_evaluated_again_and_says_so(whole, copied):
     assert err == "this run had ended: nothing was trained. To train on, add --set epochs=N with N above 4\n"
     assert out.splitlines()[1:] == whole[1].splitlines()[1:]
     assert rows(run) == rows(whole[0])
+    kept = {name: (run / name).read_bytes() for name in ("recipe.yaml", "net.json", "state.json", "scores.json")}
+    code, _, err = command("train", "--resume", run, "--quiet", "--set", "seed=9", "--set", "loss=focal")
+    assert code == 2
+    assert "this run had ended, so nothing would be trained with the changed seed, loss. To train on, add --set" in err
+    assert {name: (run / name).read_bytes() for name in kept} == kept
+    code, out, err = command("train", "--resume", run, "--quiet", "--set", "evaluate.split=train")
+    assert (code, list(json.loads((run / "scores.json").read_text()))) == (0, ["train"])
     code, out, err = command("train", "--resume", run, "--quiet", "--set", "epochs=5")
     assert (code, err) == (0, "")
     assert resume_run(run, progress=False).had_ended
@@ -99,7 +106,7 @@ def test_changes_with_which_a_run_cannot_go_on_leave_its_folder_as_it_is(copied,
     run = copied
     kept = {name: (run / name).read_bytes() for name in ("recipe.yaml", "net.json", "state.json")}
     code, _, err = command("train", "--resume", run, "--quiet", "--set", setting)
-    assert code == (2 if setting.startswith("optimizer.") else 1)
+    assert code == (2 if setting.startswith(("optimizer.", "loss")) else 1)
     assert re.search("^error: ", err, re.MULTILINE)
     assert {name: (run / name).read_bytes() for name in kept} == kept
 
@@ -123,6 +130,23 @@ def test_checkpoints_are_listed_verified_pruned_and_removed(copied):
     assert (code, "is damaged" in out) == (1, True)
     code, out, _ = command("checkpoints", "prune", copied, "--keep-last", "1")
     assert (code, out.split()[0]) == (0, "removed")
+
+
+def test_other_data_than_the_trainings_is_evaluated_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = RECIPE.replace("name: digits,", "name: csv, path: a.csv, target: c, test: 0.5,").replace("10", "1")
+    (tmp_path / "small.yaml").write_text(recipe.replace("softmax_ce", "l2").replace("accuracy", "mae"))
+    rows = [f"{a},{a % 3},{a % 5}" for a in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,c", *rows]))
+    code, out, err = command("train", "small.yaml", "--quiet")
+    assert code == 0, err
+    (run,) = (tmp_path / "runs").iterdir()
+    again = command("evaluate", run)
+    assert out.splitlines()[1:] == again[1].splitlines()
+    assert "other samples" not in again[2]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,c", *rows[::-1]]))
+    for words in (["evaluate", run], ["report", run]):
+        assert "test holds other samples than when " in " ".join(command(*words)[2].split())
 
 
 def test_the_best_checkpoint_is_evaluated(whole):
@@ -160,11 +184,11 @@ def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
     code, _, err = command("train", "--resume", run, "--quiet", "--set", "epochs=9")
     reason = json.loads((run / "state.json").read_text())["reason"]
     assert reason.startswith("valid_loss (min) has not become better for 1 epochs: best was ")
-    assert (code, err) == (
-        0,
-        f"this run had ended: nothing was trained. {reason}. Train a new run from these weights: mxkit train "
-        f"{run / 'recipe.yaml'} --set model.weights={run}\n",
-    )
+    way = f"{reason}. Train a new run from these weights: mxkit train {run / 'recipe.yaml'} --set model.weights={run}\n"
+    assert code == 2
+    assert f"this run had ended, so nothing would be trained with the changed epochs. {way}" in err
+    code, _, err = command("train", "--resume", run, "--quiet")
+    assert (code, err) == (0, f"this run had ended: nothing was trained. {way}")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,8 @@ def test_what_is_reported_on(train):
     assert run.scores["loss"] == best
     assert json.loads((run.folder / "scores.json").read_text()) == {"valid": run.scores}
     assert f"valid loss {best:.4f}" in command("evaluate", run.folder, "--split", "valid", "--which", "best")[1]
+    assert f"valid loss {best:.4f}" in command("evaluate", run.folder, "--split", "valid")[1]
+    assert run.history[-1]["valid_loss"] > best
 
 
 def test_weights_of_another_run(plain):

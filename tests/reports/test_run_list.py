@@ -41,6 +41,16 @@ def test_a_run_as_its_files_say(several, adam, sgd):
     assert run.size == sum(path.stat().st_size for path in (several / "b").rglob("*") if path.is_file())
 
 
+def test_scores_over_different_parts_have_columns_of_their_own(sgd, tmp_path):
+    for part in ("test", "train"):
+        shutil.copytree(str(sgd), str(tmp_path / part))
+        (tmp_path / part / "scores.json").write_text(json.dumps({part: {"accuracy": 0.5}}))
+    found = {one.name: one.scores for one in list_runs(tmp_path)}
+    assert found == {"test": {"accuracy": 0.5}, "train": {"train:accuracy": 0.5}}
+    _, told, _ = command("runs", tmp_path, "--sort", "-train:accuracy")
+    assert told.splitlines()[1].startswith("train ")
+
+
 def test_broken_folders_are_lines(several):
     code, told, err = command("runs", several)
     assert (code, err) == (0, "")

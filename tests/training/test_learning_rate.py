@@ -167,6 +167,13 @@ def test_plateau_in_a_fit():
     assert history.column("learning_rate") == pytest.approx([0.3, 0.3, 0.03])  # a row is written before the hook
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_plateau_beside_a_schedule_is_refused(order):
+    callbacks = [Plateau("train_loss", mode="max", patience=1), LearningRate("cosine")][::order]
+    with pytest.raises(ValueError, match="Plateau has no effect beside LearningRate, which sets the rate of each"):
+        run(make_net(), callbacks)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

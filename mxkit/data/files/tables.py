@@ -213,7 +213,7 @@ def _check_delimiter(where: str, cell: str) -> None:
 
 def _check_names(where: str, columns: Sequence[str]) -> None:
     """Refuse a header of numbers, which is a row; but 0, 1, 2, ... number the columns."""
-    if all(map(_is_number, columns)) and set(np.diff([float(name) for name in columns])) - {1}:
+    if all(map(_is_number, columns)) and [float(name) for name in columns] != list(range(len(columns))):
         raise DataError(
             f"{where}: expected the columns' names; received the numbers {', '.join(columns)[:60]}. If the line "
             "is a row, pass header=False, or header=[...] with the names"

@@ -153,7 +153,7 @@ def warn_of_rate_0(trainer: Any, resumed: bool = False) -> None:
 class Plateau(Callback):
     """Multiply the learning rate by `factor` when a column of the history does not improve.
 
-    When `fit` ends, the rate stays. `LearningRate` in the same fit would overwrite it.
+    When `fit` ends, the rate stays. It is refused beside `LearningRate`, which sets the rate of each update.
 
     Args:
         monitor: A column, like "valid_loss".
@@ -189,8 +189,12 @@ class Plateau(Callback):
         self._monitor = Monitor(monitor, mode, min_delta)
 
     def on_fit_begin(self, state: FitState) -> None:
-        """Refuse an optimizer whose rate cannot be set, and a column that the history will not have."""
+        """Refuse an optimizer whose rate cannot be set, a schedule, and a column that the history will not have."""
         refuse_fixed_rate(state.trainer)
+        if any(isinstance(one, LearningRate) for one in state.callbacks):
+            raise ValueError(
+                "Plateau has no effect beside LearningRate, which sets the rate of each update: leave one of them out"
+            )
         state.check_monitor(self._monitor, self)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
