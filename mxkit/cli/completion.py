@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
+from mxkit.core.text import score_name
 import typer
 
 # Columns of `mxkit runs` that every run has.
@@ -40,7 +41,7 @@ def run_columns(context: typer.Context, incomplete: str) -> List[str]:
     names = set(COLUMNS)
     for folder in Path(str(context.params.get("directory") or "runs")).glob("*"):
         for part, scores in _content(folder / "scores.json").items():
-            names.update(name if part == "test" else f"{part}:{name}" for name in scores)  # as `score_name`
+            names.update(score_name(part, name) for name in scores)
         for row in _content(folder / "history.json").get("epochs", [])[-1:]:
             names.update(name for name in row if name.startswith(("train_", "valid_")))
     return _fitting(names, incomplete)

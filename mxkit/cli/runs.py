@@ -19,16 +19,13 @@ def _which(value: Optional[str]) -> Optional[str]:
     return value
 
 
-WHICH = typer.Option(
-    "last", help="The checkpoint to take: last or best.", callback=_which, autocompletion=lambda: ["last", "best"]
-)
-WHICH_OF_RECIPE = typer.Option(
-    None,
-    "--which",
-    help="The checkpoint to take: last or best. Default: evaluate.which of the recipe.",
-    callback=_which,
-    autocompletion=lambda: ["last", "best"],
-)
+def _which_option(default: Optional[str], more: str = "") -> Any:
+    text = f"The checkpoint to take: last or best.{more}"
+    return typer.Option(default, "--which", help=text, callback=_which, autocompletion=lambda: ["last", "best"])
+
+
+WHICH = _which_option("last")
+WHICH_OF_RECIPE = _which_option(None, " Default: evaluate.which of the recipe.")
 
 
 def evaluate(
@@ -39,17 +36,15 @@ def evaluate(
 ) -> None:
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.data_checks import load_data
-    from mxkit.recipe.folder import RunFolder
     from mxkit.recipe.net_facts import warn_of_other_data
     from mxkit.recipe.run import load_run
     from mxkit.recipe.scores import evaluate_split
 
-    which = which or RunFolder(run).recipe().evaluate.which
     recipe, net = load_run(run, which)
     try:
         data = load_data(recipe)
     except MxkitError as error:
-        _show_recorded(run, split, recipe.evaluate.which == which, error, json)
+        _show_recorded(run, split, which in (None, recipe.evaluate.which), error, json)
         raise typer.Exit(1) from error
     warn_of_other_data(run, data, split)
     scores = evaluate_split(recipe, net, data, split)

@@ -87,3 +87,12 @@ def dataframe(who: str, rows: Any, index: str, columns: Optional[Sequence[str]] 
     except ImportError as error:
         raise ImportError(f"{who}.to_dataframe needs pandas: pip install pandas") from error
     return pandas.DataFrame(rows, columns=columns).set_index(index)
+
+
+def score_name(part: str, name: str) -> str:
+    """Name of a final score's column; scores over different parts of the data must not be compared.
+
+    >>> score_name("test", "accuracy"), score_name("train", "accuracy")
+    ('accuracy', 'train:accuracy')
+    """
+    return name if part == "test" else f"{part}:{name}"

@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 from mxkit.core.gluon_data import held_arrays, loader_parts, transformed
 from mxkit.data.batching import narrow_dtype
 from mxkit.data.order import EpochOrder
+from mxkit.data.splits import Split
 from mxnet import gluon
 import numpy as np
 
@@ -21,7 +22,7 @@ def fingerprint(data: Any) -> Optional[str]:
     enough: the folds of a cross-validation share them.
 
     Args:
-        data: A loader over arrays, or over gluon's ArrayDataset.
+        data: A loader over arrays, or over gluon's ArrayDataset; or a `Split`.
 
     Returns:
         16 hexadecimal digits, the same in every process; None if the samples are not in arrays.
@@ -61,7 +62,7 @@ def _arrays(data: Any) -> List[Any]:
         lazy = transformed(dataset)
     if isinstance(dataset, gluon.data.ArrayDataset):
         return held_arrays(dataset)
-    if not isinstance(data, EpochOrder):
+    if not isinstance(data, (EpochOrder, Split)):
         return []
     parts = [getattr(data, name, None) for name in ("x", "y", "sequences", "labels")]
     return [array for part in parts if part is not None for array in (part if isinstance(part, tuple) else (part,))]

@@ -30,9 +30,9 @@ class ArrayLoader(EpochOrder):
 
     Args:
         x: Inputs of shape (N, ...), NumPy, NDArray or `mx.np`, or a tuple of such. uint8 stays uint8 in memory; each
-            batch is cast to float32 and multiplied by `scale`. On a GPU, and if `fit` trains a
-            hybridized net, that happens after the copy to the device, with the same bits. float64 becomes float32. A
-            file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
+            batch is cast to float32 and multiplied by `scale`. On a GPU, and if `fit` trains a hybridized net, that
+            happens after the copy to the device, with the same bits. float64 becomes float32. A file opened by
+            `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
         y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64 becomes
             float32.
         batch_size: Samples per batch, at least 1.

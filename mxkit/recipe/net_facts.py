@@ -7,11 +7,10 @@ import warnings
 
 from mxkit.core.files import write_atomically
 from mxkit.data.fingerprint import fingerprint
-from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import is_one_shot
-from mxkit.data.splits import Split, Splits
+from mxkit.data.splits import Splits
 from mxkit.errors import RecipeError
-from mxkit.recipe.building import execute, first_inputs, is_pretrained, model_calls, value_calls
+from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code
 from mxkit.recipe.schema import Component, ModelComponent, Recipe, under_switches
@@ -21,7 +20,6 @@ import numpy as np
 
 FILE = "net.json"
 FORMAT = 1
-_PARTS = ("train", "valid", "test")
 
 
 class InputForm(NamedTuple):
@@ -39,12 +37,14 @@ class NetFacts(NamedTuple):
         classes: Name of each class; empty if the data has no names.
         images: How image files become inputs; None for a net that was not trained on images.
         code: The recipe's own modules.
+        digests: What `fingerprint` says of each part of the data; None for a part that is not held in arrays.
     """
 
     inputs: List[InputForm]
     classes: List[str]
     images: Optional[ImageForm]
     code: RunCode
+    digests: Dict[str, Optional[str]]
 
     def sample(self) -> Tuple[Any, ...]:
         """Inputs of zeros for one sample.
@@ -80,7 +80,8 @@ def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> Ne
     once = is_one_shot(getattr(data, recipe.evaluate.split))
     inputs = () if once else first_inputs(recipe, data)
     forms = [InputForm(tuple(map(int, one.shape)), np.dtype(one.dtype).name) for one in inputs]
-    return NetFacts(forms, list(map(str, data.classes or [])), image_form(data), code or RunCode({}, {}))
+    digests = {part: fingerprint(getattr(data, part)) for part in SPLITS}
+    return NetFacts(forms, list(map(str, data.classes or [])), image_form(data), code or RunCode({}, {}), digests)
 
 
 def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
@@ -99,7 +100,7 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
         "classes": facts.classes,
         "images": None if facts.images is None else facts.images._asdict(),
         "code": facts.code._asdict(),
-        "digests": {part: _digest(getattr(data, part)) for part in _PARTS},
+        "digests": facts.digests,
     }
     write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
 
@@ -121,26 +122,26 @@ def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
             )
         inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in content["inputs"]]
         images = None if content["images"] is None else ImageForm.read(content["images"])
-        return NetFacts(inputs, list(map(str, content["classes"])), images, code_from(content["code"]))
+        classes, digests = list(map(str, content["classes"])), dict(content.get("digests", {}))
+        return NetFacts(inputs, classes, images, code_from(content["code"]), digests)
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def warn_of_other_data(folder: Union[str, Path], data: Splits, part: str) -> None:
-    """Warn if a part of the data, held in arrays, is not what it was when the run was trained."""
-    file = Path(folder) / FILE
-    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    before, now = content.get("digests", {}).get(part), _digest(getattr(data, part))
+    """Warn if a part of the data, held in arrays, is not what it was when the run was trained.
+
+    Raises:
+        RecipeError: As for `read_facts`.
+    """
+    facts = read_facts(folder)
+    before, now = facts and facts.digests.get(part), fingerprint(getattr(data, part))
     if before is not None and now is not None and before != now:
         warnings.warn(
             f"{part} holds other samples than when {folder} was trained: a file of its data was changed, or a relative "
             "path of the recipe leads to another file from this folder",
             stacklevel=2,
         )
-
-
-def _digest(part: Any) -> Optional[str]:
-    return fingerprint(ArrayLoader(part.x, part.y, 1)) if isinstance(part, Split) and len(part.x) else fingerprint(part)
 
 
 @under_switches

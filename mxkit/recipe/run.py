@@ -363,7 +363,7 @@ def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) ->
     return scores
 
 
-def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
+def load_run(run: Union[str, Path], which: Optional[str] = "last") -> Tuple[Recipe, Any]:
     """Build the net of a run and load a checkpoint of the run into it.
 
     The folder is enough, wherever it is, and it is not changed. The run's data is read only for a net of `finetune`
@@ -371,7 +371,7 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
 
     Args:
         run: Folder of the run.
-        which: "last" for the newest whole checkpoint, or "best".
+        which: "last" for the newest whole checkpoint, or "best". None takes the recipe's `evaluate.which`.
 
     Returns:
         The resolved recipe, and the net on the recipe's devices; on the CPU if these do not exist here.
@@ -397,7 +397,7 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
     sample = None if recipe.model.finetune is None else run_facts(run, recipe).sample()
     net = empty_net(recipe, sample)
     with recipe.switches():
-        load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
+        load_checkpoint(folder.checkpoints, net, which=which or recipe.evaluate.which, devices=recipe.devices)
     return recipe, net
 
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
+from mxkit.core.text import score_name
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.scores import best_row, is_number, null_for_nan
@@ -93,15 +94,6 @@ def _listed(run: RunFiles, directory: Path) -> ListedRun:
         },
         last={name: one for name, one in last.items() if name.startswith(("train_", "valid_")) and is_number(one)},
     )
-
-
-def score_name(part: str, name: str) -> str:
-    """Name of a final score's column; scores over different parts of the data must not be compared.
-
-    >>> score_name("test", "accuracy"), score_name("train", "accuracy")
-    ('accuracy', 'train:accuracy')
-    """
-    return name if part == "test" else f"{part}:{name}"
 
 
 def _size(folder: Path) -> int:

@@ -147,6 +147,9 @@ def test_other_data_than_the_trainings_is_evaluated_with_a_warning(tmp_path, mon
     (tmp_path / "a.csv").write_text("\n".join(["a,b,c", *rows[::-1]]))
     for words in (["evaluate", run], ["report", run]):
         assert "test holds other samples than when " in " ".join(command(*words)[2].split())
+    (run / "net.json").write_text("{")
+    code, _, err = command("evaluate", run)
+    assert (code, "net.json cannot be read: JSONDecodeError" in err) == (2, True)
 
 
 def test_the_best_checkpoint_is_evaluated(whole):
