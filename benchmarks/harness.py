@@ -126,6 +126,12 @@ def rows_of(
     return rows
 
 
+def mxnet_threads(number: Optional[int]) -> Dict[str, Optional[str]]:
+    """Variables of a process whose MXNet takes so many threads; None: as many as mxkit chooses, one a core."""
+    unset = dict.fromkeys(("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS", "MXNET_CPU_WORKER_NTHREADS"))
+    return unset if number is None else {**unset, "MXNET_OMP_MAX_THREADS": str(number)}
+
+
 def in_child(
     function: str,
     arguments: Optional[Mapping[str, Any]] = None,

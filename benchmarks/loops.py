@@ -1,12 +1,10 @@
 """`mxkit.fit` beside a hand-tuned Gluon loop, the loops of the tutorials, Gluon's Estimator and `Module.fit`.
 
 All train one net of the same first values on the same batches of an `ArrayLoader` (uint8 images, shuffled), SGD with
-momentum or Adam, float32, in one process, with one thread a core: `mxkit.threads()` keeps `fit` from choosing fewer,
-which is faster for the smallest nets. Two cases have one thread for all ways. In one, as users run both, `fit` chooses
-(here one), and the hand-tuned loop has what MXNet takes, one a core. `fit` runs once a case with accuracy, progress
-(into a pipe), its checks for NaN and checkpoints (an epoch is 60,000 samples, 50,000 for ResNet-18, so one is written
-every few rounds or none); between its updates it hands over, after a wait for the engine, to the others, so that all
-take turns in windows of some 0.5 s.
+momentum or Adam, float32, in one process, with one thread a core; two cases have one thread, which is faster for the
+smallest nets. `fit` runs once a case with accuracy, progress (into a pipe), its checks for NaN and checkpoints (an
+epoch is 60,000 samples, 50,000 for ResNet-18, so one is written every few rounds or none); between its updates it hands
+over, after a wait for the engine, to the others, so that all take turns in windows of some 0.5 s.
 
 - hand-tuned: hybridized statically, the loss too; `record, backward, step`; no metric, and nothing waits.
 - seeds' loop: as the tutorials write it: net not hybridized, loss and accuracy read at every batch.
@@ -18,8 +16,6 @@ of 64, 0.88 on ResNet-18 in batches of 32, 1 with Adam. The others are compared 
 they should be.
 """
 
-from contextlib import nullcontext
-from functools import partial
 import itertools
 import logging
 from pathlib import Path
@@ -30,13 +26,12 @@ import warnings
 
 import mxkit  # before mxnet
 from mxkit.data import ArrayLoader
-from mxkit.runtime.engine_threads import most
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon.contrib.estimator import Estimator
 import numpy as np
 
-from benchmarks.harness import Row, Taken, in_child, rows_of
+from benchmarks.harness import Row, Taken, in_child, mxnet_threads, rows_of
 
 TITLE = "Training loops"
 FIT, HAND = "mxkit.fit", "hand-tuned"
@@ -51,7 +46,7 @@ class Case(NamedTuple):
     others: bool = False
     bar: float = float("nan")
     optimizer: str = "sgd"
-    threads: Optional[int] = None  # of an operator, for all ways; None is one a core, 0 is one a core but for `fit`
+    threads: Optional[int] = None  # of an operator; None is one a core
 
 
 CASES = [
@@ -59,7 +54,6 @@ CASES = [
     Case("softmax regression, batch 64", "softmax_regression", 64, True, 0.5),
     Case("softmax regression, batch 256", "softmax_regression", 256),
     Case("softmax regression, batch 64, 1 thread", "softmax_regression", 64, bar=0.5, threads=1),
-    Case("softmax regression, batch 64, fit's threads", "softmax_regression", 64, bar=0.5, threads=0),
     Case("MLP, batch 16", "mlp", 16),
     Case("MLP, batch 64", "mlp", 64, True, 0.75),
     Case("MLP, batch 256", "mlp", 256),
@@ -91,9 +85,9 @@ def run(quick: bool) -> Iterator[Row]:
         rounds = sizes["rounds"] * (BAR_ROUNDS if case.bar == case.bar and not quick else 1)
         arguments = {
             "net": case.net, "batch": case.batch, "others": case.others, "optimizer": case.optimizer,
-            "threads": case.threads, **sizes, "rounds": rounds,
+            **sizes, "rounds": rounds,
         }  # fmt: skip
-        answer = in_child("benchmarks.loops:measure", arguments)
+        answer = in_child("benchmarks.loops:measure", arguments, environment=mxnet_threads(case.threads))
         scale = 1e6 / answer["updates"]
         taken = {way: Taken(*both) for way, both in answer["taken"].items()}
         bars = {} if case.bar != case.bar else {FIT: case.bar}
@@ -108,7 +102,6 @@ def measure(
     batch: int,
     others: bool,
     optimizer: str,
-    threads: Optional[int],
     rounds: int,
     seconds: float,
     samples: int,
@@ -121,10 +114,9 @@ def measure(
         ways.update({"seeds' loop": SeedsLoop(net, loader), "Estimator": Estimated(net, loader)})
         ways["Module.fit"] = Moduled(net, loader)
     built, trainer, loss = make(net, optimizer)
-    chosen = threads == 0
-    with tempfile.TemporaryDirectory() as folder, nullcontext() if chosen else mxkit.threads(threads):
+    with tempfile.TemporaryDirectory() as folder:
         updates = window(ways[HAND], seconds)
-        turns = Turns(ways, updates, rounds, partial(mxkit.threads, most()) if chosen else nullcontext)
+        turns = Turns(ways, updates, rounds)
         mxkit.fit(
             built, ArrayLoader(loader.x, loader.y, batch, shuffle=True, seed=0), loss=loss, trainer=trainer,
             epochs=f"{updates * (rounds + 1)} updates", metrics=["accuracy"], callbacks=[turns], seed=0,
@@ -134,20 +126,11 @@ def measure(
 
 
 class Turns(mxkit.Callback):
-    """Hands over to the other ways each time that `fit` has done the updates of a window; the first is not counted.
+    """Hands over to the other ways each time that `fit` has done the updates of a window; the first is not counted."""
 
-    `around` makes the context in which the other ways run.
-    """
-
-    def __init__(
-        self,
-        ways: Dict[str, Callable[[int], None]],
-        updates: int,
-        rounds: int,
-        around: Callable[[], Any] = nullcontext,
-    ) -> None:
+    def __init__(self, ways: Dict[str, Callable[[int], None]], updates: int, rounds: int) -> None:
         self.taken: Dict[str, Taken] = {name: Taken([], []) for name in (FIT, *ways)}
-        self._ways, self._updates, self._rounds, self._around = ways, updates, rounds, around
+        self._ways, self._updates, self._rounds = ways, updates, rounds
         self._begun = clocks()
 
     def on_fit_begin(self, state: Any) -> None:
@@ -160,10 +143,9 @@ class Turns(mxkit.Callback):
         self._end(FIT, counted=number > 1)
         first = number % len(self._ways)
         for name in [*self._ways][first:] + [*self._ways][:first]:  # so that each has each before it
-            with self._around():
-                self._begun = clocks()
-                self._ways[name](self._updates)
-                self._end(name, counted=number > 1)
+            self._begun = clocks()
+            self._ways[name](self._updates)
+            self._end(name, counted=number > 1)
         self._begun = clocks()
 
     def _end(self, name: str, counted: bool) -> None:

@@ -8,8 +8,8 @@ hybridized loss in the hand-tuned loop, `zero_grad, forward, backward, step` in 
 `Model.fit`. So the fixed costs of a call are in it.
 
 Each way is a process of its own that stays, builds and warms up its nets once, and takes turns with the others.
-`mxkit.fit` chooses its threads by the net, at most one a core; it, the hand-tuned loop and PyTorch's also run with a
-given number: `mxkit.threads`, `torch.set_num_threads`. Lightning and Keras have one thread a core (`NPROC` sizes XLA's
+`mxkit.fit`, the hand-tuned loop and PyTorch's run with one thread and with one a core, `mxkit.fit` by default with one
+a core: MXNET_OMP_MAX_THREADS, `torch.set_num_threads`. Lightning and Keras have one thread a core (`NPROC` sizes XLA's
 pool; JAX has no other setting). The peers live in .venv/peers, which the first run makes with pip. The table names a
 peer that pip cannot install there.
 
@@ -18,7 +18,7 @@ softmax regression (mxkit is 1.3 x as fast), 1.11 on the MLP, 1 on LeNet and on 
 of Intel's), 0.91 at 64 px. Lightning: 1 on LeNet. Keras: 1, and 1.43 on the MLP.
 """
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from pathlib import Path
 import subprocess
@@ -32,7 +32,7 @@ from mxkit.runtime.machine import read_processors
 import mxnet as mx
 import numpy as np
 
-from benchmarks.harness import ROOT, Child, Row, rows_of, take_turns
+from benchmarks.harness import ROOT, Child, Row, mxnet_threads, rows_of, take_turns
 
 TITLE = "Training beside a hand-tuned loop, PyTorch, Lightning and Keras"
 PEERS_HOME = ROOT / ".venv" / "peers"
@@ -95,14 +95,14 @@ def run(quick: bool) -> Iterator[Row]:
     with ExitStack() as stack:
         python, variables = str(peers_python()), thread_variables()
         unset = dict.fromkeys(variables)
-        cores = int(variables["OMP_NUM_THREADS"])
-        counts = sorted({1, cores})
-        ours = {"mxkit.fit": ("train", 0), f"mxkit.fit, {threads_text(cores)}": ("train", cores)}
+        counts = sorted({1, int(variables["OMP_NUM_THREADS"])})
+        ours = {"mxkit.fit": ("train", None), "mxkit.fit, 1 thread": ("train", 1)}
         ours.update({f"hand-tuned, {threads_text(threads)}": ("train_by_hand", threads) for threads in counts})
         ask = {
-            way: partial(stack.enter_context(Child(unset)).ask, f"benchmarks.peers:{train}", threads=threads)
-            for way, (train, threads) in ours.items()
+            way: stack.enter_context(Child({**unset, **mxnet_threads(threads)})).ask
+            for way, (_, threads) in ours.items()
         }
+        ask = {way: partial(ask[way], f"benchmarks.peers:{train}") for way, (train, _) in ours.items()}
         peers = {}
         for name, peer in PEERS.items():
             try:
@@ -168,29 +168,27 @@ def built(name: str, batch: int, shape: Tuple[int, ...], updates: int) -> Tuple[
     return net, trainer, [different[number % 8] for number in range(updates)]
 
 
-def train(name: str, batch: int, shape: List[int], updates: int, threads: int = 0) -> Dict[str, float]:
-    """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters. 0: its own threads."""
+def train(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
+    """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters."""
     net, trainer, batches = built(name, batch, tuple(shape), updates)
-    with mxkit.threads(threads) if threads else nullcontext():
-        begun = time.perf_counter()
-        mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
-        mx.nd.waitall()
+    begun = time.perf_counter()
+    mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+    mx.nd.waitall()
     return {"seconds": time.perf_counter() - begun, "parameters": parameters(name, tuple(shape))}
 
 
-def train_by_hand(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
+def train_by_hand(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
     """The same of a hand-tuned Gluon loop."""
     net, trainer, batches = built(name, batch, tuple(shape), updates)
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize(static_alloc=True)
-    with mxkit.threads(threads):
-        begun = time.perf_counter()
-        for x, y in batches:
-            with mx.autograd.record():
-                losses = loss(net(x), y)
-            losses.backward()
-            trainer.step(batch)
-        mx.nd.waitall()
+    begun = time.perf_counter()
+    for x, y in batches:
+        with mx.autograd.record():
+            losses = loss(net(x), y)
+        losses.backward()
+        trainer.step(batch)
+    mx.nd.waitall()
     return {"seconds": time.perf_counter() - begun, "parameters": parameters(name, tuple(shape))}
 
 

@@ -1,6 +1,6 @@
 """Predicting with threads or with processes: samples a second of a net whose batches all cores compute.
 
-- one thread: one process, `mxkit.threads(1)`. The ratios are against it.
+- one thread: one process, loaded with one thread. The ratios are against it.
 - every core's threads: one process, as `import mxkit` loads MXNet.
 - a process per core: each with one thread, all at once; their rates are added.
 
@@ -13,7 +13,7 @@ out.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import median
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
@@ -22,8 +22,7 @@ import mxkit  # before mxnet
 from mxkit.runtime.machine import read_processors
 import mxnet as mx
 
-from benchmarks.harness import Child, Row, Taken, rows_of, take_turns
-from benchmarks.threads import NO_SETTING
+from benchmarks.harness import Child, Row, Taken, mxnet_threads, rows_of, take_turns
 
 TITLE = "Predicting: threads or processes"
 ONE, EVERY, EACH = "one thread", "every core's threads", "a process per core, one thread each"
@@ -48,7 +47,7 @@ CASES = [
 
 def run(quick: bool) -> Iterator[Row]:
     cores = read_processors().threads
-    children = [Child(NO_SETTING) for _ in range(cores)]
+    children = [Child(mxnet_threads(None)), *(Child(mxnet_threads(1)) for _ in range(cores))]
     try:
         with ThreadPoolExecutor(cores) as pool:
             for case in CASES:
@@ -62,20 +61,25 @@ def run(quick: bool) -> Iterator[Row]:
 def compared(
     case: Case, batch: int, children: List[Child], pool: ThreadPoolExecutor, seconds: float, rounds: int
 ) -> Iterator[Row]:
-    """Rows of a net with one size of a batch; the ways measure seconds a sample."""
+    """Rows of a net with one size of a batch; the ways measure seconds a sample.
+
+    The first child has every core's threads, the others have one thread each.
+    """
     given: Dict[str, Any] = {"net": case.net, "shape": case.shape, "batch": batch, "seconds": seconds}
+    every, *others = children
 
-    def ask(number: int, threads: int) -> float:
-        return float(children[number].ask("benchmarks.processes:rate", threads=threads, **given))
+    def ask(child: Child) -> float:
+        return float(child.ask("benchmarks.processes:rate", **given))
 
-    def each() -> float:
-        return 1 / sum(pool.map(partial(ask, threads=1), range(len(children))))
-
-    ways = {ONE: lambda: 1 / ask(0, 1), EVERY: lambda: 1 / ask(0, len(children)), EACH: each}
+    ways = {
+        ONE: lambda: 1 / ask(others[0]),
+        EVERY: lambda: 1 / ask(every),
+        EACH: lambda: 1 / sum(pool.map(ask, others)),
+    }
     title = f"{case.title}, batch {batch}"
     taken = take_turns(ways, rounds=rounds)
     yield from rows_of(title, taken, against=ONE, scale=1, unit="samples/s")
-    yield from computed(title, taken, len(children))
+    yield from computed(title, taken, len(others))
 
 
 def computed(title: str, taken: Dict[str, Taken], cores: int) -> Iterator[Row]:
@@ -95,14 +99,13 @@ def built(net: str, shape: Tuple[int, ...]) -> Any:
     return made
 
 
-def rate(net: str, shape: List[int], batch: int, seconds: float, threads: int) -> float:
+def rate(net: str, shape: List[int], batch: int, seconds: float) -> float:
     """Samples a second in this process."""
     made, x = built(net, tuple(shape)), mx.nd.random.uniform(shape=(batch, *shape))
-    with mxkit.threads(threads):
-        for _ in range(2):  # makes the graph, and its operators
-            made(x).wait_to_read()
-        calls, begun = 0, time.perf_counter()
-        while calls < 2 or time.perf_counter() - begun < seconds:
-            made(x).wait_to_read()
-            calls += 1
-        return calls * batch / (time.perf_counter() - begun)
+    for _ in range(2):  # makes the graph, and its operators
+        made(x).wait_to_read()
+    calls, begun = 0, time.perf_counter()
+    while calls < 2 or time.perf_counter() - begun < seconds:
+        made(x).wait_to_read()
+        calls += 1
+    return calls * batch / (time.perf_counter() - begun)

@@ -1,7 +1,7 @@
 """`mxkit.Predictor` on LeNet: requests of 16 threads, beside the hybridized net called one by one in one thread.
 
 - Throughput: each thread asks for the next answer when it has the last one; windows of a second take turns. Both have
-  one thread of MXNet (`mxkit.threads(1)`), which is the fastest for single images. The ratio should be at least 3.
+  one thread of MXNet, which is the fastest for single images. The ratio should be at least 3.
 - Half load: 16 threads submit requests at random times (exponential), together at half of that rate, whether or not
   earlier ones are answered; `max_wait_ms` is 2. p99 should be at most 3 x p50 + 2 ms. Latency counts from when a
   request was due to its answer. How late the system let a sleeping thread run is part of it, and has a row of its own.
@@ -26,7 +26,7 @@ from mxkit.errors import BusyError, DataError
 import mxnet as mx
 import numpy as np
 
-from benchmarks.harness import Row, Taken, in_child, resident_memory, rows_of
+from benchmarks.harness import Row, Taken, in_child, mxnet_threads, resident_memory, rows_of
 
 TITLE = "Serving: a Predictor"
 THREADS, MAX_WAIT, EACH = 16, 2.0, 20
@@ -38,7 +38,8 @@ QUICK_SIZES = {"rounds": 2, "window": 0.2, "half": 0.5, "minute": 1.0}
 
 def run(quick: bool) -> Iterator[Row]:
     sizes = QUICK_SIZES if quick else SIZES
-    found = in_child("benchmarks.serving:speed", {name: sizes[name] for name in ("rounds", "window", "half")})
+    asked = {name: sizes[name] for name in ("rounds", "window", "half")}
+    found = in_child("benchmarks.serving:speed", asked, environment=mxnet_threads(1))
     taken = {way: Taken(seconds, []) for way, seconds in found["seconds"].items()}
     rows = rows_of("LeNet, full load", taken, against=ALONE, scale=1, unit="requests/s")
     yield from rows
@@ -51,7 +52,9 @@ def run(quick: bool) -> Iterator[Row]:
         against="(3 x p50 + max_wait)", ratio=share, ratio_low=share, ratio_high=share, bar=1.0,
     )  # fmt: skip
     yield Row("LeNet, half load: a thread submits late, p99", TOGETHER, float(np.percentile(found["late"], 99)), "ms")
-    for name, value, unit in in_child("benchmarks.serving:accidents", {"seconds": sizes["minute"]}):
+    for name, value, unit in in_child(
+        "benchmarks.serving:accidents", {"seconds": sizes["minute"]}, environment=mxnet_threads(1)
+    ):
         yield Row(f"LeNet, {sizes['minute']:g} s with accidents: {name}", TOGETHER, value, unit)
 
 
@@ -91,7 +94,7 @@ def speed(rounds: int, window: float, half: float) -> Dict[str, Any]:
     net.hybridize()
     gc.freeze()
     seconds: Dict[str, List[float]] = {ALONE: [], TOGETHER: []}
-    with mxkit.threads(1), mxkit.Predictor(net, sample=x[0], max_wait_ms=MAX_WAIT) as predictor:
+    with mxkit.Predictor(net, sample=x[0], max_wait_ms=MAX_WAIT) as predictor:
         ways = {
             ALONE: lambda: one_by_one(net, x, window),
             TOGETHER: lambda: together(predictor, x, window),
@@ -208,15 +211,14 @@ def accidents(seconds: float) -> List[Any]:
             if number == 0 and len(memory) == 0 and time.perf_counter() - begun > seconds / 10:
                 memory.append(used_memory())
 
-    with mxkit.threads(1):
-        at_once(work)
-        held = resident_memory()
-        memory.append(used_memory())
-        last = [predictor.submit(np.zeros((1, 28, 28))) for _ in range(100)]
-        predictor.close()
-        assert all(one.done() and one.result().shape == (10,) for one in last)
-        net.hybridize()
-        different = sum(taken.different(net, at, answers) for at in range(len(taken.inputs)))
+    at_once(work)
+    held = resident_memory()
+    memory.append(used_memory())
+    last = [predictor.submit(np.zeros((1, 28, 28))) for _ in range(100)]
+    predictor.close()
+    assert all(one.done() and one.result().shape == (10,) for one in last)
+    net.hybridize()
+    different = sum(taken.different(net, at, answers) for at in range(len(taken.inputs)))
     counts = {name: sum(client.counts[name] for client in clients) for name in clients[0].counts}
     stats = predictor.stats()
     assert stats["queue"] == stats["failed"] == different == 0, (stats, different)

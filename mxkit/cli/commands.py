@@ -22,6 +22,7 @@ from mxkit.cli.scripts import FOR_PYTHON, enable
 from mxkit.cli.scripts import run as run_script
 from mxkit.cli.starting_project import init
 from mxkit.cli.sweeps import sweep
+from mxkit.cli.thread_setting import set_threads
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
@@ -69,17 +70,18 @@ def train(
     code 130, and prints the command that resumes the run.
     """
     if exact:
-        os.environ[WORD] = "1"  # read when the next line loads MXNet
+        os.environ[WORD] = "1"  # read when MXNet is loaded
+    if (recipe is None) == (resume is None):
+        raise typer.BadParameter("pass a RECIPE, or --resume RUN")
+    if quiet and verbose:
+        raise typer.BadParameter("pass --quiet or --verbose, not both")
+    set_threads(recipe or Path(str(resume)) / "recipe.yaml", settings, resume)
     from mxkit.distributed import initialize, rank
     from mxkit.distributed.restarted_runs import note_run, restarted_run
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run, way_to_train_on
     from mxkit.recipe.scores import describe_scores
 
-    if (recipe is None) == (resume is None):
-        raise typer.BadParameter("pass a RECIPE, or --resume RUN")
-    if quiet and verbose:
-        raise typer.BadParameter("pass --quiet or --verbose, not both")
     progress: Any = "verbose" if verbose else not quiet
     with _stops() as stops:
         initialize()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
 from mxkit.core.text import score_name
+from mxkit.recipe.files import RECIPE_FOLDERS, recipe_names
 import typer
 
 # Columns of `mxkit runs` that every run has.
 COLUMNS = ("name", "started", "state", "epochs", "seconds", "size")
 _PACKAGE = Path(__file__).parents[1]
-_RECIPES = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
 # Keys of a recipe whose values are names of a table, with the file of the table.
 _TABLES = {
     "loss": "losses/named_losses.py",
@@ -26,8 +26,7 @@ _TABLES = {
 
 def recipes(incomplete: str) -> List[str]:
     """Names of shipped recipes, and YAML files of this folder; the shell itself completes files of other folders."""
-    shipped = [path.stem for folder in _RECIPES for path in folder.glob("*.yaml")]
-    return _fitting([*shipped, *map(str, Path().glob("*.yaml"))], incomplete)
+    return _fitting([*recipe_names(), *map(str, Path().glob("*.yaml"))], incomplete)
 
 
 def run_folders(incomplete: str) -> List[str]:
@@ -116,7 +115,7 @@ def _keys_of_recipe(recipe: str) -> Set[str]:
 
     keys: Set[str] = set()
     for _ in range(9):  # a base may name itself
-        shipped = (folder / f"{recipe}.yaml" for folder in _RECIPES)
+        shipped = (folder / f"{recipe}.yaml" for folder in RECIPE_FOLDERS)
         file = next((one for one in (Path(recipe), *shipped) if one.is_file()), None)
         try:
             content = yaml.safe_load(file.read_text(encoding="utf-8")) if file else None

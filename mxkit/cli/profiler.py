@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import List
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+from typing import Any, List, Sequence
 
 from mxkit.cli.completion import recipes
 from mxkit.cli.completion import settings as keys
 from mxkit.cli.json_output import JSON, print_json
+from mxkit.cli.thread_setting import other_numbers, set_threads
+from mxkit.errors import MxkitError
 import typer
 
 RECIPE_HELP = "A YAML file, or the name of a recipe that ships with mxkit."
@@ -23,9 +28,13 @@ def profile(
     out: Path = typer.Option(
         Path("profile"), "--out", metavar="DIR", help="Where picture, trace and figures are written."
     ),
+    threads: bool = typer.Option(True, help="Also time it with 1, 2, 4 ... threads, each in a process of its own."),
     as_json: bool = JSON,
 ) -> None:
     """Show where an update of RECIPE's training spends its time, and what would make it faster."""
+    set_threads(recipe, settings)
+    from mxkit.core.blocks import net_devices
+    from mxkit.core.device import is_gpu
     from mxkit.profiling.measuring import profile as measure
     from mxkit.recipe.building import batches, fit_arguments
     from mxkit.recipe.reading import load_recipe
@@ -36,6 +45,7 @@ def profile(
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)
     out.mkdir(parents=True, exist_ok=True)
+    on_cpu = threads and not any(map(is_gpu, net_devices(net)))
     with loaded.switches():
         measured = measure(
             net,
@@ -45,6 +55,7 @@ def profile(
             updates=updates,
             metrics=[one.spec for one in loaded.metrics],
             trace=out / "trace.json",
+            threads=_timed(recipe, settings, updates, other_numbers()) if on_cpu else (),
             **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},
         )
     if as_json:
@@ -55,6 +66,24 @@ def profile(
     (out / "profile.json").write_text(json.dumps(measured.to_dict(), indent=1), encoding="utf-8")
     typer.echo(f"picture {out / 'profile.png'}, figures {out / 'profile.json'}", err=as_json)
     typer.echo(f"trace {out / 'trace.json'}, for chrome://tracing or https://ui.perfetto.dev", err=as_json)
+
+
+def _timed(recipe: str, settings: Sequence[str], updates: int, numbers: Sequence[int]) -> Sequence[Any]:
+    """Times of an update with these numbers of threads, by this command in other processes."""
+    from mxkit.profiling.result import Threads
+
+    times = []
+    for number in numbers:
+        changes = [f"--set={setting}" for setting in (*settings, f"threads={number}")]
+        with TemporaryDirectory() as folder:
+            options = ["--updates", str(updates), "--no-threads", "--json", "--out", folder, *changes]
+            done = subprocess.run(
+                [sys.executable, "-m", "mxkit", "profile", recipe, *options], capture_output=True, text=True
+            )
+        if done.returncode:
+            raise MxkitError(f"profile with threads={number} failed: {done.stderr.strip()}")
+        times.append(Threads(number, float(json.loads(done.stdout)["ms"])))
+    return times
 
 
 # Keys of a recipe that are arguments of `updates`.

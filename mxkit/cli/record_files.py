@@ -46,6 +46,8 @@ def make_records(
     else:
         entries = of_list(source)
     folder = root or (source if source.is_dir() else source.parent)
+    if out.name in ("", ".."):
+        raise typer.BadParameter(f"OUT: expected a name like data/train, for data/train.rec; received {str(out)!r}")
     out = out.with_suffix("") if out.suffix == ".rec" else out
     failed = 0
     stored = Encoding(resize, center_crop, quality, encoding, pass_through)

@@ -7,6 +7,7 @@ from typing import Any, List, Optional
 from mxkit.cli.completion import settings as keys
 from mxkit.cli.json_output import JSON, print_json
 from mxkit.cli.profiler import RECIPE
+from mxkit.cli.thread_setting import set_threads
 from mxkit.core.text import show_table
 import typer
 
@@ -35,6 +36,7 @@ def sweep(
     Repeat the same command to continue a sweep after a kill, or with more --trials. Several processes that run the
     command at the same time share the trials.
     """
+    set_threads(recipe, settings)
     from mxkit.recipe.sweeping import Sweep
 
     try:

@@ -18,6 +18,7 @@ from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, abbreviated
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
+from mxkit.runtime.engine_threads import one_thread_in_children
 import numpy as np
 
 # Seconds that a worker has to end by itself, and then to obey a SIGTERM.
@@ -195,7 +196,7 @@ class _Worker:
         try:
             task = (theirs, work, switches_here())
             self.process = context.Process(target=serve, args=task, name="mxkit-data", daemon=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), one_thread_in_children():
                 # Python 3.12 warns of forks in a process with threads; MXNet stops its own threads during a fork
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self.process.start()

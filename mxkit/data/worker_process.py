@@ -18,7 +18,6 @@ from mxkit.data.batching import Spec
 from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, error_text
 from mxkit.errors import DataError
-from mxkit.runtime.engine_threads import take_one_thread
 from mxnet.base import _LIB
 from mxnet.util import set_np
 import numpy as np
@@ -117,7 +116,6 @@ def serve(connection: Any, work: Any, switches: Switches) -> None:
         sys.modules["cv2"].setNumThreads(0)  # 1 would wait for OpenCV's threads of the parent
     try:
         if isinstance(work, bytes):  # not forked
-            take_one_thread()
             set_np(*switches)
         samples: Samples = pickle.loads(work) if isinstance(work, bytes) else work
     except BaseException as error:

@@ -73,11 +73,11 @@ def _threads(profile: Profile) -> List[str]:
     line = thread_line(read_processors(), os.environ)
     lines = [f"{line.value}: {' '.join(line.fix.split())}"] if line.fix else []
     times = dict(profile.threads)
-    best, usual = min(times, key=lambda number: times[number], default=0), max(times, default=0)
+    best, usual = min(times, key=lambda number: times[number], default=0), profile.threads[-1].number if times else 0
     if best != usual and times[best] < (1 - _NOTABLE) * times[usual]:
         lines.append(
-            f"an update takes {times[best]:.3g} ms with {best} of {usual} threads, {times[usual]:.3g} ms with all. fit "
-            f"chooses by the net's work; mxkit.threads({best}), or threads: {best} in a recipe, sets the number"
+            f"an update takes {times[best]:.3g} ms with {best} threads, {times[usual]:.3g} ms with {usual}, as here: "
+            f"threads: {best} in a recipe, or mxkit.threads({best}) before `import mxnet`, sets the number"
         )
     return lines
 

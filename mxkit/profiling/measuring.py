@@ -2,8 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple, Union
-import warnings
+from typing import Any, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
@@ -19,9 +18,8 @@ from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
-from mxkit.runtime.engine_threads import may_choose, most, threads
+from mxkit.runtime.engine_threads import in_force
 from mxkit.training.rehearsal import rehearsal
-from mxkit.training.thread_choice import reads_quietly
 import numpy as np
 
 
@@ -34,13 +32,13 @@ def profile(
     updates: int = 50,
     metrics: Sequence[MetricSpec] = (),
     trace: Union[None, str, Path] = None,
+    threads: Sequence[Threads] = (),
     **training: Any,
 ) -> Profile:
     """Train for some updates, measure where their time goes, and restore everything.
 
     The training is that of `mxkit.updates`, three times: as it runs; with a wait for the engine after each phase;
-    and under MXNet's profiler. Then, on the CPU, with 1, 2, 4 ... threads, up to the number that MXNet was loaded
-    with. Five updates before each pass are not counted.
+    and under MXNet's profiler. Five updates before each pass are not counted.
 
     Args:
         net: An initialized block. Unknown shapes are inferred from the first batch, and stay.
@@ -50,6 +48,8 @@ def profile(
         updates: Number of timed updates in each pass, at least 1.
         metrics: As for `fit`.
         trace: A JSON file to write for chrome://tracing or Perfetto: phases over operators.
+        threads: Times of the same training with other numbers of threads, which need processes of their own (T187);
+            `mxkit profile` measures them.
         **training: Other arguments of `updates`: `accumulate`, `clip_norm`, `amp`, `seed`, ...
 
     Returns:
@@ -100,30 +100,12 @@ def profile(
         operators=_operators(operators, updates, devices[0], training.get("amp") or _dtype(net)),
         reads=_reads(plain, updates),
         paddings=_paddings(net, work.shapes(devices), devices),
-        threads=_threads(net, data, trainer, metrics, training, updates),
+        threads=[*threads, Threads(in_force() or 1, plain.wall / updates * 1e3)] if threads else [],
         rows=[{name: seconds * 1e3 for name, seconds in row.items()} for row in alone.rows],
         trace=path,
     )
     found.advice = advice(found, net)
     return found
-
-
-def _threads(
-    net: Any, data: Data, trainer: TrainerSpec, metrics: Sequence[MetricSpec], training: Dict[str, Any], updates: int
-) -> List[Threads]:
-    """Milliseconds per update with 1, 2, 4 ... threads, in two turns, of which the faster counts."""
-    on_cpu = all(device.device_type == "cpu" for device in net_devices(net))
-    if not on_cpu or not may_choose() or not reads_quietly(data):
-        return []
-    numbers = [*(2**power for power in range(most().bit_length()) if 2**power < most()), most()]
-    seconds: Dict[int, List[float]] = {number: [] for number in numbers}
-    for number in (*numbers, *numbers[::-1]):
-        clock = Clock(alone=False)
-        with threads(number), rehearsal(net, data) as batches, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first pass gave them
-            TimedUpdates(net, batches, trainer, metrics, training).run(clock, updates)
-        seconds[number].append(clock.wall)
-    return [Threads(number, min(several) / updates * 1e3) for number, several in seconds.items()]
 
 
 def _phases(plain: Clock, alone: Clock) -> List[Phase]:

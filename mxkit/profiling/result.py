@@ -96,7 +96,7 @@ class Profile:
         advice: Sentences that follow from the figures.
         rows: For each update, milliseconds by phase, each phase alone.
         trace: The file for chrome://tracing and Perfetto, or None.
-        threads: The time of an update with 1, 2, 4 ... threads; empty where `mxkit.threads` cannot set them.
+        threads: The time of an update with 1, 2, 4 ... threads, if `mxkit profile` measured it.
     """
 
     updates: int

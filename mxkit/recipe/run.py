@@ -1,11 +1,10 @@
 """Runs a recipe: makes the calls of its plan, and keeps the results in a folder."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 import json
 from pathlib import Path
 import shlex
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -24,7 +23,7 @@ from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
-from mxkit.runtime.engine_threads import check_number, threads
+from mxkit.runtime.engine_threads import in_force, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
@@ -241,8 +240,8 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     data, problems = read_data(recipe, overrides)
     if recipe.threads is not None:
         try:
-            check_number(recipe.threads)
-        except ValueError as error:
+            threads(min(recipe.threads, in_force() or 1))
+        except (ValueError, RuntimeError) as error:
             problems.append(located("threads", error, ()))
     results: Dict[str, Any] = {"data": data}
     if not problems:
@@ -294,8 +293,7 @@ def _train_run(
     files = [folder.path / name for name in ("recipe.yaml", "state.json")]
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
-        with _threads_of(recipe):
-            history = _fit(recipe, prepared, progress, logs, callbacks)
+        history = _fit(recipe, prepared, progress, logs, callbacks)
     except Exception:
         if rank() == 0:
             if is_new:
@@ -305,8 +303,7 @@ def _train_run(
     if rank():
         return Run(folder.path, results["net"], history, {}, recipe.evaluate.split)
     try:
-        with _threads_of(recipe):
-            scores = _final_scores(recipe, folder, results)
+        scores = _final_scores(recipe, folder, results)
     except Exception as error:
         folder.log_error(error)
         _put_back(before, folder, earlier)
@@ -314,10 +311,6 @@ def _train_run(
     had_ended = bool(earlier and history and history[-1]["updates"] <= int(earlier[0].name.split("-")[-1]))
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
-
-
-def _threads_of(recipe: Recipe) -> ContextManager[Any]:
-    return nullcontext() if recipe.threads is None else threads(recipe.threads)
 
 
 def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Path]) -> None:

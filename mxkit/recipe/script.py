@@ -39,7 +39,6 @@ def as_script(recipe: Recipe) -> str:
         map(written, net_calls(recipe)),
         [
             *([written(kvstore_call(recipe))] if recipe.kvstore != "dist_sync" or recipe.compression else []),
-            *([f"mxkit.threads({recipe.threads})"] if recipe.threads else []),
             written(fit_call(recipe, data)),
         ],
         [
@@ -54,6 +53,7 @@ def as_script(recipe: Recipe) -> str:
         imports += ["import sys", "", f"sys.path.insert(0, {literal(recipe.import_path)})"]
     numpy = recipe.arrays == "np"
     imports += ["", "import mxkit"]
+    imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""] if recipe.threads else []
     imports += ["import mxnet as mx"] if numpy or re.search(r"\bmx\.", body) else []
     imports += ["import numpy as np"] if re.search(r"\bnp\.", body) else []
     own = [f"import {name}" for name in recipe.imports]

@@ -19,8 +19,7 @@ import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime import cuda_libraries, repairs
-from mxkit.runtime.copying import copy_with_one_thread
-from mxkit.runtime.engine_threads import chosen_threads, most
+from mxkit.runtime.engine_threads import chosen_threads
 from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.interpolation import INTERPOLATE, SINCE
 from mxkit.runtime.numpy_view import numpy_view
@@ -125,8 +124,6 @@ def _with_library(loader: Any, module: ModuleType) -> None:
             loader.exec_module(module)
     except OSError as error:
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error
-    if most() > 1:
-        copy_with_one_thread(module._LIB)
 
 
 def _tell_role() -> None:

@@ -15,6 +15,7 @@ from mxkit.runtime.added_gradients import (
     adding_in_graphs,
     adding_optimized,
 )
+from mxkit.runtime.blocked_layouts import joining, slicing
 from mxkit.runtime.numpy_functions import (
     NEVER_WHOLE,
     WITH_NUMBERS,
@@ -230,13 +231,14 @@ def extension_operators(module: ModuleType) -> None:
 
 
 def legacy_operators(module: ModuleType) -> None:
-    """T141 and T143 in `mx.nd` or `mx.sym`."""
+    """T141, T143, T250 and T251 in `mx.nd` or `mx.sym`."""
     kind = module.__name__.split(".")[1]
     if kind == "symbol":
         replace(mxnet_module("symbol.op"), moments=lambda moments: adding_in_graphs(moments_in_graphs(moments)))
     add_in_legacy(kind)
     if kind == "ndarray":
         replace(mxnet_module("ndarray.op"), gather_nd=with_positive_indices)
+        replace(mxnet_module("ndarray.op"), Concat=joining, concat=joining, slice=slicing("nd"))
         replace(mxnet_module("ndarray._internal"), _scatter_set_nd=with_checked_indices)
 
 
@@ -270,6 +272,7 @@ def _repair_arrays() -> None:
         internal,
         matmul=with_whole_batches,
         gather_nd=with_positive_indices,
+        slice=slicing("np"),
         scatter_set_nd=with_checked_indices,
         mean=lambda mean: mean_of_nothing(adding(mean)),
         norm=lambda norm: matrix_norm(adding(norm)),

@@ -3,16 +3,17 @@ Custom operators with memory of their own, arguments as NumPy 1 writes them. `mx
 
 import functools
 import json
+from math import prod
 import sys
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from mxkit.runtime.gpus import is_gpu
 
 Operator = Callable[..., Any]
 
 # Klambauer et al. 2017, arXiv:1706.02515
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 _CUDNN_OFF = 4  # its position among Dropout's arguments
 
 #: Classes of Custom operators by name, as they were registered.
@@ -94,15 +95,55 @@ def predicting(**arguments: Tuple[int, Any]) -> Callable[[Operator], Operator]:
     return wrapper
 
 
-def selu_from_elu(leaky_relu: Operator) -> Operator:
-    """LeakyReLU that computes SELU from ELU (T139): MXNet's gradient of SELU is off by a third below 0."""
+def differentiable_selu(leaky_relu: Operator) -> Operator:
+    """LeakyReLU whose SELU has a gradient (T139): MXNet's is off by a third below 0. The outputs have MXNet's bits."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("act_type") != "selu":
+        if kwargs.get("act_type") != "selu" or not is_recording():
             return leaky_relu(*args, **kwargs)
-        return leaky_relu(*args, **{**kwargs, "act_type": "elu", "slope": _SELU_ALPHA}) * _SELU_SCALE
+        ndarray, data = mxnet_module("ndarray"), args[0] if args else kwargs["data"]
+        x = data.as_nd_ndarray()
+        found = ndarray.where(x > 0, x, ndarray.expm1(ndarray.minimum(x, 0)) * SELU_ALPHA) * SELU_SCALE
+        return found if type(data) is ndarray.NDArray else found.as_np_ndarray()
 
     return run
+
+
+def checked_reshape(reshape: Operator) -> Operator:
+    """`mx.nd.reshape` that refuses another number of elements (T252): MXNet's writes outside the array.
+
+    Raises:
+        ValueError: The shape does not hold the elements.
+    """
+
+    def run(data: Any, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if shape is not None and not args:
+            wanted = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+            before = data.shape
+            found = _reshaped(before, wanted, bool(kwargs.get("reverse", False)))
+            if found is not None and prod(found) != prod(before):
+                raise ValueError(
+                    f"reshape: an array of shape {before} has {prod(before)} elements; shape={wanted} would have "
+                    f"{prod(found)}, {found}"
+                )
+        return reshape(data, *([] if shape is None else [shape]), *args, **kwargs)
+
+    return run
+
+
+@functools.lru_cache(maxsize=4096)
+def _reshaped(before: Tuple[int, ...], shape: Tuple[int, ...], reverse: bool) -> Optional[Tuple[int, ...]]:
+    """The shape that MXNet infers; None if it refuses, with its own error, or does not know it."""
+    if 0 in before:
+        return None
+    symbol = mxnet_module("symbol")
+    try:
+        found: Tuple[int, ...] = symbol.reshape(symbol.var("x"), shape=shape, reverse=reverse).infer_shape(x=before)[1][
+            0
+        ]
+        return found
+    except mxnet_module("base").MXNetError:
+        return None
 
 
 def copying_custom(custom: Operator) -> Operator:
@@ -152,8 +193,13 @@ def records_prediction() -> bool:
     return bool(autograd.is_recording() and not autograd.is_training())
 
 
-def predicting_graphs(cached_op: Any) -> Any:
-    """A subclass of MXNet's compiled graphs that runs a graph of `predicting_graph` while it records predictions."""
+def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
+    """A subclass of MXNet's compiled graphs that runs a graph of `predicting_graph` while it records predictions.
+
+    Args:
+        cached_op: MXNet's class.
+        prepare: Repairs a graph before it is compiled.
+    """
 
     class CachedOp(cached_op):  # type: ignore[misc]
         __slots__ = ("_arguments", "_hook", "_predicting")
@@ -162,6 +208,7 @@ def predicting_graphs(cached_op: Any) -> Any:
         __module__, __qualname__ = cached_op.__module__, cached_op.__qualname__
 
         def __init__(self, sym: Any, flags: Any = ()) -> None:
+            sym = prepare(sym)
             super().__init__(sym, flags)
             self._arguments = sym, flags
             self._hook: Any = None
@@ -261,17 +308,19 @@ def _predict_in_every_mode(name: str, attributes: Dict[str, str]) -> bool:
 _BATCH_NORM = predicting(use_global_stats=(8, True))
 _RNN = predicting(p=(9, 0))
 _POOLING = predicting()
-_NAMED = {"Dropout": seeded, "Custom": copying_custom, "LeakyReLU": selu_from_elu}
+_NAMED = {"Dropout": seeded, "Custom": copying_custom}
 
 
 def eager_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T138, T139 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
-    replace(mxnet_module("ndarray.op"), BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
+    """T125, T130, T137 to T139, T252 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
+    operators = mxnet_module("ndarray.op")
+    replace(operators, BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
+    replace(operators, LeakyReLU=differentiable_selu, reshape=checked_reshape, Reshape=checked_reshape)
     replace(mxnet_module("ndarray.contrib"), SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
 
 
 def symbolic_operators(module: ModuleType) -> None:
-    """T125, T138, T139 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
+    """T125, T138 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
     replace(mxnet_module("symbol.op"), **_NAMED)
 
 
@@ -281,9 +330,9 @@ def extension_operators(module: ModuleType) -> None:
     Upstream: `numpy_extension/_register.py`, and the same file of `mxnet.ndarray` and `mxnet.symbol`, fill `_op`.
     """
     extension = sys.modules[module.__name__.replace("._register", "._op")]
-    replace(extension, dropout=seeded, leaky_relu=selu_from_elu)
+    replace(extension, dropout=seeded)
     if "symbol" not in module.__name__:
-        replace(extension, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
+        replace(extension, leaky_relu=differentiable_selu, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
 
 
 def dropout_layer(module: ModuleType) -> None:

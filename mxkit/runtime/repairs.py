@@ -14,7 +14,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from mxkit.errors import MXNetImportError
-from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
+from mxkit.runtime import (
+    gluon_layers,
+    graph_repairs,
+    numpy_functions,
+    numpy_operators,
+    numpy_symbols,
+    operators,
+    workers,
+)
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.versions import release
 from mxkit.runtime.wheels import version_problem
@@ -50,18 +58,23 @@ def operator_arguments(module: ModuleType) -> None:
 def symbol_arguments(module: ModuleType) -> None:
     """T86 as `operator_arguments`, in a module that also evaluates `isinstance(backend, str)` (line 1497).
 
-    Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976.
+    T139 and T250 to T252 in bound graphs. Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976; 1666 and 1968.
     """
     if _numpy_version() >= (2,):
         from mxkit.runtime.operators import OperatorText
 
         module.str = OperatorText  # type: ignore[attr-defined]
+    operators.replace(module.Symbol, bind=graph_repairs.bound, simple_bind=graph_repairs.bound)
 
 
 def arguments_and_graphs(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; T130 and T137 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    """T86 as `operator_arguments`; T130, T137, T139 and T250 to T252 in compiled graphs.
+
+    Upstream: `_ctypes/ndarray.py` line 104.
+    """
     operator_arguments(module)
-    operators.replace(module, CachedOp=operators.predicting_graphs)
+    compiled = functools.partial(operators.predicting_graphs, prepare=graph_repairs.repaired_graph)
+    operators.replace(module, CachedOp=compiled)
 
 
 def input_iterators(module: ModuleType) -> None:

@@ -18,6 +18,7 @@ from typing import Any, List, Optional, Sequence
 import warnings
 
 from mxkit.errors import DataError
+from mxkit.runtime.engine_threads import one_thread_in_children
 
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
 _LOOKS = 0.1  # seconds between two checks of the workers
@@ -30,7 +31,7 @@ class WorkerPool(multiprocessing.pool.Pool):
     """A pool that ends within seconds whatever its workers do, and raises an error if a worker dies during a wait."""
 
     def __init__(self, processes: Optional[int] = None, initializer: Any = None, initargs: Sequence[Any] = ()) -> None:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), one_thread_in_children():
             warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
             super().__init__(processes, initializer, initargs, context=multiprocessing.get_context())
         self._started: List[Any] = list(self._pool)  # type: ignore[attr-defined]

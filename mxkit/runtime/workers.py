@@ -6,11 +6,8 @@ The functions here are pickled by reference, so the worker imports mxkit first.
 """
 
 import importlib
-import multiprocessing
 from types import ModuleType
 from typing import Any
-
-from mxkit.runtime.engine_threads import take_one_thread
 
 #: The attribute of a repaired module that holds its original initializer.
 UPSTREAM = "_mxkit_upstream_worker_initializer"
@@ -25,10 +22,6 @@ def replace_initializer(module: ModuleType, replacement: Any) -> None:
 
 def _call_upstream(module_name: str, *args: Any) -> None:
     module = importlib.import_module(module_name)
-    if (
-        multiprocessing.get_start_method() != "fork"
-    ):  # forked workers take one thread anyway, and MXNet can hang in them
-        take_one_thread()
     getattr(module, UPSTREAM)(*args)
 
 

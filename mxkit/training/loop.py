@@ -30,7 +30,6 @@ from mxkit.training.joint import Together, shared, together
 from mxkit.training.options import Options
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.state import FitState
-from mxkit.training.thread_choice import threads_for
 from mxkit.training.update import Training
 
 _SHARED_FOLDER = "the checkpoint to resume from (is its folder on a disk that all workers share?)"
@@ -179,9 +178,8 @@ def fit(
         state.columns = _columns(state, valid is not None)
         _set_or_restore(state, resumed)
         hooks = _hooks(state, shown, writer, verbose=progress == "verbose")
-        training, by_net = Training(net, trainer, options, workers), options.batch_loss.user_forward is None
-        with threads_for(net, train, valid, number=state.threads, by_net=by_net):
-            return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
+        training = Training(net, trainer, options, workers)
+        return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
 
 
 def _begin_together(

@@ -12,7 +12,7 @@ from mxkit.core.log import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
-from mxkit.runtime.engine_threads import in_force, may_choose, most
+from mxkit.runtime.engine_threads import in_force
 from mxkit.runtime.exact import gpu_facts
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
@@ -161,16 +161,13 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
             f"{run['metric_names']!s:.200}; this run has {names}. Pass the same metrics in the same order"
         )
     settings = _settings(state)
-    too_many = _take_stored_threads(state, run["settings"], settings)
     if run["running"]["batches"]:
         _refuse_other_data(state, checkpoint, run, settings)
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
     finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
     differences = _differences(run["settings"], settings)
-    called = f"threads of an operator ({_THREADS}, mxkit.threads)"
-    differences = [
-        f"{called}{one[len(_THREADS) :]}{too_many}" if one.startswith(_THREADS) else one for one in differences
-    ]
+    called = "threads of an operator (mxkit.threads before `import mxnet`, or OMP_NUM_THREADS, sets them)"
+    differences = [f"{called}{one[len(_THREADS) :]}" if one.startswith(_THREADS) else one for one in differences]
     if finished and _OTHER_SAMPLES in differences:
         differences.remove(_OTHER_SAMPLES)
         _warn(
@@ -205,18 +202,6 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
         metric.load_state(numbers, _part(arrays, f"{prefix}{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, checkpoint)
     _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
-
-
-def _take_stored_threads(state: FitState, stored: Mapping[str, Any], settings: Dict[str, Any]) -> str:
-    """Let the run take as many threads as the stopped one, unless the user decides; return why it cannot."""
-    number = str(_comparable(stored).get(_THREADS))
-    if not number.isdigit() or all(map(is_gpu, net_devices(state.net))):
-        return ""
-    if int(number) > most():
-        return f" (MXNet was loaded with at most {most()} threads here)"
-    if may_choose():
-        state.threads, settings[_THREADS] = int(number), number
-    return ""
 
 
 def _refuse_other_data(

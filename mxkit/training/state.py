@@ -32,7 +32,6 @@ class FitState:
         callbacks: The argument of `fit`.
         data: The training data.
         options: The arguments of `fit`.
-        threads: Threads of an operator in the stopped run, if this run takes as many; else None.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
         together: What is done with the other workers; None if there are none.
@@ -53,7 +52,6 @@ class FitState:
     columns: Sequence[str] = ()
     stop_reason: Optional[str] = None
     stop_is_for_now: bool = False
-    threads: Optional[int] = None
     made_with: Optional[Mapping[str, Any]] = None
     running: Ledger = field(default_factory=Ledger)
     together: Optional[Together] = None

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxkit.errors import RecipeError
 from mxkit.recipe.checking import components
-from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, read_file
+from mxkit.recipe.files import find_recipe, lay_over_bases, read_file
+from mxkit.recipe.reading import load_recipe
 import pytest
 from recipe_parts import RICH
 from sharing import examples

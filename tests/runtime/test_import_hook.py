@@ -291,8 +291,8 @@ assert mx.base._np is not numpy and mx.base._np.bool is bool
 assert vars(mx.nd)["__builtins__"]["__import__"].__module__.startswith("mxkit.")
 assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
-for operators in (mx.nd, mx.sym):  # T125, T139
-    assert hasattr(operators.Dropout, "__wrapped__") and hasattr(operators.LeakyReLU, "__wrapped__")
+for operator in (mx.nd.Dropout, mx.sym.Dropout, mx.nd.LeakyReLU, mx.nd.concat, mx.sym.Symbol.bind):
+    assert hasattr(operator, "__wrapped__")  # T125, T139, T250
 assert hasattr(mx.npx.dropout, "__wrapped__") and hasattr(mx.nd.CachedOp, "__wrapped__")
 x = mx.nd.array([[[[1.0, 2.0], [4.0, 3.0]]]])
 for hybridize in (False, True):  # T137

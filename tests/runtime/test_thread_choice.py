@@ -1,4 +1,4 @@
-"""The threads of MXNet's operators, counted in processes of their own: chosen, set by the user, and shared (T96)."""
+"""The threads of MXNet's operators, counted in processes of their own: chosen, set, never changed (T96, T187)."""
 
 import json
 import os
@@ -85,30 +85,6 @@ def counts(method):
 if __name__ == "__main__":
     tell(**{method: counts(method) for method in METHODS})
 """
-COPIES = """
-import ctypes
-import mxkit
-OPENMP = ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
-import mxnet
-import numpy
-
-def threads():
-    return len(os.listdir("/proc/self/task"))
-
-computing()
-x, weight = mxnet.nd.ones((16, 16, 64, 64)), mxnet.nd.ones((16, 16, 3, 3))
-y = mxnet.nd.Convolution(x, weight, kernel=(3, 3), num_filter=16, no_bias=True)  # in oneDNN's layout
-mxnet.nd.array(numpy.zeros(10, "float32")).asnumpy()
-started, steps = [threads()], {
-    "save": lambda: mxnet.nd.save(sys.argv[0] + ".params", y),
-    "asnumpy": y.asnumpy,
-    "array": lambda: mxnet.nd.array(numpy.zeros(400_000, "float32")),
-}
-for step in steps.values():
-    step()
-    started.append(threads())
-tell(started=numpy.diff(started).tolist(), same=mxnet.base._LIB.omp_get_max_threads() == OPENMP)
-"""
 
 
 @pytest.fixture
@@ -133,7 +109,7 @@ def child(tmp_path):
     return run
 
 
-def taking(number, spins=False, forked=1):
+def taking(number, spins=True, forked=1):
     return {"engine": number, "computing": number, "in_force": number, "forked": forked, "spins": spins}
 
 
@@ -194,12 +170,7 @@ def test_workers_that_are_known_to_share_this_host(variables, workers):
 def test_t96_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
     chosen = choose(read_processors(), {})
     found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'  # too late\n" + TELL)
-    assert found == taking(chosen.taken, chosen.by_mxkit)
-
-
-def test_t245_copies_and_reorders_start_no_threads_in_pythons_thread(child):
-    found = child(COPIES)
-    assert (found["started"], found["same"]) == ([0, 0, 0], True)
+    assert found == taking(chosen.taken)
 
 
 @pytest.mark.long
@@ -207,7 +178,7 @@ def test_workers_of_a_job_on_this_host_share_its_cores(child):
     alike = {**LOCAL, "DMLC_NUM_WORKER": "2"}
     chosen = choose(read_processors(), alike)
     assert chosen.taken == max(1, choose(read_processors(), {}).taken // 2)
-    assert child(LOAD + TELL, **alike) == taking(chosen.taken, chosen.by_mxkit)
+    assert child(LOAD + TELL, **alike) == taking(chosen.taken)
 
 
 @pytest.mark.parametrize(
@@ -259,3 +230,73 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
         load()
     assert os.environ == variables
     assert engine_threads._loaded is loaded
+
+
+SET = """
+import mxkit
+mxkit.threads(NUMBER)
+assert "mxnet" not in sys.modules
+from mxkit.runtime.engine_threads import in_force
+said = None
+if "mxnet" not in sys.modules:
+    import mxnet
+try:
+    mxkit.threads(2 if in_force() == 1 else 1)
+except RuntimeError as error:
+    said = str(error)
+mxkit.threads(in_force())
+tell(engine=in_engine(), computing=computing(), in_force=in_force(), said=said)
+"""
+
+
+@pytest.mark.parametrize("number", [1, 99])
+def test_t187_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child, number):
+    cores = read_processors().threads
+    taken = min(number, cores)
+    found = child(SET.replace("NUMBER", str(number)))
+    assert (found["engine"], found["computing"], found["in_force"]) == (taken, taken, taken)
+    other = 2 if taken == 1 else 1
+    assert found["said"] == (
+        f"threads: MXNet is loaded and takes {taken}; {other} cannot be set any more. Call mxkit.threads({other}) "
+        f"between `import mxkit` and the first `import mxnet`, or set MXNET_OMP_MAX_THREADS={other} before Python "
+        "starts"
+    )
+
+
+FITS = """
+import mxkit
+import mxnet as mx
+import numpy as np
+net = mx.gluon.nn.HybridSequential()
+net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.GlobalAvgPool2D(), mx.gluon.nn.Dense(2))
+net.initialize()
+seen = []
+
+class Watch(mxkit.Callback):
+    def on_update(self, state, update):
+        seen.append(in_engine())
+
+samples = [(np.ones((3, 8, 8), "float32"), number % 2) for number in range(8)]
+arrays = mxkit.data.ArrayLoader(np.ones((8, 3, 8, 8)), np.arange(8) % 2, 4)
+for loader in (mxkit.data.DatasetLoader(samples, 4), arrays):
+    mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[Watch()], progress=False)
+tell(seen=seen, threads=len(set(os.listdir("/proc/self/task"))))
+"""
+
+
+def test_t187_fit_leaves_the_threads_alone(child):
+    taken = choose(read_processors(), {}).taken
+    assert child(FITS)["seen"] == [taken] * 4
+
+
+@pytest.mark.parametrize("number", [0, 1.5, True, "2"])
+def test_what_threads_refuses(number):
+    with pytest.raises(ValueError, match=f"threads: expected a whole number of at least 1; received {number!r}"):
+        mxkit.threads(number)
+
+
+def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
+    monkeypatch.setattr(engine_threads, "read_processors", lambda: Processors(4, 4, None))
+    with pytest.raises(ValueError, match="threads: OMP_NUM_THREADS=1 decides. Unset it before Python starts, to set 2"):
+        mxkit.threads(2)
+    mxkit.threads(1)

@@ -1,7 +1,7 @@
 """A net for prediction: its float32 graph, and how MXNet computes it fused, in bfloat16 or in int8."""
 
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
@@ -9,12 +9,11 @@ from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_g
 from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
 from mxkit.nets.prediction_report import Report, report_of, report_text
-from mxkit.runtime.engine_threads import number_set
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-# Shapes of inputs, by number of threads, whose graphs are kept; each holds its copy of the weights in oneDNN's order.
+# Shapes of inputs whose graphs are kept; each holds its copy of the weights in oneDNN's order.
 _SHAPES = 16
 # int8 would take uint8 for numbers that are quantized already
 INPUT_DTYPES = ("float32", "int32", "int64")
@@ -45,8 +44,7 @@ class _NumpyWeight(mx.np.ndarray):  # type: ignore[misc]
 class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
     """What `mxkit.optimize` and `mxkit.load_net` return. It is called like any net, and predicts on the CPU.
 
-    Each shape of the inputs and number of threads gets a graph of its own at its first call; the last 16 are kept. The
-    weights cannot change.
+    Each shape of the inputs gets a graph of its own at its first call; the last 16 are kept. The weights cannot change.
 
     Attributes:
         settings: How its graph is made.
@@ -99,8 +97,7 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         return self._graph
 
     def _operator(self, arrays: List[Any]) -> Any:
-        # oneDNN's fused operators keep the number of threads of their first call (T187)
-        key: Tuple[Any, ...] = (number_set(), *((array.shape, array.dtype) for array in arrays))
+        key = tuple((array.shape, array.dtype) for array in arrays)
         if key not in self._graphs:
             graph = self.prediction_graph()
             order = argument_order(graph.symbol, traced_graph(self)[0], graph.arrays)

@@ -11,7 +11,7 @@ from mxkit.core.tracing import Call, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.strides import Stride, first_stride
-from mxkit.nets.layer_table.traced_layers import Measures, Output, find_fault, graph_macs, measure_graph
+from mxkit.nets.layer_table.traced_layers import Measures, Output, find_fault, measure_graph
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -38,26 +38,6 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
     numpy = is_numpy_net(net)
     with switches(numpy):
         return _measure(net, of_kind(inputs, numpy), shapes)
-
-
-def operator_macs(net: Any, shapes: Sequence[Shape]) -> Optional[List[int]]:
-    """Multiply-adds of each operator of a net's graph for a batch; nothing is computed.
-
-    Args:
-        net: Any block.
-        shapes: Shapes of the inputs.
-
-    Returns:
-        One number per operator, one per step of a recurrent layer, in the order of the graph; None if the net has no
-        graph, or the shapes do not fit.
-    """
-    if not _takes_symbols(net):
-        return None
-    try:
-        with switches(is_numpy_net(net)):
-            return graph_macs(trace(net, [_zeros((1,)) for _ in shapes]), shapes)
-    except Exception:  # of any kind: the net's own code got a symbol. If the batch is at fault, the forward pass raises
-        return None
 
 
 def _measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measures:

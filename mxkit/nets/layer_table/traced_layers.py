@@ -97,26 +97,6 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
     return measures
 
 
-def graph_macs(traced: Trace, inputs: Sequence[Shape]) -> List[int]:
-    """Multiply-adds of each operator of a trace, for inputs of these shapes; of each step of a recurrent layer.
-
-    Raises:
-        mx.MXNetError, ValueError: As `measure_graph`.
-    """
-    internals = mx.sym.Group(traced.outputs).get_internals()
-    content = json.loads(internals.tojson())
-    heads = ((head[0], head[1]) for head in content["heads"])
-    shapes = dict(zip(heads, _inferred(traced, [internals], inputs)[0]))
-    macs: List[int] = []
-    for number, node in enumerate(content["nodes"]):
-        if node["op"] != "null":
-            before, after = _around(number, node, shapes)
-            cost = operator_cost(node["op"], node.get("attrs", {}), before, after)
-            steps = before[0][0] if node["op"] == "RNN" else 1
-            macs += [0 if cost is None else cost.macs // steps] * steps
-    return macs
-
-
 def _around(number: int, node: Dict[str, Any], shapes: Dict[Entry, Shape]) -> Tuple[List[Shape], List[Shape]]:
     """Return the shapes of a node's inputs and of its outputs."""
     sources = [shapes[source[0], source[1]] for source in node["inputs"]]

@@ -39,7 +39,7 @@ def report() -> Report:
         (
             Section("python", "Python", interpreter_lines(others.answers["numpy"])),
             Section("mxnet", "MXNet", build_lines(mxnet, noise)),
-            Section("machine", "Machine", resource_lines(openmp, mxnet.get("fixed_threads"))),
+            Section("machine", "Machine", resource_lines(openmp)),
             Section("gpu", "GPU", accelerator_lines(read_driver(), installed_kernels(), mxnet)),
             Section("variables", "Environment", variable_lines(noise, openmp)),
             Section("packages", "Packages", package_lines({**others.answers, **answers})),

@@ -58,7 +58,6 @@ def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
         "library": mxnet.libinfo.find_lib_path()[0],
         "features": [name for name, feature in mxnet.runtime.Features().items() if feature.enabled],
         "openmp": _openmp_runtimes(),
-        "fixed_threads": importlib.import_module("mxkit.runtime.engine_threads").obstacle(),
     }
     try:
         answer["gpus"] = mxnet.context.num_gpus()

@@ -3,7 +3,7 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.engine_threads import Choice, choose, local_workers
@@ -13,19 +13,13 @@ _GIB = 2**30
 _SHARED = Path("/dev/shm")  # noqa: S108
 
 
-def resource_lines(openmp: Sequence[str], fixed: Optional[str] = None) -> Tuple[Line, ...]:
-    """Lines about this machine.
-
-    Args:
-        openmp: The OpenMP libraries of MXNet's process.
-        fixed: Why the threads cannot be changed there while it runs, or ""; None if MXNet does not import.
-    """
+def resource_lines(openmp: Sequence[str]) -> Tuple[Line, ...]:
+    """Lines about this machine; `openmp` is the OpenMP libraries of MXNet's process."""
     processors = read_processors()
     memory = read_memory()
     return (
         _processors(processors),
         thread_line(processors, os.environ),
-        *(() if fixed is None else (choice_line(fixed, os.environ),)),
         *openmp_lines(openmp),
         *([memory_line(memory)] if memory else []),
         *_shared_memory(),
@@ -68,22 +62,6 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
         "MXNet's launchers tell a worker only by DMLC_JOB_CLUSTER=local that all of them share its host"
     )
     return judged("threads", said, workers is not None, fix, data)
-
-
-def choice_line(fixed: str, environment: Mapping[str, str]) -> Line:
-    """Whether `fit` chooses the threads by the net: a variable of the user's decides, or MXNet's library is unknown.
-
-    >>> choice_line("", {}).value
-    'fit chooses by the net, up to that number'
-    >>> choice_line("MXNet's library lacks MXEnginePushSync", {}).status
-    'warning'
-    """
-    setting = choose(read_processors(), environment).setting
-    if setting:
-        return Line("threads by net", f"off: {setting} decides", data={"on": False})
-    said = f"off: {fixed}" if fixed else "fit chooses by the net, up to that number"
-    fix = "nets with little work take every core's threads; mxkit install brings the wheel whose interface is known"
-    return judged("threads by net", said, not fixed, fix, {"on": not fixed})
 
 
 def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:

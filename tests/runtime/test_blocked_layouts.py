@@ -1,0 +1,102 @@
+"""Channels of convolutions that are joined and cut (T250, T251), compared with MXNet without oneDNN."""
+
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import mxkit
+from mxkit.runtime.graph_repairs import repaired_graph
+import mxnet as mx
+from mxnet import autograd, nd
+import numpy as np
+import pytest
+from sharing import LONG
+
+SCRIPT = Path(__file__).with_name("cut_blocks.py")
+
+
+def test_t250_t251_gradients_equal_those_without_onednn(tmp_path):
+    started = {}
+    for enabled in ("1", "0"):
+        environment = {**os.environ, "MXNET_MKLDNN_ENABLED": enabled, "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
+        file = tmp_path / f"{enabled}.npz"
+        command = [sys.executable, str(SCRIPT), "300" if LONG else "60", str(file)]
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(mxkit.__file__).parents[1]), str(SCRIPT.parent)])
+        started[file] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for process in started.values():
+        text, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, text.decode()
+    found, expected = map(np.load, started)
+    assert set(found) == set(expected)
+    for name in expected:
+        atol = 1e-4 * abs(expected[name]).max() + 1e-12
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
+
+
+def _joined(parts, dim=1, **attributes):
+    x = mx.sym.var("x")
+    branches = [mx.sym.Convolution(x, kernel=(1, 1), num_filter=part, **attributes) for part in parts]
+    return mx.sym.concat(*[mx.sym.Activation(one, act_type="relu") for one in branches], dim=dim)
+
+
+@pytest.mark.parametrize(
+    ("graph", "changes"),
+    [
+        (_joined([8, 8]), True),
+        (_joined([12, 20]), True),
+        (_joined([16, 32, 16]), False),  # Inception, DenseNet: nothing is copied
+        (_joined([8, 16]), False),  # blocks of 8
+        (_joined([10, 10]), False),  # no blocks
+        (_joined([8, 8], dim=2), False),
+        (_joined([8, 8], dim=-3), True),
+        (mx.sym.concat(mx.sym.var("a"), mx.sym.var("b"), dim=1), True),  # unknown
+        (mx.sym.concat(_joined([16, 16]), _joined([16, 32]), dim=1), False),
+        (mx.sym.slice(_joined([16, 16]), begin=(None, 16), end=(None, None)), False),
+        (mx.sym.slice(_joined([16, 16]), begin=(None, 3), end=(None, None)), True),
+        (mx.sym.slice(_joined([16, 16]), begin=(0, 0, 1), end=(2, -4, 3)), True),
+        (mx.sym.slice(_joined([16, 16]), begin=(0, 0, 1), end=(2, None, 3)), False),
+        (mx.sym.slice(_joined([16, 16]), begin=(None, 3), end=(None, None), step=(1, 2)), False),  # not by oneDNN
+        (mx.sym.slice(mx.sym.var("x"), begin=(1,), end=(2,)), False),
+    ],
+)
+def test_t250_t251_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
+    repaired = repaired_graph(graph)
+    assert (repaired is not graph) == changes
+    assert repaired.list_arguments() == graph.list_arguments()
+    shapes = {name: (2, 16, 4, 4) for name in graph.list_arguments() if len(name) == 1}
+    assert repaired.infer_shape(**shapes) == graph.infer_shape(**shapes)
+    assert list(graph.simple_bind(mx.cpu(), **shapes).output_dict) == graph.list_outputs()
+
+
+def test_t250_inside_loops_and_beside_other_outputs():
+    def body(x, state):
+        return nd_or_symbol(x).concat(x, state, dim=1), state
+
+    def nd_or_symbol(x):
+        return mx.sym if isinstance(x, mx.sym.Symbol) else nd
+
+    outputs, states = mx.sym.contrib.foreach(body, mx.sym.var("x"), mx.sym.var("s"))
+    graph = mx.sym.Group([outputs, states, mx.sym.split(mx.sym.var("x"), num_outputs=2, axis=1)[1]])
+    x, s = nd.random.normal(shape=(3, 2, 8, 4, 4)), nd.random.normal(shape=(2, 8, 4, 4))
+    found = [one.asnumpy() for one in graph.bind(mx.cpu(), {"x": x, "s": s}).forward()]
+    np.testing.assert_array_equal(found[0], np.stack([np.concatenate([one, s.asnumpy()], 1) for one in x.asnumpy()]))
+    np.testing.assert_array_equal(found[1], s.asnumpy())
+    np.testing.assert_array_equal(found[2], x.asnumpy()[:, 1:])
+
+
+@pytest.mark.parametrize("key", [np.s_[:, 3:], np.s_[:, :5], np.s_[1:, 2:7, 1], np.s_[:, -5:-1, :, 1:3], np.s_[0, 4:]])
+@pytest.mark.parametrize("numpy", [False, True])
+def test_t251_indexing_the_output_of_a_convolution(key, numpy):
+    x, weight = nd.random.normal(shape=(2, 3, 5, 5)), nd.random.normal(shape=(16, 3, 1, 1))
+    weight.attach_grad()
+    with autograd.record():
+        y = nd.Convolution(x, weight, kernel=(1, 1), num_filter=16, no_bias=True)
+        part = (y.as_np_ndarray() if numpy else y)[key]
+    part.backward()
+    usual = (y * 1).asnumpy()
+    np.testing.assert_array_equal(part.asnumpy(), usual[key])
+    chosen = np.zeros_like(usual)
+    chosen[key] = 1
+    expected = np.einsum("bihw,bohw->oi", x.asnumpy(), chosen)
+    np.testing.assert_allclose(weight.grad.asnumpy()[:, :, 0, 0], expected, rtol=1e-5, atol=1e-5)
