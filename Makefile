@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu schedulers horovod
+.PHONY: demo test lint unit long clean torture memory fuzz zoo notebooks benchmarks torch docs gpu schedulers horovod
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -42,6 +42,12 @@ long: $(VENV)/.tested
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 2 --seed 0 --pause 0.05
+
+# Short trainings, one after the other, under glibc's debug allocator: a program that damages memory ends there. Twice, with
+# other numbers in freed memory and in another order. glibc before 2.34 has the check in itself.
+memory: $(VENV)/.tested
+	LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3 MALLOC_PERTURB_=165 PYTHONPATH=. $(BIN)/python tests/training/damaged_memory.py --seed 0
+	LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3 MALLOC_PERTURB_=91 PYTHONPATH=. $(BIN)/python tests/training/damaged_memory.py --seed 1
 
 fuzz: $(VENV)/.tested
 	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0

@@ -95,9 +95,7 @@ def _positive(indices: Any, shape: Tuple[int, ...]) -> Any:
 
 
 def differentiable_variance(root: bool, kind: str) -> Callable[[Operator], Operator]:
-    """Variance or standard deviation from operators that have a gradient (T142): MXNet's gradient is 0.
-
-    Recorded values may differ from others by their last digit.
+    """Variance or standard deviation with a gradient (T142), which is 0 in MXNet; the values have MXNet's bits.
 
     Args:
         root: Whether it is the standard deviation.
@@ -120,7 +118,10 @@ def differentiable_variance(root: bool, kind: str) -> Callable[[Operator], Opera
                 variance = total(squares, **options) / (count - ddof)
             else:
                 variance = internal.mean(squares, **options)
-            return internal.sqrt(variance) if root else variance
+            found = internal.sqrt(variance) if root else variance
+            stop = mxnet_module(kind).BlockGrad
+            values, same = operator(a, ddof=ddof, **options), stop(found.as_nd_ndarray()).as_np_ndarray()
+            return stop(values.as_nd_ndarray()).as_np_ndarray() + (found - same)
 
         return run
 

@@ -269,7 +269,10 @@ def entropy_threshold(module: ModuleType) -> None:
 
 
 def array_conversion(module: ModuleType) -> None:
-    """T88, every NumPy: `np.asarray(NDArray)` gave a 32-dimensional array of objects, or ValueError since 1.24.
+    """T253: weights are read in their turn. T88: `np.asarray(NDArray)` gave objects, or ValueError since NumPy 1.24.
+
+    A prediction that waits in the engine reorders the weights of convolutions and dense layers for oneDNN, in their
+    memory; `asnumpy` did not wait for it, and read both orders. Upstream: `ndarray/ndarray.py` line 2550.
 
     Upstream: `ndarray/ndarray.py` line 220, whose class has no `__array__`; `mx.np.ndarray` and the sparse arrays
     derive from it. Matplotlib, scikit-learn and pandas call `__array__` too.
@@ -283,8 +286,23 @@ def array_conversion(module: ModuleType) -> None:
         values = self.asnumpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
+    def in_turn(asnumpy: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def read(self: Any) -> Any:
+            # only parameters have gradients; a copy waits for what the engine does with them
+            return asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
+
+        return read
+
     if "__array__" not in vars(ndarray.NDArray):
         ndarray.NDArray.__array__ = to_numpy
+        operators.replace(ndarray.NDArray, asnumpy=in_turn)
+
+
+def _copy_of_weight(array: Any) -> Any:
+    if array.stype != "default":
+        return array
+    with operators.mxnet_module("autograd").pause():
+        return array.copy()
 
 
 def sparse_matrices(module: ModuleType) -> None:

@@ -1,0 +1,263 @@
+"""Short trainings in one process, one after the other, in an order by seed: python damaged_memory.py [--repeat N].
+
+`make memory` runs it under a debug allocator, which ends the process where memory is damaged. Each job is a way to
+train: a net family, a loader or a rung of the ladder. The jobs named `deferred ...` are variants of a program that used
+to damage memory (T187): a net of deferred shapes over a DatasetLoader.
+"""
+
+import argparse
+import os
+from pathlib import Path
+import random
+import sys
+import tempfile
+import time
+import warnings
+
+import mxkit
+from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, StreamLoader
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
+import numpy as np
+
+RNG = np.random.RandomState(0)
+SAMPLES = [(RNG.rand(3, 24, 32).astype("float32"), number % 2) for number in range(12)]
+IMAGES, LABELS = np.stack([x for x, _ in SAMPLES]), np.array([y for _, y in SAMPLES])
+
+
+def fit(net, data, **options):
+    options = {"loss": "softmax_ce", "trainer": "adam", "epochs": 1, **options}
+    mxkit.fit(net, data, progress=False, **options)
+    return net
+
+
+def deferred(filters=4, devices="cpu", hybridized=False, layers=()):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(filters, 3), *layers, nn.GlobalAvgPool2D(), nn.Dense(2))
+    mxkit.initialize(net, "xavier", devices=devices)
+    if hybridized:
+        net.hybridize(static_alloc=hybridized == "static", static_shape=hybridized == "static")
+    return net
+
+
+def loader(**options):
+    return DatasetLoader(SAMPLES, 4, **options)
+
+
+def bits_of_a_loop():
+    """`fit` and a loop by hand, with the same number of threads, end with equal weights."""
+    batches = [(x.copy(), y.copy()) for x, y in loader()]
+    nets = []
+    for _ in range(2):
+        mxkit.seed_all(1)
+        nets.append(deferred())
+        nets[-1](batches[0][0])
+    fit(nets[0], loader(), trainer=("sgd", {"learning_rate": 0.1}))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = gluon.Trainer(nets[1].collect_params(), "sgd", {"learning_rate": 0.1})
+    for x, y in batches:
+        with autograd.record():
+            losses = loss(nets[1](x), y)
+        losses.backward()
+        trainer.step(len(x))
+    assert mxkit.nets.compare(*nets), "fit and a loop differ"
+
+
+def flipped(x, rng):
+    return np.ascontiguousarray(x[:, :, ::-1]) if rng.random() < 0.5 else x
+
+
+def two_devices():
+    fit(deferred(devices=[mx.cpu(0), mx.cpu(1)]), loader())
+
+
+def predictor_beside():
+    net = deferred()
+    net(mx.nd.array(IMAGES[:1]))
+    with mxkit.Predictor(net, sample=IMAGES[0]) as predictor:
+        futures = [predictor.submit(x) for x in IMAGES]
+        fit(deferred(), loader())
+        assert np.isfinite([future.result() for future in futures]).all()
+
+
+def two_in_turn():
+    first, second = deferred(), deferred(16)
+    for _ in range(2):
+        fit(first, loader())
+        fit(second, ArrayLoader(IMAGES, LABELS, 5))
+
+
+def resumed():
+    with tempfile.TemporaryDirectory() as folder:
+        fit(deferred(), loader(), checkpoint=folder)
+        fit(deferred(), loader(), epochs=2, checkpoint=folder, resume=True)
+
+
+def refused_threads():
+    """A number cannot be set any more; the training goes on as before."""
+    number = 1 if mxkit.runtime.engine_threads.in_force() != 1 else 2
+    try:
+        with mxkit.threads(number):
+            pass
+    except (RuntimeError, ValueError):
+        pass
+    fit(deferred(), loader())
+
+
+def by_hand():
+    net = deferred(8)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+    net(mx.nd.array(IMAGES[:1]))
+    with mxkit.Accumulator(trainer, every=2) as accumulator:
+        for x, y in ArrayLoader(IMAGES, LABELS, 5):
+            with autograd.record():
+                losses = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)
+            accumulator.backward(losses)
+            accumulator.step()
+        accumulator.flush()
+
+
+def by_updates():
+    for update in mxkit.updates(deferred(), loader(), loss="softmax_ce", trainer="sgd", accumulate=2):
+        assert update.samples
+
+
+def by_recipe():
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = ["epochs=1", "limit_batches=2", "data.batch_size=8", "schedule=null"]
+        mxkit.run_recipe("digits_lenet", overrides=overrides, output=folder, progress=False)
+
+
+def by_streams():
+    fit(deferred(), StreamLoader(lambda: iter(SAMPLES), 4), limit_batches=3)
+
+
+class Read(gluon.HybridBlock):
+    """A recurrent net over padded sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.lstm, self.output = nn.Embedding(9, 4), rnn.LSTM(6, layout="NTC"), nn.Dense(2)
+
+    def hybrid_forward(self, F, x, lengths):  # noqa: N803
+        steps = F.SequenceMask(self.lstm(self.words(x)), lengths, use_sequence_length=True, axis=1)
+        return self.output(F.broadcast_div(F.sum(steps, axis=1), F.expand_dims(lengths, axis=1)))
+
+
+def by_buckets():
+    net = Read()
+    net.initialize()
+    texts = [RNG.randint(0, 9, length) for length in (3, 5) * 4]
+    fit(net, BucketLoader(texts, np.arange(8) % 2, 2))
+
+
+def family(name, size, channels=3, **arguments):
+    def job():
+        net = mxkit.models.get_model(name, **arguments)
+        mxkit.initialize(net, "xavier")
+        net.hybridize(static_alloc=True)
+        x = RNG.rand(4, channels, size, size).astype("float32")
+        fit(net, ArrayLoader(x, np.arange(4) % 10, 2), metrics=["accuracy"], epochs=2)
+        mxkit.predict(net, x)
+
+    return job
+
+
+def recurrent():
+    net = nn.HybridSequential()
+    net.add(rnn.GRU(6, 2, layout="NTC", bidirectional=True), nn.Dense(3))
+    net.initialize()
+    x = RNG.rand(8, 5, 4).astype("float32")
+    fit(net, ArrayLoader(x, np.arange(8) % 3, 4), clip_norm=1.0, amp="bfloat16")
+
+
+def joined_blocks():
+    for split in ((8, 8), (12, 20), (4, 12), (16, 16)):
+        net = gluon.contrib.nn.HybridConcurrent(axis=1)
+        for part in split:
+            net.add(nn.Conv2D(part, 1))
+        whole = nn.HybridSequential()
+        whole.add(net, nn.Conv2D(16, 3), nn.GlobalAvgPool2D(), nn.Dense(2))
+        whole.initialize()
+        fit(whole, ArrayLoader(IMAGES, LABELS, 4))
+
+
+def optimized():
+    net = deferred(32)
+    sample = mx.nd.array(np.repeat(IMAGES, 2, axis=0))
+    net(sample)
+    mxkit.optimize(net, sample)(sample).asnumpy()
+
+
+def features():
+    net = deferred(8)
+    fit(net, loader())
+    mxkit.Features(net, ["0", "1"])(mx.nd.array(IMAGES))
+
+
+def gluons_loader():
+    dataset = gluon.data.ArrayDataset(IMAGES, LABELS.astype("float32"))
+    fit(deferred(), gluon.data.DataLoader(dataset, 4, num_workers=2), valid=gluon.data.DataLoader(dataset, 6))
+
+
+JOBS = {
+    "deferred": lambda: fit(deferred(), loader()),
+    "deferred hybridized": lambda: fit(deferred(hybridized=True), loader()),
+    "deferred static": lambda: fit(deferred(hybridized="static"), loader()),
+    "deferred transform": lambda: fit(deferred(), loader(transform=flipped)),
+    "deferred devices": two_devices,
+    "deferred 1 filter": lambda: fit(deferred(1), loader()),
+    "deferred 7 filters": lambda: fit(deferred(7), loader()),
+    "deferred 32 filters": lambda: fit(deferred(32), loader()),
+    "deferred threads": refused_threads,
+    "deferred prefetching": lambda: fit(deferred(), loader(workers="thread:2")),
+    "deferred processes": lambda: fit(deferred(), loader(workers="process:2")),
+    "deferred beside a Predictor": predictor_beside,
+    "deferred two in turn": two_in_turn,
+    "deferred resumed": resumed,
+    "deferred bits": bits_of_a_loop,
+    "batch norm": lambda: fit(deferred(layers=[nn.BatchNorm(), nn.Activation("relu")]), loader(), epochs=2),
+    "Accumulator": by_hand,
+    "updates": by_updates,
+    "recipe": by_recipe,
+    "StreamLoader": by_streams,
+    "BucketLoader": by_buckets,
+    "DataLoader": gluons_loader,
+    "DataIter": lambda: fit(deferred(), mx.io.NDArrayIter(IMAGES, LABELS, 5)),
+    "mlp": family("mlp", 8),
+    "lenet": family("lenet", 28, channels=1),
+    "resnet18": family("resnet18", 8, small=True),
+    "googlenet": family("googlenet", 8, small=True),
+    "densenet121": family("densenet121", 8, small=True),
+    "nin": family("nin", 15, small=True),
+    "mobilenet": family("zoo:mobilenet0.25", 32),
+    "squeezenet": family("zoo:squeezenet1.1", 224),
+    "recurrent": recurrent,
+    "joined blocks": joined_blocks,
+    "optimize": optimized,
+    "Features": features,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--repeat", type=int, default=1, help="times that each job runs")
+    parser.add_argument("--only", default="", help="jobs whose names begin with this text")
+    asked = parser.parse_args()
+    names = [name for name in JOBS if name.startswith(asked.only)] * asked.repeat
+    random.Random(asked.seed).shuffle(names)
+    warnings.simplefilter("ignore")
+    begun = time.time()
+    for name in names:
+        print(name, flush=True)  # the last one printed is the one that ended the process
+        JOBS[name]()
+        mx.nd.waitall()
+    checked = os.environ.get("MALLOC_CHECK_", "no")
+    print(f"{len(names)} trainings in {time.time() - begun:.0f} s, MALLOC_CHECK_={checked}: memory is whole")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    main()
