@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 import mxkit
-from mxkit.recipe.files import RECIPE_FOLDERS, recipe_names
+from mxkit.recipe.reading import RECIPE_FOLDERS, recipe_names
 
 BAR = re.compile(r"^# reaches: test (\w+) (at most )?(\d+\.\d+)$", re.MULTILINE)
 

@@ -22,8 +22,8 @@ from mxkit.cli.scripts import FOR_PYTHON, enable
 from mxkit.cli.scripts import run as run_script
 from mxkit.cli.starting_project import init
 from mxkit.cli.sweeps import sweep
-from mxkit.cli.thread_setting import set_threads
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
+from mxkit.recipe.reading import set_threads
 from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
 import typer

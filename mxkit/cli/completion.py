@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
 from mxkit.core.text import score_name
-from mxkit.recipe.files import RECIPE_FOLDERS, recipe_names
+from mxkit.recipe.reading import RECIPE_FOLDERS, recipe_names
 import typer
 
 # Columns of `mxkit runs` that every run has.

@@ -1,6 +1,7 @@
 """The command `mxkit profile`."""
 
 import json
+import os
 from pathlib import Path
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from typing import Any, List, Sequence
 from mxkit.cli.completion import recipes
 from mxkit.cli.completion import settings as keys
 from mxkit.cli.json_output import JSON, print_json
-from mxkit.cli.thread_setting import other_numbers, set_threads
 from mxkit.errors import MxkitError
+from mxkit.recipe.reading import set_threads
 import typer
 
 RECIPE_HELP = "A YAML file, or the name of a recipe that ships with mxkit."
@@ -55,7 +56,7 @@ def profile(
             updates=updates,
             metrics=[one.spec for one in loaded.metrics],
             trace=out / "trace.json",
-            threads=_timed(recipe, settings, updates, other_numbers()) if on_cpu else (),
+            threads=_timed(recipe, settings, updates) if on_cpu else (),
             **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},
         )
     if as_json:
@@ -68,12 +69,18 @@ def profile(
     typer.echo(f"trace {out / 'trace.json'}, for chrome://tracing or https://ui.perfetto.dev", err=as_json)
 
 
-def _timed(recipe: str, settings: Sequence[str], updates: int, numbers: Sequence[int]) -> Sequence[Any]:
-    """Times of an update with these numbers of threads, by this command in other processes."""
+def _timed(recipe: str, settings: Sequence[str], updates: int) -> Sequence[Any]:
+    """Times of an update with 1, 2, 4 ... threads, by this command in other processes; none if a variable decides."""
     from mxkit.profiling.result import Threads
+    from mxkit.runtime.engine_threads import choose, in_force
+    from mxkit.runtime.machine import read_processors
 
+    processors = read_processors()
+    if choose(processors, os.environ).setting:
+        return []
+    numbers = {*(2**power for power in range(processors.threads.bit_length())), processors.threads}
     times = []
-    for number in numbers:
+    for number in sorted(number for number in numbers if number <= processors.threads and number != in_force()):
         changes = [f"--set={setting}" for setting in (*settings, f"threads={number}")]
         with TemporaryDirectory() as folder:
             options = ["--updates", str(updates), "--no-threads", "--json", "--out", folder, *changes]

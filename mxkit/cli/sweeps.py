@@ -7,8 +7,8 @@ from typing import Any, List, Optional
 from mxkit.cli.completion import settings as keys
 from mxkit.cli.json_output import JSON, print_json
 from mxkit.cli.profiler import RECIPE
-from mxkit.cli.thread_setting import set_threads
 from mxkit.core.text import show_table
+from mxkit.recipe.reading import set_threads
 import typer
 
 

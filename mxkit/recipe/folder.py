@@ -13,9 +13,8 @@ from mxkit.core.files import write_atomically
 from mxkit.core.trainers import trainer_devices
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import record_environment, record_workers
-from mxkit.recipe.files import read_file
 from mxkit.recipe.net_facts import read_facts
-from mxkit.recipe.reading import dump_recipe, load_recipe
+from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import checkpoint_paths

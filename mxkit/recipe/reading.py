@@ -1,21 +1,37 @@
-"""Reads a recipe from a file, a name or a mapping: its files, variables, checks; and writes it back as YAML."""
+"""Reads a recipe from a file, a name or a mapping: YAML 1.2, bases, variables, checks; and writes it back as YAML.
+
+Importing this module does not import MXNet, so that a command can read the number of threads before (T187).
+"""
 
 import copy
+import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple, Union
+import re
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.core.lengths import length
-from mxkit.recipe.checking import check
-from mxkit.recipe.files import VARIABLE, changed, lay_over_bases, read_layers, substitute, variables_of
-from mxkit.recipe.problems import Problem
-from mxkit.recipe.schema import Recipe
+from mxkit.errors import RecipeError, nearest
+from mxkit.runtime.engine_threads import threads
 import yaml
 
+if TYPE_CHECKING:
+    from mxkit.recipe.problems import Problem
+    from mxkit.recipe.schema import Recipe
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Recipes are inside the package in a wheel, and beside the package in a checkout.
+RECIPE_FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
+# Seven levels of nine YAML aliases stand for five million values.
+_MOST_VALUES = 100_000
+# ValueError: also a date like 2020-13-01, and bytes that are not UTF-8. RecursionError: thousands of brackets.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+_ALTERNATIVES = {"epochs": "updates", "updates": "epochs"}
+VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 # The recipe's own key for each unit of a length like "500 updates".
 _KEYS = {"epochs": "epochs", "updates": "updates", "batches": "accumulate", "samples": "accumulate_samples"}
 
 
-def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(recipe: Union[str, Path, Mapping[str, Any], "Recipe"], overrides: Sequence[str] = ()) -> "Recipe":
     """Read and check a recipe.
 
     Args:
@@ -32,6 +48,9 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: 
     Side effects:
         Imports the modules of `imports`.
     """
+    from mxkit.recipe.checking import check
+    from mxkit.recipe.schema import Recipe
+
     if isinstance(recipe, (Recipe, Mapping)):
         origin = recipe.name if isinstance(recipe, Recipe) else "recipe"
         content = recipe.model_dump() if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
@@ -75,13 +94,285 @@ def _rename_callbacks(content: Dict[str, Any]) -> None:
     content["callbacks"] = [one for one in callbacks if one not in ("terminate_on_nan", {"name": "terminate_on_nan"})]
 
 
-def dump_recipe(recipe: Recipe) -> str:
+def dump_recipe(recipe: "Recipe") -> str:
     """The resolved recipe as YAML; `load_recipe` reads an equal recipe from it."""
     text: str = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
     return text
 
 
-def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[str, Any], List[Problem]]:
+def set_threads(recipe: Union[str, Path], settings: Sequence[str] = (), run: Optional[Path] = None) -> None:
+    """Set the `threads` of a recipe; a run that is resumed takes its earlier number, on which its bits depend (T67).
+
+    Args:
+        recipe: A YAML file, or the name of a recipe that ships with mxkit.
+        settings: Changes of the recipe.
+        run: Folder of the run that is resumed.
+    """
+    try:
+        _, layers = read_layers(recipe, settings)
+        variables = layers.content.get("variables") or {}
+        number: Any = substitute(layers.content.get("threads"), "threads", lambda name, _: variables.get(name))
+        number = number or _earlier(run)
+        if number is not None:
+            threads(number)
+    except (RecipeError, ValueError, AttributeError):
+        return  # the command reads the recipe again, and tells all its mistakes
+
+
+def _earlier(run: Optional[Path]) -> Optional[int]:
+    try:
+        environments = json.loads((run / "environment.json").read_text(encoding="utf-8")) if run else []
+        return int(environments[-1]["threads"]) if environments else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # a folder without it, or a damaged file: one thread per core, and the resume compares
+
+
+class Layers(NamedTuple):
+    """A recipe merged with its bases.
+
+    Attributes:
+        content: Keys and values.
+        origins: The file that sets each dotted path.
+        variables: Names of the variables that the recipe or a base uses.
+    """
+
+    content: Dict[str, Any]
+    origins: Dict[str, str]
+    variables: Set[str]
+
+
+def read_layers(recipe: Union[str, Path], overrides: Sequence[str] = ()) -> Tuple[str, Layers]:
+    """Read a file or a shipped recipe, merge it with its bases, and change it.
+
+    Args:
+        recipe: A YAML file, or the name of a recipe that ships with mxkit.
+        overrides: Changes `a.b=c` of the recipe and its bases, in this order; each value is read as YAML.
+
+    Returns:
+        The path of the file, and the merged content.
+
+    Raises:
+        RecipeError: A file does not exist or is not YAML, or an override has another form.
+    """
+    path = find_recipe(recipe, Path())
+    content = read_file(path)
+    content.setdefault("name", path.stem)
+    return str(path), changed(lay_over_bases(content, path.parent, str(path), (path.resolve(),)), overrides)
+
+
+def changed(layers: Layers, overrides: Sequence[str]) -> Layers:
+    """The layers after all overrides."""
+    for setting in overrides:
+        override(layers, setting)
+    return layers
+
+
+def recipe_names() -> List[str]:
+    """Names of the recipes that ship with mxkit."""
+    return sorted({path.stem for folder in RECIPE_FOLDERS for path in folder.glob("*.yaml")})
+
+
+def find_recipe(recipe: Union[str, Path], folder: Path, what: str = "recipe") -> Path:
+    """The file of a recipe: a path relative to `folder`, or the name of a shipped recipe.
+
+    Raises:
+        RecipeError: There is no such file and no such name.
+    """
+    path = folder / Path(recipe).expanduser()
+    if path.is_file():
+        return path
+    for shipped in RECIPE_FOLDERS:
+        if Path(recipe).name == str(recipe) and (shipped / f"{recipe}.yaml").is_file():
+            return shipped / f"{recipe}.yaml"
+    names = recipe_names()
+    beside = sorted(one.name for one in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+    hint = nearest(path.stem, names) or nearest(path.name, beside)
+    raise RecipeError(
+        f"{what} {str(recipe)!r} is neither a file nor a recipe of mxkit; known: {', '.join(names)}"
+        + (f"; {hint}" if hint else "")
+    )
+
+
+def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tuple[Path, ...] = ()) -> Layers:
+    """Merge a recipe with its `base`, the base's own base, and so on.
+
+    Mappings are merged key by key. A list is replaced as a whole, and so is a component whose name changes.
+
+    Args:
+        content: Keys and values of the recipe; they are changed.
+        folder: Folder of the recipe's file, to which bases and imports are relative.
+        origin: Name of the recipe in messages.
+        above: Files that have this recipe as their base.
+
+    Raises:
+        RecipeError: A base does not exist, is no recipe, or is its own base.
+    """
+    if content.get("imports"):
+        content["import_path"] = str((folder / str(content.get("import_path") or "")).resolve())
+    own = Layers(content, dict.fromkeys(_paths(content), origin), variables_of(content))
+    base = content.pop("base", None)
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        raise RecipeError(f"recipe {origin}:\n  base: expected a file or the name of a recipe; received {base!r}")
+    path = find_recipe(base, folder, f"recipe {origin}:\n  base:")
+    if path.resolve() in above:
+        way = " -> ".join(one.name for one in (*above, path))
+        raise RecipeError(f"recipe {origin}:\n  base: a recipe cannot be its own base; received {way}")
+    inner = read_file(path)
+    inner.pop("name", None)
+    below = lay_over_bases(inner, path.parent, str(path), (*above, path.resolve()))
+    for key, other in _ALTERNATIVES.items():
+        if content.get(key) is not None and other not in content:
+            below.content.pop(other, None)
+    merged = _merged(below.content, content, top=True)
+    return Layers(merged, _origins(below.origins, own.origins), below.variables | own.variables)
+
+
+def _origins(below: Dict[str, str], above: Dict[str, str]) -> Dict[str, str]:
+    """The file of each path after a merge, without the paths below a replaced value."""
+    values = tuple(f"{path}." for path in set(above) - {path.rpartition(".")[0] for path in above})
+    return {**{path: file for path, file in below.items() if not path.startswith(values)}, **above}
+
+
+def _merged(below: Any, above: Any, top: bool = False) -> Any:
+    if isinstance(above, dict) and isinstance(below, str):
+        below = {"name": below}  # `loss: l2` is short for `loss: {name: l2}`
+    if isinstance(above, str) and isinstance(below, dict) and "name" in below:
+        above = {"name": above}
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    if not top and "name" in above and "name" in below and above["name"] != below["name"]:
+        return above
+    return {**below, **{key: _merged(below[key], value) if key in below else value for key, value in above.items()}}
+
+
+def _paths(content: Any, path: str = "") -> List[str]:
+    """Dotted paths of all keys and elements of a recipe."""
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    paths = [path] if path else []
+    for key, value in inner:
+        paths += _paths(value, f"{path}.{key}" if path else str(key))
+    return paths
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML 1.2's floats, and refuses duplicate keys and the merge keys of YAML 1.1."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Leave `<<` as it is; the loader then refuses it. Nested merges would multiply the keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Dict[Any, Any]:
+        construct: Any = self.construct_object  # only some releases of the stubs have its type
+        keys = [construct(key_node, deep=True) for key_node, _ in node.value]
+        for number, key in enumerate(keys):
+            if not isinstance(key, str) or key in keys[:number]:
+                way = "appears twice" if isinstance(key, str) else f"is no text: write it in quotes, '{key}'"
+                problem = f"the key {key!r} {way}"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.value[number][0].start_mark)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 reads 1e-3 as text, and MXNet accepts a text as learning rate (T26).
+_add_implicit_resolver: Any = _Loader.add_implicit_resolver
+_add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parsed(text: str) -> Any:
+    """Parse YAML, and refuse aliases that stand for very many values or contain themselves."""
+    content = yaml.load(text, Loader=_Loader)
+    waiting, count = [content], 0
+    while waiting:
+        count += 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values, with its aliases written out")
+        value = waiting.pop()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return content
+
+
+def read_file(path: Path) -> Dict[str, Any]:
+    """Keys and values of a recipe file, without its bases.
+
+    Raises:
+        RecipeError: The file cannot be read, or holds something else.
+    """
+    try:
+        content = _parsed(path.read_text(encoding="utf-8"))
+    except (*_YAML_ERRORS, OSError) as error:
+        raise RecipeError(f"recipe {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise RecipeError(f"recipe {path}: expected keys and values, like `epochs: 20`; received {content!r}")
+    return content
+
+
+def override(layers: Layers, setting: str) -> None:
+    """Change one value: `a.b=c`, where c is YAML.
+
+    Raises:
+        RecipeError: The setting has another form, or its path leads through a value without keys.
+    """
+    path, separator, text = setting.partition("=")
+    path = path.strip()
+    keys = path.split(".")
+    if not separator or not all(keys):
+        raise RecipeError(f"--set {setting!r}: expected a.b=value, like optimizer.learning_rate=0.01")
+    try:
+        value = _parsed(text)
+    except _YAML_ERRORS as error:
+        raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}") from error
+    if keys[0] == "base":
+        raise RecipeError(f"--set {setting!r}: the base is read before; name the other recipe itself")
+    section: Any = layers.content
+    for number, name in enumerate(keys):
+        key: Any = name
+        if isinstance(section, list):
+            if not (name.isdecimal() and int(name) < len(section)):
+                raise RecipeError(
+                    f"--set {setting!r}: {'.'.join(keys[:number])} is a list of {len(section)}; expected a number "
+                    "below that, or set the whole list"
+                )
+            key = int(name)
+        if number == len(keys) - 1:
+            section[key] = value
+            break
+        inner = section[key] if isinstance(section, list) else section.get(key)
+        inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
+        if not isinstance(inner, (dict, list)):
+            raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: number + 1])} is {inner!r}, which has no keys")
+        section[key] = inner
+        section = inner
+    for replaced in [one for one in layers.origins if one.startswith(f"{path}.")]:
+        del layers.origins[replaced]
+    layers.origins.update(dict.fromkeys(_paths(value, path), "--set"))
+    if path in _ALTERNATIVES and value is not None:
+        layers.content.pop(_ALTERNATIVES[path], None)
+
+
+def variables_of(content: Any) -> Set[str]:
+    """Names of the variables that a recipe uses."""
+    names: Set[str] = set()
+    substitute(content, "", lambda name, _: names.add(name))
+    return names
+
+
+def substitute(value: Any, path: str, look_up: Callable[[str, str], Any]) -> Any:
+    """Replace each `${name}` in texts by `look_up(name, path)`."""
+    if isinstance(value, dict):
+        return {key: substitute(one, f"{path}.{key}" if path else key, look_up) for key, one in value.items()}
+    if isinstance(value, list):
+        return [substitute(one, f"{path}.{number}", look_up) for number, one in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    whole = VARIABLE.fullmatch(value)
+    if whole:
+        return look_up(whole[1].strip(), path)
+    return VARIABLE.sub(lambda match: str(look_up(match[1].strip(), path)), value)
+
+
+def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[str, Any], List["Problem"]]:
     """Replace each `${width}` by the value in `variables: {width: 64}`.
 
     A value that consists of one variable has the variable's type.
@@ -93,6 +384,8 @@ def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[
     Returns:
         The content without `variables`; and a problem for each variable that is unknown, unused or not a plain value.
     """
+    from mxkit.recipe.problems import Problem
+
     content = dict(content)
     received = content.pop("variables", None)
     problems: List[Problem] = []

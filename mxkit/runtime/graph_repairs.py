@@ -112,9 +112,8 @@ def _concat(attributes: Dict[str, str], before: Channels) -> List[Part]:
     """T250: by the operator of `mx.np` where a part may end inside a block."""
     if int(attributes.get("dim", 1)) not in CHANNEL_AXES or len(before) < 2:
         return []
-    known = [count for count in before if count is not None]
-    *points, channels = sums(known)
-    if len(known) == len(before) and not cuts_a_block(channels, points):
+    *points, channels = sums([count or 0 for count in before])
+    if None not in before and not cuts_a_block(channels, points):
         return []
     return [Part("_npi_concatenate", {"axis": "1", "num_args": str(len(before))})]
 

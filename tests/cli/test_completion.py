@@ -9,7 +9,7 @@ import sys
 from mxkit.cli import completion
 from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics.named_metrics import METRICS
-from mxkit.recipe.files import recipe_names
+from mxkit.recipe.reading import recipe_names
 from mxkit.recipe.schema import fields_at
 from mxkit.reports import run_list
 import pytest

@@ -4,9 +4,8 @@ import json
 
 import jsonschema
 from mxkit.recipe.checking import check
-from mxkit.recipe.files import RECIPE_FOLDERS, read_file, recipe_names
 from mxkit.recipe.json_schema import recipe_schema
-from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.reading import RECIPE_FOLDERS, load_recipe, read_file, recipe_names
 from mxkit.recipe.schema import FILE_KEYS, Recipe
 import pytest
 from sharing import command

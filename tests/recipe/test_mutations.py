@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxkit.errors import RecipeError
 from mxkit.recipe.checking import components
-from mxkit.recipe.files import find_recipe, lay_over_bases, read_file
-from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, read_file
 import pytest
 from recipe_parts import RICH
 from sharing import examples

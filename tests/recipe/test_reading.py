@@ -5,8 +5,7 @@ import re
 
 from mxkit.errors import RecipeError
 from mxkit.losses.named_losses import get_loss
-from mxkit.recipe.files import RECIPE_FOLDERS, recipe_names
-from mxkit.recipe.reading import dump_recipe, load_recipe
+from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
 from recipe_parts import SMALL, prepared, refusal
 import yaml

@@ -4,8 +4,7 @@ import json
 import re
 
 import mxkit
-from mxkit.recipe.files import recipe_names
-from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.reading import load_recipe, recipe_names
 from mxkit.recipe.run import run_recipe
 from mxkit.recipe.script import as_script
 import numpy as np

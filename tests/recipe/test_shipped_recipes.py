@@ -10,8 +10,7 @@ import sys
 import mxkit
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
-from mxkit.recipe.files import RECIPE_FOLDERS, recipe_names
-from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.reading import RECIPE_FOLDERS, load_recipe, recipe_names
 from mxkit.recipe.run import load_run
 from mxkit.recipe.vocabulary import DATASETS
 import numpy as np

@@ -34,9 +34,11 @@ def test_t250_t251_gradients_equal_those_without_onednn(tmp_path):
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=atol, err_msg=name)
 
 
+X = mx.sym.var("x")
+
+
 def _joined(parts, dim=1, **attributes):
-    x = mx.sym.var("x")
-    branches = [mx.sym.Convolution(x, kernel=(1, 1), num_filter=part, **attributes) for part in parts]
+    branches = [mx.sym.Convolution(X, kernel=(1, 1), num_filter=part, **attributes) for part in parts]
     return mx.sym.concat(*[mx.sym.Activation(one, act_type="relu") for one in branches], dim=dim)
 
 
@@ -57,7 +59,7 @@ def _joined(parts, dim=1, **attributes):
         (mx.sym.slice(_joined([16, 16]), begin=(0, 0, 1), end=(2, -4, 3)), True),
         (mx.sym.slice(_joined([16, 16]), begin=(0, 0, 1), end=(2, None, 3)), False),
         (mx.sym.slice(_joined([16, 16]), begin=(None, 3), end=(None, None), step=(1, 2)), False),  # not by oneDNN
-        (mx.sym.slice(mx.sym.var("x"), begin=(1,), end=(2,)), False),
+        (mx.sym.slice(X, begin=(1,), end=(2,)), False),
     ],
 )
 def test_t250_t251_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
@@ -76,8 +78,8 @@ def test_t250_inside_loops_and_beside_other_outputs():
     def nd_or_symbol(x):
         return mx.sym if isinstance(x, mx.sym.Symbol) else nd
 
-    outputs, states = mx.sym.contrib.foreach(body, mx.sym.var("x"), mx.sym.var("s"))
-    graph = mx.sym.Group([outputs, states, mx.sym.split(mx.sym.var("x"), num_outputs=2, axis=1)[1]])
+    outputs, states = mx.sym.contrib.foreach(body, X, mx.sym.var("s"))
+    graph = mx.sym.Group([outputs, states, mx.sym.split(X, num_outputs=2, axis=1)[1]])
     x, s = nd.random.normal(shape=(3, 2, 8, 4, 4)), nd.random.normal(shape=(2, 8, 4, 4))
     found = [one.asnumpy() for one in graph.bind(mx.cpu(), {"x": x, "s": s}).forward()]
     np.testing.assert_array_equal(found[0], np.stack([np.concatenate([one, s.asnumpy()], 1) for one in x.asnumpy()]))

@@ -398,3 +398,69 @@ def test_t139_selu_of_npx_and_other_activations_of_the_operator():
     _, gradient = passes(lambda a: mx.npx.leaky_relu(a, act_type="selu"), x, train=True)
     np.testing.assert_allclose(gradient, [0.2379329, 0.6467687, 1.0507010], rtol=1e-5)
     assert mx.nd.LeakyReLU(mx.nd.array([-1.0, 1.0]), act_type="leaky", slope=0.5).asnumpy().tolist() == [-0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((4, 3, 2), 24), ((4, 9), 36), ((4, -1), 28), ((0, 3), 15), ((-3, 2), 60), ([7, 0], None)]
+)
+def test_t252_reshape_keeps_the_number_of_elements(shape, size):
+    x = mx.nd.ones((5, 6))
+    reverse = {"reverse": True} if size is None else {}
+    with pytest.raises(ValueError, match=rf"shape \(5, 6\) has 30 elements; shape=.* would have {size or 42}, "):
+        mx.nd.reshape(x, shape=shape, **reverse)
+    graph = mx.sym.reshape(mx.sym.var("x", dtype="float32"), shape=shape, **reverse)
+    with pytest.raises(mx.MXNetError, match=r"annot reshape array of shape \[5,6\]|Size\(\) == "):
+        graph.bind(mx.cpu(), {"x": x}).forward()[0].asnumpy()
+    block = mx.gluon.SymbolBlock(graph, mx.sym.var("x"))
+    block.hybridize()
+    with pytest.raises(mx.MXNetError, match=r"annot reshape array of shape \[5,6\]|Size\(\) == "):
+        block(x).asnumpy()
+
+
+@pytest.mark.parametrize(
+    ("shape", "reverse", "expected"),
+    [
+        ((0, -1), False, (4, 30)),
+        ((-2,), False, (4, 6, 5)),
+        ((-3, 5), False, (24, 5)),
+        ((-4, 2, -1, 0, 5), False, (2, 2, 6, 5)),
+        ((0, 3, 2, -2), False, (4, 3, 2, 5)),
+        ((8, -1), False, (8, 15)),
+        ((-1, 0), True, (24, 5)),
+        ((2, -1, 0), True, (2, 12, 5)),
+        ((10, 12), False, (10, 12)),
+    ],
+)
+def test_t252_all_codes_of_reshape_mean_the_same_everywhere(shape, reverse, expected):
+    x = mx.nd.arange(120).reshape((4, 6, 5))
+    graph = mx.sym.reshape(mx.sym.var("x", dtype="float32"), shape=shape, reverse=reverse)
+    block = mx.gluon.SymbolBlock(graph, mx.sym.var("x"))
+    block.hybridize()
+    for found in (mx.nd.reshape(x, shape, reverse=reverse), block(x), graph.bind(mx.cpu(), {"x": x}).forward()[0]):
+        np.testing.assert_array_equal(found.asnumpy(), x.asnumpy().reshape(expected))
+
+
+@pytest.mark.long
+def test_t253_weights_are_read_in_their_turn():
+    # without the repair 1 of 60 reads was wrong
+    weight, x = mx.nd.random.uniform(shape=(512, 256, 3, 3)), mx.nd.random.uniform(shape=(1, 256, 4, 4))
+    expected = weight.asnumpy()
+    for _ in range(300):
+        layer = mx.gluon.nn.Conv2D(512, 3, padding=1, in_channels=256, use_bias=False)
+        layer.initialize()
+        layer.weight.set_data(weight)
+        mx.nd.waitall()
+        layer(x)
+        for _ in range(3):
+            np.testing.assert_array_equal(layer.weight.data().asnumpy(), expected)
+
+
+def test_t253_a_read_weight_is_a_copy_of_its_own_and_records_nothing():
+    weight = mx.nd.ones((2, 3))
+    weight.attach_grad()
+    with mx.autograd.record():
+        y = (weight * 2).sum()
+        weight.asnumpy()[:] = 7
+    y.backward()
+    assert weight.asnumpy().tolist() == [[1.0] * 3] * 2
+    assert weight.grad.asnumpy().tolist() == [[2.0] * 3] * 2

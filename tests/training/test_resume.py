@@ -269,7 +269,7 @@ def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch)
     told, left_out = (str(warning.message) for warning in caught)
     for text in (
         "cannot be bit-equal to an uninterrupted run: devices was ['cpu(0)'], is ['cpu(0)', 'cpu(1)']; "
-        "threads of an operator (OMP_NUM_THREADS",
+        "threads of an operator (mxkit.threads before `import mxnet`, or OMP_NUM_THREADS, sets them) was",
         "is '7'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1, sparse_label=",
         "class_weight=None, gamma=1.0)'; accumulate was 1, is 2; clip_norm was None, is 1.0",
     ):
