@@ -76,7 +76,8 @@ def _threads(profile: Profile) -> List[str]:
     best, usual = min(times, key=lambda number: times[number], default=0), profile.threads[-1].number if times else 0
     if best != usual and times[best] < (1 - _NOTABLE) * times[usual]:
         lines.append(
-            f"an update takes {times[best]:.3g} ms with {best} threads, {times[usual]:.3g} ms with {usual}, as here: "
+            f"an update takes {times[best]:.3g} ms with {best} thread{'s' * (best > 1)}, {times[usual]:.3g} ms with "
+            f"{usual}, as here: "
             f"threads: {best} in a recipe, or mxkit.threads({best}) before `import mxnet`, sets the number"
         )
     return lines

@@ -55,7 +55,7 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
     """Split the settings of a sweep into those with one value and those with a range.
 
     Raises:
-        RecipeError: A range has a wrong form, a key has two ranges, or there is no range.
+        RecipeError: A range has a wrong form, a key has two ranges or is `threads`, or there is no range.
 
     >>> read_ranges(["epochs=2", "optimizer.name=sgd,adam", "optimizer.learning_rate=log:1e-4..1e-1"])[1][0].choices
     ('sgd', 'adam')
@@ -66,6 +66,10 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
         given = _read(setting)
         if given is None:
             fixed.append(setting)
+        elif given.key == "threads":
+            raise RecipeError(
+                f"--set {setting!r}: one process has one number of threads. mxkit profile times 1, 2, 4 ... of them"
+            )
         elif ranges.setdefault(given.key, given) is not given:
             raise RecipeError(f"--set {setting!r}: {given.key} has a range already; give it once")
     if not ranges:

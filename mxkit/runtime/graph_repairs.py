@@ -141,7 +141,10 @@ def _slice(attributes: Dict[str, str], before: Channels) -> List[Part]:
 def _reshape(attributes: Dict[str, str], before: Channels) -> List[Part]:
     """T252: by the operator of `mx.npx`, which compares the numbers of elements. Its codes are other numbers."""
     shape = _numbers(attributes.get("shape"))
-    if not any(size and size > 0 for size in shape):  # 0, -1, -2 and -3 alone keep all elements
+    *first, last = shape or [None]
+    if last is None or (last in (0, -1) and not any(first)):  # like (0, -1), which keeps all elements
+        return []
+    if -4 in shape and shape.count(-1) > 1:  # MXNet gives the second -1 a meaning of its own: 1 at the end
         return []
     codes = {0: -2, -1: -1, -2: -4, -3: -5, -4: -6}
     newshape = tuple(size if size is None or size > 0 else codes[size] for size in shape)

@@ -4,6 +4,7 @@ Each repair names the upstream line that needs it, and does nothing if the insta
 `mxkit.runtime.numpy_view` restores the names that NumPy removed (`np.bool`, `np.PZERO`).
 """
 
+import ctypes
 import functools
 import inspect
 from pathlib import Path
@@ -273,6 +274,7 @@ def array_conversion(module: ModuleType) -> None:
 
     A prediction that waits in the engine reorders the weights of convolutions and dense layers for oneDNN, in their
     memory; `asnumpy` did not wait for it, and read both orders. Upstream: `ndarray/ndarray.py` line 2550.
+    T255: after a prediction, weights of Conv1D and Conv3D cannot be copied into (`ndarray.cc` line 1146).
 
     Upstream: `ndarray/ndarray.py` line 220, whose class has no `__array__`; `mx.np.ndarray` and the sparse arrays
     derive from it. Matplotlib, scikit-learn and pandas call `__array__` too.
@@ -293,9 +295,17 @@ def array_conversion(module: ModuleType) -> None:
 
         return read
 
+    def into_weights(copyto: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def copy(self: Any, other: Any) -> Any:
+            if isinstance(other, ndarray.NDArray) and other.ndim in (3, 5) and other.grad is not None:
+                other[:] = 0  # in the usual layout
+            return copyto(self, other)
+
+        return copy
+
     if "__array__" not in vars(ndarray.NDArray):
         ndarray.NDArray.__array__ = to_numpy
-        operators.replace(ndarray.NDArray, asnumpy=in_turn)
+        operators.replace(ndarray.NDArray, asnumpy=in_turn, copyto=into_weights)
 
 
 def _copy_of_weight(array: Any) -> Any:
@@ -436,6 +446,15 @@ def custom_operator_arguments(module: ModuleType) -> None:
     operators.replace(module, register=with_known_arguments)
 
 
+def kept_callbacks(module: ModuleType) -> None:
+    """T254: callbacks of an `autograd.Function` that are freed while Python ends can end the process in a crash.
+
+    They hold arrays of NumPy or of another library, whose memory MXNet frees by a callback of Python's that is gone by
+    then (DGL's GATConv). So what is left at the end is not freed. Upstream: `autograd.py` line 412, `ref_holder`.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module.Function._registry.ref_holder))
+
+
 def known_version(module: ModuleType) -> None:
     """Refuse an MXNet that is not 1.9, before its library is loaded.
 
@@ -449,6 +468,7 @@ def known_version(module: ModuleType) -> None:
 
 REPAIRS: Dict[str, Repair] = {
     "mxnet.libinfo": known_version,
+    "mxnet.autograd": kept_callbacks,
     "mxnet.operator": custom_operator_arguments,
     "mxnet._ctypes.ndarray": arguments_and_graphs,
     "mxnet._ctypes.symbol": operator_arguments,

@@ -264,7 +264,7 @@ RULES = [
     (
         {"threads": [Threads(1, 4.0), Threads(2, 6.0)]},
         {},
-        ["4 ms with 1 threads, 6 ms with 2, as here: threads: 1 in a recipe"],
+        ["4 ms with 1 thread, 6 ms with 2, as here: threads: 1 in a recipe"],
     ),
     ({"threads": [Threads(1, 5.8), Threads(2, 6.0)]}, {}, [": only less computing"]),
 ]
