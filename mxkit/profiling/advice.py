@@ -77,8 +77,8 @@ def _threads(profile: Profile) -> List[str]:
     if best != usual and times[best] < (1 - _NOTABLE) * times[usual]:
         lines.append(
             f"an update takes {times[best]:.3g} ms with {best} thread{'s' * (best > 1)}, {times[usual]:.3g} ms with "
-            f"{usual}, as here: "
-            f"threads: {best} in a recipe, or mxkit.threads({best}) before `import mxnet`, sets the number"
+            f"{usual}, as here: threads: {best} in a recipe, or mxkit.threads({best}) before `import mxnet`, sets the "
+            "number"
         )
     return lines
 

@@ -115,7 +115,7 @@ def set_threads(recipe: Union[str, Path], settings: Sequence[str] = (), run: Opt
         number = number or _earlier(run)
         if number is not None:
             threads(number)
-    except (RecipeError, ValueError, AttributeError):
+    except (ValueError, RuntimeError, AttributeError):
         return  # the command reads the recipe again, and tells all its mistakes
 
 

@@ -57,7 +57,7 @@ def slicing(kind: str) -> Any:
                 return operator(data, begin, end, step, **options)
             channels = data.shape[1]
             first, last = bounds(begin[1], end[1], channels)
-            if not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
+            if first >= last or not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
                 return operator(data, begin, end, step, **options)
             part = mxnet_module("ndarray").slice_axis(data.as_nd_ndarray(), axis=1, begin=first, end=last)
             part = part.as_np_ndarray() if kind == "np" else part

@@ -97,6 +97,9 @@ def _as_nodes(node: Node, parts: Sequence[Part], first: int) -> List[Node]:
 def _channels(node: Node, before: Channels) -> Optional[int]:
     """Channels of an operator's output, as far as attributes tell."""
     operator, attributes = node["op"], node.get("attrs", {})
+    if operator == "_sg_mkldnn_conv":  # joined with what follows it
+        inside = (one for body in node["subgraphs"] for one in body["nodes"])
+        return next((int(one["attrs"]["num_filter"]) for one in inside if one["op"] == "Convolution"), None)
     if operator in ("Convolution", "Deconvolution"):
         return int(attributes["num_filter"])
     if operator in _KEEPS_CHANNELS:

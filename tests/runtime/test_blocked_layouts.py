@@ -48,6 +48,7 @@ def _joined(parts, dim=1, **attributes):
         (_joined([8, 8]), True),
         (_joined([12, 20]), True),
         (_joined([16, 32, 16]), False),  # Inception, DenseNet: nothing is copied
+        (_joined([16, 32, 16]).get_backend_symbol("MKLDNN"), False),  # joined with their ReLUs, as by `optimize`
         (_joined([8, 16]), False),  # blocks of 8
         (_joined([10, 10]), False),  # no blocks
         (_joined([8, 8], dim=2), False),

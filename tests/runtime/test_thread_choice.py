@@ -300,3 +300,41 @@ def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
     with pytest.raises(ValueError, match="threads: OMP_NUM_THREADS=1 decides. Unset it before Python starts, to set 2"):
         mxkit.threads(2)
     mxkit.threads(1)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Run the command `mxkit` in an environment that sets no threads but what is given."""
+
+    def run(*words, **variables):
+        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
+        paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
+        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), **variables)
+        done = subprocess.run(
+            [sys.executable, "-m", "mxkit", *words], env=inherited, cwd=tmp_path, capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_t187_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_path):
+    shell("train", "linear_regression", "--set", "epochs=1", MXNET_OMP_MAX_THREADS="1")
+    (run,) = (tmp_path / "runs").iterdir()
+    resumed = shell("train", "--resume", str(run), "--set", "epochs=2")
+    assert "threads" not in resumed.stderr
+    assert {one["threads"] for one in json.loads((run / "environment.json").read_text())} == {1}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
+def test_a_recipe_sets_the_number_and_a_profile_compares_it_with_others(shell, tmp_path):
+    shell("train", "linear_regression", "--set", "epochs=1", "--set", "threads=1")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "environment.json").read_text())[-1]["threads"] == 1
+    found = json.loads(shell("profile", "linear_regression", "--updates", "2", "--json").stdout)
+    assert [one["number"] for one in found["threads"]][:2] == [1, 2]
+    assert all(one["ms"] > 0 for one in found["threads"])
