@@ -156,3 +156,10 @@ def test_the_command_needs_no_mxnet(tmp_path, photos):
         )
         assert done.returncode == 0, done.stderr
     assert "nothing is damaged" in done.stdout
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_is_no_name_of_a_file(photos, out):
+    done = CliRunner().invoke(app, ["rec", "make", str(photos), out])
+    assert done.exit_code == 2
+    assert "expected a name like data/train" in " ".join(done.output.replace("│", " ").split())
