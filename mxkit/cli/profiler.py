@@ -80,7 +80,7 @@ def _timed(recipe: str, settings: Sequence[str], updates: int) -> Sequence[Any]:
         return []
     numbers = {*(2**power for power in range(processors.threads.bit_length())), processors.threads}
     times = []
-    for number in sorted(number for number in numbers if number <= processors.threads and number != in_force()):
+    for number in sorted(numbers - {in_force()}):
         changes = [f"--set={setting}" for setting in (*settings, f"threads={number}")]
         with TemporaryDirectory() as folder:
             options = ["--updates", str(updates), "--no-threads", "--json", "--out", folder, *changes]

@@ -26,7 +26,7 @@ _MOST_VALUES = 100_000
 # ValueError: also a date like 2020-13-01, and bytes that are not UTF-8. RecursionError: thousands of brackets.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 _ALTERNATIVES = {"epochs": "updates", "updates": "epochs"}
-VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 # The recipe's own key for each unit of a length like "500 updates".
 _KEYS = {"epochs": "epochs", "updates": "updates", "batches": "accumulate", "samples": "accumulate_samples"}
 
@@ -366,10 +366,10 @@ def substitute(value: Any, path: str, look_up: Callable[[str, str], Any]) -> Any
         return [substitute(one, f"{path}.{number}", look_up) for number, one in enumerate(value)]
     if not isinstance(value, str):
         return value
-    whole = VARIABLE.fullmatch(value)
+    whole = _VARIABLE.fullmatch(value)
     if whole:
         return look_up(whole[1].strip(), path)
-    return VARIABLE.sub(lambda match: str(look_up(match[1].strip(), path)), value)
+    return _VARIABLE.sub(lambda match: str(look_up(match[1].strip(), path)), value)
 
 
 def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[str, Any], List["Problem"]]:
@@ -402,7 +402,7 @@ def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[
     replaced = dict(substitute(content, "", look_up))
     accepted = tuple(sorted(used)) or ("none",)
     for name, value in variables.items():
-        if isinstance(value, dict) or (isinstance(value, str) and VARIABLE.search(value)):
+        if isinstance(value, dict) or (isinstance(value, str) and _VARIABLE.search(value)):
             problems.append(Problem(f"variables.{name}", f"expected a number, a text or a list; received {value!r}"))
         elif name not in used:  # a misspelt name would silently leave the base's value
             problems.append(Problem(f"variables.{name}", f"nothing uses it; received {value!r}", accepted, name))

@@ -5,6 +5,7 @@ import json
 
 import mxkit
 from mxkit.data import digits
+from mxkit.errors import RecipeError
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.scores import describe_scores
 from mxkit.training.callbacks.progress import describe_row
@@ -219,3 +220,11 @@ def test_scores_of_minus_0_are_printed_as_0():
     ]
     row = {"train_loss": -0.0, "samples_per_second": 1.0, "seconds": 1.0}
     assert describe_row(row).startswith("train_loss 0.0000 ")
+
+
+def test_a_number_of_threads_that_cannot_be_set_any_more_is_a_mistake_of_the_recipe(tmp_path, monkeypatch):
+    for name in ("recipe.run", "runtime.engine_threads"):
+        monkeypatch.setattr(f"mxkit.{name}.in_force", lambda: 2)
+    with pytest.raises(RecipeError, match=r"(?s)threads: .*MXNet is loaded and takes 2; 1 cannot be set any more"):
+        mxkit.run_recipe("linear_regression", overrides=["threads=1"], output=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
