@@ -52,20 +52,31 @@ def slicing(kind: str) -> Any:
     """
 
     def wrapper(operator: Operator) -> Operator:
-        def run(data: Any, begin: Any = None, end: Any = None, step: Any = None, **options: Any) -> Any:
-            if begin is None or len(begin) < 2 or any(one not in (None, 1) for one in step or ()) or data.ndim != 4:
-                return operator(data, begin, end, step, **options)
+        def run(*arguments: Any, **named: Any) -> Any:
+            data, begin, end, step = _of_slice(*arguments, **named)
+            if named.get("out") is not None or data.ndim != 4 or not _cuts_channels(begin, end, step):
+                return operator(*arguments, **named)
             channels = data.shape[1]
             first, last = bounds(begin[1], end[1], channels)
             if first >= last or not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
-                return operator(data, begin, end, step, **options)
+                return operator(*arguments, **named)
             part = mxnet_module("ndarray").slice_axis(data.as_nd_ndarray(), axis=1, begin=first, end=last)
             part = part.as_np_ndarray() if kind == "np" else part
-            return operator(part, (begin[0], None, *begin[2:]), (end[0], None, *end[2:]), step, **options)
+            return operator(part, (begin[0], None, *begin[2:]), (end[0], None, *end[2:]))
 
         return run
 
     return wrapper
+
+
+def _of_slice(data: Any, begin: Any = None, end: Any = None, step: Any = None, **_: Any) -> Tuple[Any, Any, Any, Any]:
+    return data, begin, end, step
+
+
+def _cuts_channels(begin: Any, end: Any, step: Any) -> bool:
+    if not all(isinstance(one, (tuple, list)) and len(one) > 1 for one in (begin, end)):
+        return False  # one number is the first axis
+    return all(one in (None, 1) for one in (step if isinstance(step, (tuple, list)) else [step]))
 
 
 def sums(numbers: Sequence[int]) -> List[int]:

@@ -1,12 +1,50 @@
 """Layers of Gluon and its zoo that were written for `mx.nd`: under `npx.set_np()` their operators compute on views.
 
-There MXNet calls layers with arrays of `mx.np`, which operators of `mx.nd` refuse.
+There MXNet calls layers with arrays of `mx.np`, which operators of `mx.nd` refuse. T200: threads trace in turn.
 """
 
+import os
+import threading
 from types import ModuleType
 from typing import Any
 
 from mxkit.runtime.operators import dropout_layer, replace
+
+_tracing = threading.RLock()
+
+
+def _lock_of_a_child() -> None:
+    global _tracing
+    _tracing = threading.RLock()  # the thread that held the other one does not live here
+
+
+os.register_at_fork(after_in_child=_lock_of_a_child)
+
+
+def trace_in_turn(module: ModuleType) -> None:
+    """T200: two threads that call a new hybridized block, like a DataLoader's with `thread_pool`, trace it at once.
+
+    Upstream: `gluon/block.py` lines 80 to 92, where a block keeps the scope that it has entered, and 1199.
+    """
+
+    def call(upstream: Any) -> Any:
+        def _call_cached_op(self: Any, *args: Any) -> Any:
+            if self._cached_op is None:
+                with _tracing:
+                    if self._cached_op is None:
+                        self._build_cache(*args)
+            return upstream(self, *args)
+
+        return _call_cached_op
+
+    def graph(upstream: Any) -> Any:
+        def _get_graph(self: Any, *args: Any) -> Any:
+            with _tracing:
+                return upstream(self, *args)
+
+        return _get_graph
+
+    replace(vars(module)["HybridBlock"], _call_cached_op=call, _get_graph=graph)
 
 
 def basic_layers(module: ModuleType) -> None:

@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import Any
 
+from mxkit.runtime.gluon_layers import trace_in_turn
 from mxkit.runtime.operators import Operator, mxnet_module, replace
 
 
@@ -19,10 +20,11 @@ def copied_symbols(module: ModuleType) -> None:
 
 
 def symbol_blocks(module: ModuleType) -> None:
-    """T164: a SymbolBlock with one output fails inside a graph, because such a symbol is not iterable.
+    """T164: a SymbolBlock with one output fails inside a graph, because such a symbol is not iterable. T200, too.
 
     Upstream: `gluon/block.py` line 1693.
     """
+    trace_in_turn(module)
     block: Any = module
 
     def with_one_output(upstream: Any) -> Any:

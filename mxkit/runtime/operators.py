@@ -5,6 +5,7 @@ import functools
 import json
 from math import prod
 import sys
+import threading
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -196,13 +197,15 @@ def records_prediction() -> bool:
 def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
     """A subclass of MXNet's compiled graphs that runs a graph of `predicting_graph` while it records predictions.
 
+    Threads call a graph in turn (T200).
+
     Args:
         cached_op: MXNet's class.
         prepare: Repairs a graph before it is compiled.
     """
 
     class CachedOp(cached_op):  # type: ignore[misc]
-        __slots__ = ("_arguments", "_hook", "_predicting")
+        __slots__ = ("_arguments", "_hook", "_predicting", "_turn")
         __wrapped__ = cached_op
         # pickle then names MXNet's class in its errors
         __module__, __qualname__ = cached_op.__module__, cached_op.__qualname__
@@ -213,8 +216,15 @@ def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
             self._arguments = sym, flags
             self._hook: Any = None
             self._predicting: Dict[bool, Any] = {}
+            self._turn = threading.RLock()
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with (
+                self._turn
+            ):  # T200: MXNet plans the graph anew for other shapes, without a lock (`CheckDynamicShapeExists`)
+                return self._call(*args, **kwargs)
+
+        def _call(self, *args: Any, **kwargs: Any) -> Any:
             if not args or not records_prediction():
                 return super().__call__(*args, **kwargs)
             on_gpu = is_gpu(args[0].ctx)

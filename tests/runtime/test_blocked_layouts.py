@@ -103,3 +103,15 @@ def test_t251_indexing_the_output_of_a_convolution(key, numpy):
     chosen[key] = 1
     expected = np.einsum("bihw,bohw->oi", x.asnumpy(), chosen)
     np.testing.assert_allclose(weight.grad.asnumpy()[:, :, 0, 0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_t251_slice_takes_what_mxnet_takes():
+    x, sparse = nd.arange(24).reshape((4, 6)), nd.ones((4, 6)).tostype("csr")
+    for one in (sparse[1:3], sparse[2], nd.slice(sparse, begin=1, end=3), nd.slice(sparse, begin=(1,), end=(3,))):
+        assert one.stype == "csr"
+    for number in (1, np.int64(1), (1,), [1], (1, None)):
+        assert nd.slice(x, begin=number, end=[3, 6][: np.size(number)]).shape == (2, 6)
+    image = nd.ones((2, 16, 3, 3))
+    assert nd.slice(image, begin=1, end=2).shape == nd.slice(image, 1, 2, 1).shape == (1, 16, 3, 3)
+    assert nd.slice(image, begin=(0, 3), end=(2, 7), step=(1, 2)).shape == (2, 2, 3, 3)
+    assert nd.slice(nd.ones((2, 16, 3, 3)), begin=(0, 3), end=(2, 7), step=(1, 1)).shape == (2, 4, 3, 3)

@@ -1,8 +1,10 @@
 """Operators whose results mxkit makes right: Dropout (T125), gradients in predict mode (T130, T137), Custom operators
 beside oneDNN (T138), and SELU (T139)."""
 
+from concurrent.futures import ThreadPoolExecutor
 import json
 import sys
+import threading
 
 import mxkit
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
@@ -498,3 +500,23 @@ def test_t255_weights_are_set_after_a_prediction(layer, shape):
     block.weight.set_data(mx.nd.full(block.weight.shape, 0.5))
     assert (block.weight.data().asnumpy() == 0.5).all()
     assert np.allclose(block(x).asnumpy().max(), 4 * 0.5 * 3 ** (len(shape) - 2))
+
+
+def test_t200_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
+    inputs = [mx.nd.random.normal(shape=(size, 3, 4, 4)) for size in range(1, 5)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(25):
+            net = nn.HybridSequential()
+            net.add(*[nn.Conv2D(3, 1, in_channels=3) for _ in range(5)])
+            net.initialize()
+            expected = [net(x).asnumpy() for x in inputs]
+            net.hybridize()
+            together = threading.Barrier(4)
+
+            def called(turn):
+                together.wait()
+                return [net(x).asnumpy() for x in inputs[turn:] + inputs[:turn]]
+
+            for turn, found in enumerate(pool.map(called, range(4))):
+                for one, right in zip(found, expected[turn:] + expected[:turn]):
+                    np.testing.assert_allclose(one, right, rtol=1e-5, atol=1e-6)
