@@ -513,7 +513,7 @@ def test_t200_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
             net.hybridize()
             together = threading.Barrier(4)
 
-            def called(turn):
+            def called(turn, net=net, together=together):
                 together.wait()
                 return [net(x).asnumpy() for x in inputs[turn:] + inputs[:turn]]
 
