@@ -20,6 +20,15 @@ def worth_packing(devices: Sequence["mx.Context"]) -> bool:
     return any(map(is_gpu, devices))
 
 
+def holds_pixels(array: Any) -> bool:
+    """Whether an input holds images or videos of uint8, which batches divide by 255; other bytes are numbers.
+
+    >>> [holds_pixels(np.zeros(shape, np.uint8)) for shape in [(8, 3, 2, 2), (8, 16), (8,)]]
+    [True, False, False]
+    """
+    return bool(array.dtype == np.uint8 and array.ndim >= 4)
+
+
 class Packed:
     """The float32 array `array.astype("float32") * scale`, computed by `unpacked`.
 

@@ -2,15 +2,16 @@
 
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
+import warnings
 
 from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.array_kind import legacy
 from mxkit.core.arrays import to_host
-from mxkit.core.packed import Packed
+from mxkit.core.packed import Packed, holds_pixels
 from mxkit.data.batching import each, empty_batch, handed_over, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.reader_threads import read_ahead
-from mxkit.errors import DataError, EmptyDataError
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np
 
@@ -30,16 +31,18 @@ class ArrayLoader(EpochOrder):
 
     Args:
         x: Inputs of shape (N, ...), NumPy, NDArray or `mx.np`, or a tuple of such. uint8 stays uint8 in memory; each
-            batch is cast to float32 and multiplied by `scale`. On a GPU, and if `fit` trains a hybridized net, that
-            happens after the copy to the device, with the same bits. float64 becomes float32. A file opened by
-            `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
+            batch is cast to float32, and images are divided by 255 (`scale`). On a GPU, and if `fit` trains a
+            hybridized net, that happens after the copy to the device, with the same bits. float64 becomes float32. A
+            file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
         y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64 becomes
             float32.
         batch_size: Samples per batch, at least 1.
         shuffle: Draw a new order for each epoch.
         seed: Integer that determines the orders. None draws one, which the attribute `seed` holds.
-        scale: Factor for each batch of uint8, in float32. The default, 1/255, gives numbers from 0 to 1, as gluon's
-            `ToTensor` does, which divides: the last bits may differ. 1.0 keeps the values 0 to 255.
+        scale: Factor for each input of uint8, in float32. By default it is 1/255 for images and videos, uint8 of four
+            axes or more, which gives numbers from 0 to 1, as gluon's `ToTensor` does, which divides: the last bits may
+            differ. Other inputs of uint8 (lengths, masks, tokens, one-hot tables) keep their values. Pass 1/255 for
+            flat or grey images of fewer axes, 1.0 to keep the values of images.
         drop_last: Leave out a last batch that is smaller than `batch_size`.
         transform: Called for each batch as `transform(x, y, rng)`, returns `(x, y)`. It receives x and y as the loader
             would yield them, but as NumPy arrays, which it may change; rng is a `numpy.random.Generator` of
@@ -57,6 +60,9 @@ class ArrayLoader(EpochOrder):
         epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
             sets it.
         seed: Determines the orders.
+
+    Warns:
+        TrapWarning: uint8 with three axes may be grey images, which are not scaled.
 
     Raises:
         EmptyDataError: There is no sample, or `drop_last` leaves no batch.
@@ -76,7 +82,7 @@ class ArrayLoader(EpochOrder):
         *,
         shuffle: bool = False,
         seed: Optional[int] = None,
-        scale: float = 1 / 255,
+        scale: Optional[float] = None,
         drop_last: bool = False,
         transform: Optional[Transform] = None,
         prefetch: Optional[int] = None,
@@ -86,7 +92,10 @@ class ArrayLoader(EpochOrder):
         self.y = None if y is None else each(partial(_host, name="y"), y)
         size = _size(self.x, self.y)
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, balance=balance)
-        check_number("ArrayLoader: scale", scale, least_0=False)
+        if scale is None:
+            _warn_of_grey_images(self.x)
+        else:
+            check_number("ArrayLoader: scale", scale, least_0=False)
         self.scale = scale
         self.transform = transform
         self.prefetch = (
@@ -123,8 +132,12 @@ class ArrayLoader(EpochOrder):
 
     def _input(self, array: "np.ndarray", rows: "np.ndarray", packed: bool) -> Any:
         if packed and array.dtype == np.uint8:
-            return Packed(self._cut(array, rows), self.scale, (len(rows), *array.shape[1:]))
+            return Packed(self._cut(array, rows), self._factor(array), (len(rows), *array.shape[1:]))
         return self._cut(array, rows, cast=True)
+
+    def _factor(self, array: "np.ndarray") -> float:
+        """Factor for an input of uint8."""
+        return self.scale if self.scale is not None else 1 / 255 if holds_pixels(array) else 1.0
 
     def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
         """Rows of an array as a new NDArray."""
@@ -134,7 +147,7 @@ class ArrayLoader(EpochOrder):
 
     def _fill(self, view: "np.ndarray", array: "np.ndarray", rows: "np.ndarray", cast: bool) -> None:
         if cast and array.dtype == np.uint8:
-            np.multiply(array.take(rows, axis=0), np.float32(self.scale), out=view)
+            np.multiply(array.take(rows, axis=0), np.float32(self._factor(array)), out=view)
         elif array.dtype == view.dtype:
             array.take(rows, axis=0, out=view, mode="clip")  # with "raise", NumPy would buffer `out`
         else:
@@ -185,6 +198,17 @@ def _on_disk(array: Any) -> bool:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return array is not None
+
+
+def _warn_of_grey_images(x: Any) -> None:
+    for array in x if isinstance(x, tuple) else (x,):
+        if array.dtype == np.uint8 and array.ndim == 3 and array[:2].max() > 100:
+            warnings.warn(
+                f"ArrayLoader: uint8 of shape {array.shape} is taken as numbers and not divided by 255, because images "
+                "have four axes: x[:, None]. Pass scale=1/255 to divide, or scale=1.0 for numbers",
+                TrapWarning,
+                stacklevel=3,
+            )
 
 
 def _size(x: Any, y: Any) -> int:

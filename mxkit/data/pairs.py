@@ -20,7 +20,7 @@ class PairLoader(EpochOrder):
 
     Args:
         x: Inputs, NumPy, NDArray or `mx.np` of shape (N, ...). uint8 stays uint8 in memory; each batch is cast to
-            float32 and divided by 255, as by `ArrayLoader`.
+            float32, and images are divided by 255, as by `ArrayLoader`.
         y: Class of each sample, shape (N,): numbers, or names.
         batch_size: Pairs or triplets per batch, at least 1.
         kind: "pairs": `same` is float32 of shape (B,), 1 if a and b have the same class, else 0. "triplets": the
@@ -32,7 +32,7 @@ class PairLoader(EpochOrder):
         length: Pairs or triplets per epoch. None: the number of samples.
         shuffle: False repeats those of epoch 0 in each epoch: for validation.
         seed: Integer that determines all draws. None draws one, which the attribute `seed` holds.
-        scale: Factor for each batch of uint8; 1.0 keeps the values 0 to 255.
+        scale: Factor for each batch of uint8, as for `ArrayLoader`.
         drop_last: Leave out a last batch that is smaller than `batch_size`.
 
     Attributes:
@@ -67,7 +67,7 @@ class PairLoader(EpochOrder):
         length: Optional[int] = None,
         shuffle: bool = True,
         seed: Optional[int] = None,
-        scale: float = 1 / 255,
+        scale: Optional[float] = None,
         drop_last: bool = False,
     ) -> None:
         if kind not in ("pairs", "triplets"):

@@ -71,7 +71,7 @@ def check_batches(data: Data, name: str) -> None:
     raise DataError(f"{name}: expected batches (x, y); received {received}. Make batches of it: mxkit.data.{way}")
 
 
-def whole_part(data: Any, name: str, *, labels: bool = True, scale: float = 1 / 255) -> Data:
+def whole_part(data: Any, name: str, *, labels: bool = True, scale: Optional[float] = None) -> Data:
     """Return batches that hold each sample once; other samples are put into batches of 256.
 
     Args:

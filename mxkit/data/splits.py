@@ -4,6 +4,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arrays import to_host
+from mxkit.core.packed import holds_pixels
 from mxkit.errors import TrapWarning
 import numpy as np
 
@@ -67,16 +68,16 @@ def channel_statistics(x: Any) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
     """Mean and standard deviation of each channel, in float64.
 
     Args:
-        x: NumPy, NDArray or `mx.np` of shape (N, C, ...). uint8 is scaled to 0 to 1, as in batches.
+        x: NumPy, NDArray or `mx.np` of shape (N, C, ...). Images of uint8 are scaled to 0 to 1, as in batches.
 
-    >>> mean, std = channel_statistics(np.array([[[0, 255]], [[255, 255]]], np.uint8))
+    >>> mean, std = channel_statistics(np.array([[[[0, 255]]], [[[255, 255]]]], np.uint8))
     >>> round(mean[0], 4), round(std[0], 4)
     (0.75, 0.433)
     """
     x = to_host(x)
     mean, std = [], []
     for channel in np.moveaxis(x, 1, 0):
-        if x.dtype == np.uint8:
+        if holds_pixels(x):
             share, values = np.bincount(channel.ravel(), minlength=256) / channel.size, np.arange(256) / 255
             mean.append(float(share @ values))
             std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))

@@ -4,6 +4,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import to_host
+from mxkit.core.packed import holds_pixels
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.distributed.group import current
 from mxkit.errors import TrapWarning
@@ -156,16 +157,16 @@ def _outputs(recipe: Recipe) -> Tuple[str, Optional[int]]:
 
 
 def _dtype_problems(name: str, data: Splits) -> Iterator[Problem]:
-    """Parts of which one is uint8: batches divide uint8 by 255, and no other dtype."""
+    """Parts of which one has images of uint8: batches divide those by 255, and no other dtype."""
     parts = {split: getattr(data, split) for split in SPLITS if isinstance(getattr(data, split), Split)}
     inputs = {split: part.x if isinstance(part.x, tuple) else (part.x,) for split, part in parts.items()}
     for split, arrays in inputs.items():
         for first, other in zip(inputs.get("train", ()), arrays):
-            if (first.dtype == np.uint8) != (other.dtype == np.uint8):
+            if holds_pixels(first) != holds_pixels(other):
                 yield Problem(
                     "data",
-                    f"{name} gives x of train as {first.dtype} and x of {split} as {other.dtype}; batches divide uint8 "
-                    "by 255 and nothing else. Give all parts the same dtype and unit",
+                    f"{name} gives x of train as {first.dtype} and x of {split} as {other.dtype}; batches divide "
+                    "images of uint8 by 255 and nothing else. Give all parts the same dtype and unit",
                 )
 
 

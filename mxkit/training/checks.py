@@ -289,7 +289,7 @@ def check_tokens(net: Any, shard: Shard) -> None:
     if all(array.dtype.kind == "f" and (array != np.floor(array)).any() for array in values):
         _warn(
             f"the net has an Embedding, and inputs of shape {values[0].shape[1:]} per sample hold fractions, which it "
-            "cuts to whole numbers. Loaders divide uint8 by 255, as of images: pass tokens as int32, or scale=1.0 "
+            "cuts to whole numbers. Pass tokens as int32; an ArrayLoader with scale=1/255 divides tokens of uint8 too "
             "(T181)"
         )
 

@@ -30,8 +30,8 @@ def extract(
     Args:
         net: An initialized block. Batches are split over its devices.
         names: As for `Features`.
-        data: An array of shape (N, ...), which is cut into batches of 256, uint8 divided by 255; or batches `x` or
-            `(x, y)` from anything that `updates` reads.
+        data: An array of shape (N, ...), which is cut into batches of 256, images of uint8 divided by 255; or batches
+            `x` or `(x, y)` from anything that `updates` reads.
         labels: Name for the batches' `y`, to return them too; then `data` may shuffle. None returns no labels.
         folder: Write each feature to `FOLDER/NAME.npy` as it is computed, if memory cannot hold it. Earlier files of
             these names are replaced at the end, all of them or none. None keeps the features in memory.

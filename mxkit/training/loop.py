@@ -88,7 +88,7 @@ def fit(
         epochs: Number of passes over `train`, at least 1. "500 updates" counts optimizer updates: `train` is read as
             often as needed, once if it never ends, and the last epoch may be incomplete.
         valid: Batches to evaluate after each epoch, or samples to cut into batches, as for `evaluate`; arrays of uint8
-            are multiplied by the `scale` of `train`, if that is an ArrayLoader.
+            are scaled as in `train`, if that is an ArrayLoader.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
             over the training batches while the weights change, and over `valid`.
         accumulate: Batches per update, at least 1; or samples, "256 samples", for batches of any size. The result
@@ -242,7 +242,7 @@ def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> 
     check_rereadable(train, epochs or 1, "train")
     if valid is None:
         return None
-    valid = whole_part(valid, "valid", scale=train.scale if isinstance(train, ArrayLoader) else 1 / 255)
+    valid = whole_part(valid, "valid", scale=train.scale if isinstance(train, ArrayLoader) else None)
     check_rereadable(valid, epochs or 2, "valid")
     if valid is train:
         text = "valid is the training data: its numbers say nothing of new samples"

@@ -1,13 +1,16 @@
 """ArrayLoader: whole batches, in an order that depends on (seed, epoch) and on nothing else."""
 
+import warnings
+
 from batches import assert_same, read
-from mxkit.data import ArrayLoader
-from mxkit.errors import DataError, EmptyDataError
+import mxkit
+from mxkit.data import ArrayLoader, PairLoader, channel_statistics
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np
 import pytest
 
-X = np.random.RandomState(0).randint(0, 256, (11, 2, 3)).astype("uint8")
+X = np.random.RandomState(0).randint(0, 256, (11, 1, 2, 3)).astype("uint8")
 Y = np.arange(11)
 
 
@@ -30,6 +33,40 @@ def test_uint8_stays_uint8_in_memory_and_becomes_float32_batches():
     np.testing.assert_array_equal(unscaled, X.astype("float32"))
 
 
+@pytest.mark.parametrize("kind", ["image", "video", "lengths", "masks", "table", "one-hot"])
+def test_bytes_are_divided_by_255_only_where_they_are_images(kind):
+    shape = {"image": (6, 3, 4, 4), "video": (6, 3, 2, 4, 4), "lengths": (6,), "masks": (6, 5), "table": (6, 5)}
+    most = 2 if kind in ("masks", "one-hot") else 256
+    x = np.random.RandomState(1).randint(0, most, shape.get(kind, (6, 5, 3))).astype("uint8")
+    expected = x * np.float32(1 / 255 if x.ndim > 3 else 1)
+    image = np.zeros((6, 1, 2, 2), "uint8")
+    net = mx.gluon.nn.HybridLambda("identity")
+    found = [
+        np.concatenate([batch[1].asnumpy() for (batch,) in ArrayLoader((image, x), None, 4)]),
+        np.concatenate([batch[1].unpacked().asnumpy() for (batch,) in ArrayLoader((image, x), None, 4).packed()]),
+        next(iter(ArrayLoader(x, Y[:6], 6, transform=lambda x, y, rng: (x, y))))[0].asnumpy(),
+        mxkit.predict(net, x).asnumpy(),
+    ]
+    for one in found:
+        assert one.dtype == np.float32
+        np.testing.assert_array_equal(one, expected)
+    ((one, _), _), *_ = loader = PairLoader(x, Y[:6] % 2, 6, seed=0)
+    np.testing.assert_array_equal(one.asnumpy(), expected[loader.order(0)[:, 0]])
+    np.testing.assert_array_equal(next(iter(ArrayLoader(x, None, 6, scale=0.5)))[0].asnumpy(), x * np.float32(0.5))
+    if x.ndim > 1:
+        axes = (0, *range(2, x.ndim))
+        np.testing.assert_allclose(channel_statistics(x)[0], expected.astype("float64").mean(axis=axes), rtol=1e-6)
+
+
+def test_grey_images_without_the_axis_of_channels_are_pointed_out():
+    grey = np.full((6, 4, 4), 200, "uint8")
+    with pytest.warns(TrapWarning, match=r"uint8 of shape \(6, 4, 4\) is taken as numbers.* x\[:, None\]"):
+        ArrayLoader(grey, None, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ArrayLoader(grey, None, 4, scale=1 / 255)
+
+
 @pytest.mark.parametrize(
     ("given_dtype", "kept"),
     [("float64", "float32"), ("int64", "int32"), ("bool", "float32"), ("float32", "float32"), ("int32", "int32")],
@@ -43,7 +80,7 @@ def test_t14_dtypes_of_labels_and_inputs(given_dtype, kept):
 
 
 def test_ndarrays_and_inputs_alone(kind):
-    images = mx.nd.array(X[:, :, :, None], dtype="uint8")
+    images = mx.nd.array(X.transpose(0, 2, 3, 1), dtype="uint8")
     ((x,),) = ArrayLoader(kind.of(images), None, 20)
     expected = mx.gluon.data.vision.transforms.ToTensor()(images)
     np.testing.assert_allclose(x.transpose((0, 3, 1, 2)).asnumpy(), expected.asnumpy(), rtol=2e-7)
@@ -52,7 +89,7 @@ def test_ndarrays_and_inputs_alone(kind):
 def test_wrong_arguments():
     with pytest.raises(DataError, match="ArrayLoader: x has 11 samples, y has 10; they must be equal"):
         ArrayLoader(X, Y[:10], 4)
-    with pytest.raises(EmptyDataError, match=r"ArrayLoader: x has no sample, its shape is \(0, 2, 3\)"):
+    with pytest.raises(EmptyDataError, match=r"ArrayLoader: x has no sample, its shape is \(0, 1, 2, 3\)"):
         ArrayLoader(X[:0], Y[:0], 4)
     with pytest.raises(ValueError, match="ArrayLoader: batch_size: expected a whole number, at least 1; received 0"):
         ArrayLoader(X, Y, 0)
@@ -61,7 +98,7 @@ def test_wrong_arguments():
     with pytest.raises(DataError, match=r"an array of shape \(11,\) has masked values, .* array.filled"):
         ArrayLoader(X, np.ma.masked_equal(Y, 3), 4)
     ArrayLoader(X, np.ma.masked_equal(Y, 99), 4)  # nothing is masked
-    text = "ArrayLoader(x (11, 2, 3) uint8, y (11,), batch_size=4, 3 batches, shuffle=True, seed=7)"
+    text = "ArrayLoader(x (11, 1, 2, 3) uint8, y (11,), batch_size=4, 3 batches, shuffle=True, seed=7)"
     assert repr(ArrayLoader(X, Y, 4, shuffle=True, seed=7)) == text
 
 
@@ -120,7 +157,7 @@ def test_several_arrays_in_either_place():
         np.testing.assert_array_equal(half.asnumpy(), rows * 0.5)
         assert [label.dtype for label in labels] == [np.int32, np.int32, np.float32]
         np.testing.assert_array_equal(labels[1].asnumpy(), rows + 1)
-    assert repr(loader).startswith("ArrayLoader(x ((11, 2, 3), (11,)) uint8, y ((11,), (11,), (11,)), batch_size=4")
+    assert repr(loader).startswith("ArrayLoader(x ((11, 1, 2, 3), (11,)) uint8, y ((11,), (11,), (11,)), batch_size=4")
     with pytest.raises(DataError, match=r"x\[0\] has 11 samples, y\[1\] has 10; they must be equal"):
         ArrayLoader((X, X), (Y, Y[:10]), 4)
     with pytest.raises(DataError, match=r"x\[0\] has 11 samples, x\[1\] is one number"):

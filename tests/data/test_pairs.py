@@ -86,7 +86,7 @@ def test_balanced_pairs_take_classes_equally_often():
 
 
 def test_batches_are_cut_as_array_loader_cuts_them():
-    x = np.random.RandomState(0).randint(0, 256, (12, 2, 3)).astype("uint8")
+    x = np.random.RandomState(0).randint(0, 256, (12, 1, 2, 3)).astype("uint8")
     loader = PairLoader(x, Y, 5, seed=1)
     assert loader.x is x
     order = loader.order(0)
@@ -94,7 +94,7 @@ def test_batches_are_cut_as_array_loader_cuts_them():
     for part, rows in ((a, order[:5, 0]), (b, order[:5, 1])):
         (whole,) = next(iter(mxkit.data.ArrayLoader(x[rows], None, 5)))
         np.testing.assert_array_equal(part.asnumpy(), whole.asnumpy())
-    assert (a.shape, same.shape) == ((5, 2, 3), (5,))
+    assert (a.shape, same.shape) == ((5, 1, 2, 3), (5,))
     ((a, _), _), *_ = PairLoader(x, Y, 5, seed=1, scale=1.0)
     np.testing.assert_array_equal(a.asnumpy(), x[order[:5, 0]])
     assert [len(batch[0][0]) for batch in PairLoader(mx.nd.array(X), mx.nd.array(Y), 5, drop_last=True)] == [5, 5]

@@ -111,7 +111,7 @@ def test_own_parts_that_are_used_wrongly_are_refused_together(own):
 
 
 def test_what_only_the_data_can_tell_is_told_together(own):
-    x, y = np.zeros((4, 3), "float32"), np.arange(4)
+    x, y = np.zeros((4, 3, 1, 1), "float32"), np.arange(4)
     own("data", lambda: Splits(Split(x, y), Split(x.astype("uint8"), y), None, ["a", "b", "c"]))
     text = refusal({**RECIPE, "data": "own", "model": {"name": "mlp", "classes": 2}, "freeze": ["9.*"]}, check=prepared)
     assert "freeze.0: no parameter fits '9.*'" in text  # what the net refuses is in the same error

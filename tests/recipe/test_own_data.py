@@ -85,8 +85,8 @@ def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path
         (Splits(Split(X, Y[:-1]), None, Split(X, Y)), r"train as a Split of ndarray \(40, 5\), ndarray \(39, 1\); exp"),
         (Splits(Split(X.tolist(), Y), None, Split(X, Y)), r"train as a Split of list, ndarray \(40, 1\); expected"),
         (
-            Splits(Split((X * 255).astype("uint8"), Y), None, Split(X, Y)),
-            "data: own_data gives x of train as uint8 and x of test as float32; batches divide uint8 by 255",
+            Splits(Split((X * 255).astype("uint8")[:, :, None, None], Y), None, Split(X[:, :, None, None], Y)),
+            "data: own_data gives x of train as uint8 and x of test as float32; batches divide images of uint8 by 255",
         ),
         (
             Splits(Split(X, np.arange(40) % 2), None, Split(X, np.arange(40) % 2), ["a"]),

@@ -653,16 +653,17 @@ def test_t181_tokens_of_uint8():
     net.add(gluon.nn.Embedding(9, 4), gluon.nn.Dense(2))
     net.initialize()
     tokens = np.random.RandomState(0).randint(0, 9, (12, 5)).astype("uint8")
-    train = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4)
-    whole = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4, scale=1.0)
+    train = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4, scale=1 / 255)
+    whole = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4)
     with pytest.warns(TrapWarning, match=r"inputs of shape \(5,\) per sample hold fractions, .* \(T181\)"):
         mxkit.fit(net, train, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
     with pytest.warns(TrapWarning, match="hold fractions"):
-        mxkit.predict(net, tokens)
+        mxkit.predict(net, mxkit.data.ArrayLoader(tokens, None, 4, scale=1 / 255))
     with warnings.catch_warnings():
         warnings.simplefilter("error", TrapWarning)
         mxkit.fit(net, whole, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
-        mxkit.predict(net, tokens.astype("int32"))
+        found = mxkit.predict(net, tokens).asnumpy()
+    np.testing.assert_array_equal(found, mxkit.predict(net, tokens.astype("int32")).asnumpy())
 
 
 def batches_of(x, y):

@@ -210,7 +210,8 @@ def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
     if pixels:
         raise DataError(
             f"Predictor: received {pixels[0].shape} uint8, expected {forms[0].shape} {forms[0].dtype}: convert pixels "
-            "as the training's were, like x.astype('float32') / 255. A run takes them as (height, width, channels)"
+            "as the training's were, like x.astype('float32') / 255, other bytes by x.astype('float32'). A run takes "
+            "pixels as (height, width, channels)"
         )
     fits = len(arrays) == len(forms) and all(
         one.shape == form.shape and (one.dtype == form.dtype or np.can_cast(one.dtype, form.dtype, "same_kind"))
