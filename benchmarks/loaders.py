@@ -82,8 +82,8 @@ def array_ways(samples: int, batch_size: int) -> Ways:
         "gluon, 0 workers": exhaust(gluon.data.DataLoader(as_gluon, batch_size, shuffle=True)),
         "NumPy loop": bare,
         "NumPy loop, without labels": lambda: bare(labels=False),
-        "ArrayLoader": exhaust(array_loader(x, y, batch_size, shuffle=True)),
-        "ArrayLoader, prefetch=2": exhaust(array_loader(x, y, batch_size, shuffle=True, prefetch=2)),
+        "ArrayLoader": exhaust(array_loader(x, y, batch_size, shuffle=True, scale=SCALE)),
+        "ArrayLoader, prefetch=2": exhaust(array_loader(x, y, batch_size, shuffle=True, scale=SCALE, prefetch=2)),
     }
 
 
@@ -192,7 +192,7 @@ def memory_loader(name: str, samples: int) -> Any:
     rng = np.random.RandomState(0)
     x, y = rng.randint(0, 256, (samples, 28, 28)).astype(np.uint8), rng.randint(0, 10, samples)
     if name in ARRAY_LOADERS:
-        return mxkit.data.ArrayLoader(x, y, 64, shuffle=True, prefetch=ARRAY_LOADERS[name])
+        return mxkit.data.ArrayLoader(x, y, 64, shuffle=True, scale=SCALE, prefetch=ARRAY_LOADERS[name])
     return DatasetLoader(gluon.data.SimpleDataset(list(zip(x, y))), 64, workers=DATASET_LOADERS[name])
 
 

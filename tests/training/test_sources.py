@@ -233,7 +233,7 @@ def test_samples_that_are_no_batches_are_evaluated_as_a_whole(kind):
 
 def test_valid_of_uint8_has_the_scale_of_train():
     x = np.random.RandomState(3).randint(0, 9, (11, 5)).astype("uint8")
-    train = mxkit.data.ArrayLoader(x, Y, 4, scale=1.0)
+    train = mxkit.data.ArrayLoader(x, Y, 4, scale=0.25)
     for valid in ((x, Y), mxkit.data.Split(x, Y)):
         (row,) = fit(make_net(), train, valid=valid, trainer=("sgd", {"learning_rate": 1e-9}))
         assert row["valid_loss"] == pytest.approx(mxkit.evaluate(make_net(), train, loss="softmax_ce")["loss"], 1e-5)
