@@ -1,7 +1,9 @@
 """amp: 16-bit graphs over float32 parameters. float16's matrix products need a GPU; its loss scale does not."""
 
+import warnings
+
 import mxkit
-from mxkit.errors import DeviceError, NonFiniteError
+from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
 from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -229,6 +231,15 @@ def test_the_scale_goes_on_after_a_resume():
     assert other.scale == 2.0**17
     assert other.state_dict() == {"scale": 2.0**17, "unskipped": 0}
     assert MixedPrecision("bfloat16").state_dict() == {}
+
+
+def test_t284_bfloat16_on_a_cpu_says_what_it_costs():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        fit(make_net("cpu"), batches(), amp="bfloat16", epochs=2)
+    texts = [str(one.message) for one in caught if one.category is TrapWarning]
+    assert len(texts) == 1
+    assert "1.2 to 2 times as long on processors with AVX512_BF16" in texts[0]
 
 
 REFUSED = r"^amp: MXNet computes 'bfloat16' on CPUs only; the net lives on \[cpu\(0\), cpu\(1\)\]. Pass amp='float16'"
