@@ -129,9 +129,7 @@ def lines_of(results, names):
     for row in (*api_names.GROUPS, "all"):
         yield f"| {f'`{row}`' if row != 'all' else 'all'} | {' | '.join(map(str, counts[row]))} |"
     yield from ("", "## Differences, and their reasons", "")
-    yield from _grouped(
-        {one.full: sorted(set(map(str, one.explained().values()))) for one in names.values() if one.found}
-    )
+    yield from _explained(names)
     yield from ("", "## Names that are not called", "")
     yield from _grouped({one.full: [one.reason] for one in names.values() if one.reason})
     yield from ("", "## All names", "")
@@ -150,3 +148,33 @@ def _grouped(reasons):
             names[why].append(full)
     for why, group in sorted(names.items(), key=lambda item: -len(item[1])):
         yield f"- {why}: {', '.join(f'`{name}`' for name in group)}"
+
+
+def _explained(names):
+    """The reasons, then a row for each name, comparison and kind of difference: how many calls, and the largest."""
+    rows = defaultdict(list)
+    for one in names.values():
+        for (compared, label, kind, text), why in one.explained().items():
+            rows[str(why), one.full, compared, kind].append((_size(text), label, text))
+    reasons = [why for why, *_ in api_reasons.REASONS if any(row[0] == why for row in rows)]
+    yield from (f"{number}. {why}" for number, why in enumerate(reasons, 1))
+    yield from ("", api_reasons.SIZES, "")
+    yield "| reason | name | compared | calls that differ | the largest difference |"
+    yield "|---|---|---|---|---|"
+    for number, reason in enumerate(reasons, 1):
+        for (why, full, compared, kind), found in rows.items():
+            if why == reason:
+                size, label, text = max(found, key=lambda item: item[0])
+                text = text.replace("|", "\\|").replace("\n", " ").replace("`", "'")[:100]
+                percent = f", {size:.1%}" if size >= 0.001 else f", {size:.1e}" if size else ""
+                shown = f"{kind}: `{text}` in call `{label}`{percent}"
+                yield f"| {number} | `{full}` | {compared} | {len(found)} | {shown} |"
+
+
+def _size(text):
+    """The difference of a pair of numbers, as a part of the larger one; 0 if these are no numbers."""
+    try:
+        one, other = map(float, text.split(" and "))
+    except ValueError:
+        return 0
+    return abs(one - other) / (max(abs(one), abs(other)) or 1)

@@ -26,6 +26,9 @@ python tests/api/api_table.py page plain.json.gz oldest.json.gz newest.json.gz
 A call of everything takes some ten minutes. `make test` checks that this page has every name, and that a sample gives
 the results of MXNet alone (`tests/api/test_api_table.py`)."""
 
+SIZES = """Each row is one name, what was compared, and a kind of difference. It shows the call with the largest one,
+the two results there, and of numbers the difference as a part of the larger number."""
+
 _LEFT_TO_NUMPY = """
 argpartition argwhere array_equal corrcoef count_nonzero cov divmod frexp histogram2d histogramdd i0 lexsort nanargmax
 nanargmin nanpercentile nanquantile partition polydiv polyval select setxor1d size take_along_axis trim_zeros union1d

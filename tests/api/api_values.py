@@ -73,11 +73,12 @@ def _number(value):
 
 
 def differences(one, other):
-    """How two described results differ: the first text by kind, which is one of error, kind, dtype, shape, length,
-    value, and display for texts that differ in how they show a number of NumPy only."""
-    found = {}
-    for kind, text in _differences(one, other, "float32"):
-        found.setdefault(kind, text)
+    """How two described results differ, by kind, which is one of error, kind, dtype, shape, length, value, and display
+    for texts that differ in how they show a number of NumPy only. Of numbers, the pair that differs most."""
+    found, sizes = {}, {}
+    for kind, text, size in _differences(one, other, "float32"):
+        if kind not in found or size > sizes[kind]:
+            found[kind], sizes[kind] = text, size
     return found
 
 
@@ -86,31 +87,32 @@ def _differences(one, other, dtype):
         yield from _of_mappings(one, other, dtype)
     elif isinstance(one, list) and isinstance(other, list):
         if len(one) != len(other):
-            yield "length", f"{len(one)} and {len(other)}"
+            yield "length", f"{len(one)} and {len(other)}", 0
         for a, b in zip(one, other):
             yield from _differences(a, b, dtype)
     elif _is_number(one) and _is_number(other):
         relative, absolute = TOLERANCES.get(dtype, (1e-5, 1e-6) if dtype.startswith("complex") else (0, 0))
-        if one != other and abs(one - other) > absolute + relative * max(abs(one), abs(other)):
-            yield "value", f"{one} and {other}"
+        size = abs(one - other) / (max(abs(one), abs(other)) or 1)
+        if size and abs(one - other) > absolute + relative * max(abs(one), abs(other)):
+            yield "value", f"{one} and {other}", size
     elif type(one) is not type(other) or one != other:
         shown = isinstance(one, str) and isinstance(other, str) and _SCALAR.sub(r"\1", one) == _SCALAR.sub(r"\1", other)
-        yield ("display" if shown else "value"), f"{str(one)[:80]} and {str(other)[:80]}"
+        yield ("display" if shown else "value"), f"{str(one)[:80]} and {str(other)[:80]}", 0
 
 
 def _of_mappings(one, other, dtype):
     if "error" in one and "error" in other:
         return
     if "error" in one or "error" in other:
-        yield "error", f"{one.get('error', 'a result')} and {other.get('error', 'a result')}"
+        yield "error", f"{one.get('error', 'a result')} and {other.get('error', 'a result')}", 0
     elif set(one) != set(other):
-        yield "kind", f"{_kind(one)} and {_kind(other)}"
+        yield "kind", f"{_kind(one)} and {_kind(other)}", 0
     else:
         dtype = str(one.get("dtype", one.get("scalar", "float64" if "float" in one else dtype)))
         for key in one:
             if key in ("dtype", "scalar", "shape", "array"):
                 if one[key] != other[key]:
-                    yield {"scalar": "dtype", "array": "kind"}.get(key, key), f"{one[key]} and {other[key]}"
+                    yield {"scalar": "dtype", "array": "kind"}.get(key, key), f"{one[key]} and {other[key]}", 0
                     # Numbers of two types are compared as the rougher one.
                     if dtype in _ROUGH and other[key] in _ROUGH:
                         dtype = min(dtype, other[key], key=_ROUGH.index)
