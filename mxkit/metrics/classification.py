@@ -266,13 +266,16 @@ class _Counted(ClassMetric):
         self.add_total(mx.nd.concat(*sums, counted.sum(), dim=0), truth.size)
 
     def figure(self, total: "np.ndarray") -> Any:
-        right, guessed, occur = total[:-1].reshape((3, -1))
+        counts = total[:-1].reshape((3, -1))
         if self._kind not in (LABELS, None):
-            _refuse_lost(self.name, occur.sum(), total[-1])
-        return self.score(right, guessed, occur)
+            _refuse_lost(self.name, counts[2].sum(), total[-1])
+        return self.score(*(counts if total[-1] else counts * np.nan))
 
     def score(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> Any:
-        """The figure. The arrays count a class's correct predictions, predictions and labels: float64, (classes,)."""
+        """The figure. The arrays count a class's correct predictions, predictions and labels: float64, (classes,).
+
+        All counts are NaN if no label counts, and so is the figure.
+        """
         raise NotImplementedError
 
 
@@ -319,7 +322,7 @@ class F1(_Counted):
             return scores.tolist()
         if average == "weighted":
             return float((scores * occur).sum() / occur.sum()) if occur.any() else 0.0
-        return float(scores[(guessed + occur > 0) | (self._kind == LABELS)].mean())
+        return float(scores[(guessed + occur != 0) | (self._kind == LABELS)].mean())
 
     def ratio(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
         """The score of each class; 0 for 0 / 0, as in scikit-learn."""
@@ -346,7 +349,7 @@ class Recall(F1):
 
 def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray":
     shares = np.zeros(len(numerator))
-    np.divide(numerator, denominator, out=shares, where=denominator > 0)
+    np.divide(numerator, denominator, out=shares, where=denominator != 0)
     return shares
 
 

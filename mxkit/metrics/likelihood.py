@@ -123,4 +123,4 @@ class Perplexity(CrossEntropy):
 
     def figure(self, total: "np.ndarray") -> float:
         mean = super().figure(total)
-        return math.exp(mean) if mean < 700 else math.inf
+        return math.inf if mean >= 700 else math.exp(mean)

@@ -2,6 +2,7 @@
 
 from functools import lru_cache, partial
 import json
+import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, switches
@@ -193,10 +194,11 @@ class Metric:
     def figure(self, total: "np.ndarray") -> Any:
         """Compute the result from the sums over all samples, float64 of shape (k,).
 
-        Here it is the first sum divided by the second, or by the number of values if there is only one sum.
+        Here it is the first sum divided by the second, or by the number of values if there is only one sum; NaN if
+        that is 0.
         """
         count = total[1] if len(total) > 1 else self._samples
-        return float(total[0] / count) if count else 0.0
+        return float(total[0] / count) if count else math.nan
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
         """Values for JSON and copies of arrays by name, which a run that resumes inside an epoch restores."""
@@ -246,7 +248,7 @@ class Metric:
         return np.asarray(self.pooled(rows))
 
     def get(self) -> Any:
-        """The figure over the samples seen; 0.0 before the first. Waits for the device.
+        """The figure over the samples seen; NaN before the first. Waits for the device.
 
         Returns:
             What `figure` returned; an array as a list.
@@ -254,7 +256,7 @@ class Metric:
         Raises:
             DataError: `figure` returned something that a history or a checkpoint could not hold.
         """
-        return self._plain(self.figure(self.total())) if self._samples else 0.0
+        return self._plain(self.figure(self.total())) if self._samples else math.nan
 
     def _plain(self, value: Any) -> Any:
         """A figure in types of JSON, or an error that names the metric, long before a checkpoint is written."""

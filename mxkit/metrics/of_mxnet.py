@@ -51,6 +51,8 @@ class MXNetMetric(Metric):
         self._numpy = numpy = is_numpy(output) and type(self.metric).update.__module__ != mx.metric.__name__
         outputs = of_kind(list(output) if isinstance(output, (list, tuple)) else [output], numpy)
         labels = of_kind(list(labels), numpy)
+        if _kind(self.metric) in _OF_CLASSES and len(labels) == 1 and labels[0].shape == (outputs[0].shape[0], 1):
+            labels = [labels[0].reshape((-1,))]  # F1 and MCC broadcast (B, 1) against the classes (B,) to (B, B) (T256)
         if not self._checked:
             _refuse_one_output(self.metric, labels, outputs)
         with switches(numpy):

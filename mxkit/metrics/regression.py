@@ -95,8 +95,8 @@ class _OfMoments(_Regression):
 class R2(_OfMoments):
     """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1; the mean over columns.
 
-    Each value of a sample is a column. If labels do not vary it is 1 for exact outputs and 0 for others, as in
-    scikit-learn's `r2_score`.
+    Each value of a sample is a column. If labels do not vary it is 1 for exact outputs and 0 for others, and NaN for
+    one sample, as in scikit-learn's `r2_score`.
     """
 
     name = "r2"
@@ -105,6 +105,8 @@ class R2(_OfMoments):
         return label.reshape((label.shape[0], -1)), values.reshape((values.shape[0], -1))
 
     def score(self, samples: float, *moments: "np.ndarray") -> float:
+        if samples < 2:
+            return float("nan")
         label, output, label_squares, output_squares, products = moments
         residual = np.maximum(label_squares + output_squares - 2 * products + samples * (label - output) ** 2, 0)
         constant = label_squares == 0

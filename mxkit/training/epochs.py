@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
+import math
 import signal
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Union
 
@@ -18,7 +19,7 @@ from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
 from mxkit.training.joint import Together
 from mxkit.training.ledger import Ledger, numbers
-from mxkit.training.loss_checks import without_warnings
+from mxkit.training.loss_checks import is_nan, warn_of_nan, without_warnings
 from mxkit.training.options import Options
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState
@@ -136,6 +137,7 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         row = dict.fromkeys(state.columns)  # None in an epoch without evaluation
         row.update(_train_epoch(state, training, hooks))
         row.update(validation.row(state, hooks))
+        _warn_once_of_nan(state, row)
         state.history.append(row)
         if state.together is not None:  # signals, and the clock of the checkpoints
             state.together.end_epoch(state.epoch)
@@ -148,6 +150,14 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         state.running = Ledger(state.running)
     if state.together is not None:
         state.together.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
+
+
+def _warn_once_of_nan(state: FitState, row: Row) -> None:
+    """Warn of a metric's first NaN, unless the loss of the same part is no number either."""
+    finite = [part for part in ("train", "valid") if math.isfinite(row.get(f"{part}_loss") or 0)]
+    metrics = {name: value for name, value in row.items() if name.partition("_")[0] in finite and is_nan(value)}
+    earlier = [name for name in metrics if any(is_nan(before.get(name)) for before in state.history)]
+    warn_of_nan({name: value for name, value in metrics.items() if name not in earlier}, f"epoch {state.epoch}")
 
 
 def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:

@@ -21,7 +21,7 @@ from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_tokens
 from mxkit.training.joint import Together, shared
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_nan
 from mxkit.training.passes import run_over, samples_in_order
 import mxnet as mx
 from mxnet import gluon
@@ -131,6 +131,7 @@ def scores_of(
         values = scores.get(name)
     if scores.finite:
         inputs.warn(name)
+        warn_of_nan(values, name)
     else:
         what = f"net's outputs for {name}" if batch_loss is None else f"losses of {name}"
         read = ", which metrics count as numbers: accuracy as class 0" if measured else ""
@@ -338,15 +339,16 @@ class _Finite:
 
     def __init__(self) -> None:
         self._sums = Metric()
-        self._count = 0.0
+        self._any = False
 
     def add(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             if np.dtype(array.dtype).kind == "f":
                 self._sums.add_total(legacy(array).astype("float32", copy=False).sum(), 1)
+                self._any = True
 
     def warn(self, what: str) -> None:
         """Warn of inputs that are not finite; waits for the device."""
-        if not math.isfinite(self._sums.get()):
+        if self._any and not math.isfinite(self._sums.get()):
             text = f"the inputs of {what} hold NaN or infinity, which ReLU and max pooling turn into numbers (T25)"
             warnings.warn(text, TrapWarning, stacklevel=3)

@@ -74,6 +74,28 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     )
 
 
+def is_nan(value: Any) -> bool:
+    """Whether a metric is NaN, or a list with NaN."""
+    return any(one != one for one in (value if isinstance(value, list) else [value]))
+
+
+def warn_of_nan(values: Mapping[str, Any], where: str) -> None:
+    """Warn of metrics that are NaN although the losses are numbers: they are ratios over nothing.
+
+    Args:
+        values: Metrics by name.
+        where: The part of the data or the epoch, for the message.
+    """
+    names = [name for name, value in values.items() if is_nan(value)]
+    if names and not _quiet.get():
+        warnings.warn(
+            f"{', '.join(names)} of {where}: NaN, a ratio over nothing. Either no label counts, as if all are "
+            "ignore_label, or the values do not vary. NaN is never the best value",
+            TrapWarning,
+            stacklevel=4,
+        )
+
+
 def refuse_means(losses: Sequence[Any]) -> None:
     """Refuse a loss that is a mean or a sum over the samples: it would count as one sample.
 

@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.errors import DataError, UnknownNameError
+from mxkit.errors import CheckpointError, DataError, TrapWarning, UnknownNameError
 from mxkit.metrics import get_metric
 import mxnet as mx
+from mxnet.gluon import nn
 import numpy as np
 import pytest
 from sharing import examples
@@ -68,7 +69,8 @@ def test_objects_are_copied():
     mine = get_metric("accuracy")
     mine.add(mx.nd.array([1]))
     copy = get_metric(mine)
-    assert (copy.get(), mine.get()) == (0.0, 1.0)
+    assert np.isnan(copy.get())
+    assert mine.get() == 1.0
     theirs = mx.metric.Accuracy()
     wrapped = get_metric(theirs)
     wrapped.update([mx.nd.array([0])], mx.nd.array([[1, 0]]))
@@ -105,7 +107,8 @@ def test_wrong_specs(spec, error, text, monkeypatch):
 
 def test_names_and_metrics_of_nothing():
     assert get_metric(("top_k", {"k": 2})).name == "top_2_accuracy"
-    assert [get_metric(name).get() for name in ("accuracy", "f1", "confusion")] == [0.0, 0.0, []]
+    assert np.isnan([get_metric(name).get() for name in ("accuracy", "f1")]).all()
+    assert get_metric("confusion").get() == []
 
 
 def test_metrics_of_several_outputs_and_labels():
@@ -135,3 +138,53 @@ def test_sums_of_different_lengths_are_refused(sizes):
         metric.add_total(mx.nd.ones(size), 1)
     with pytest.raises(DataError, match=r"'metric': batches give \[2, 3.*\] sums: the shapes of their outputs differ"):
         metric.get()
+
+
+NOTHING = [
+    *((name, "softmax_ce", {"ignore_label": 0}) for name in ("accuracy", "cross-entropy", "f1", "mcc", "perplexity")),
+    *((name, "sigmoid_bce", {"ignore_label": 0}) for name in ("accuracy", "subset_accuracy", "precision", "recall")),
+    *(("f1", "softmax_ce", {"ignore_label": 0, "average": way}) for way in ("micro", "weighted", "none")),
+    ("r2", "l2", {}),
+    ("pearsonr", "l2", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "loss", "arguments"), NOTHING)
+def test_a_ratio_over_nothing_is_nan_with_one_warning_and_never_the_best(name, loss, arguments, tmp_path):
+    net = nn.Dense(3 if loss == "softmax_ce" else 1, in_units=2)
+    net.initialize()
+    x, column = np.ones((4, 2), "float32"), f"valid_{name}"
+    nothing = [(x[:1], np.zeros(1, "float32"))] if loss == "l2" else [(x, np.zeros(4, "float32"))]
+    metric = (name, arguments)
+    with pytest.warns(TrapWarning, match=f"^{name} of data: NaN, a ratio over nothing") as seen:
+        scores = mxkit.evaluate(net, nothing, loss=loss, metrics=[metric])
+    assert (len(seen), np.isnan(scores[name]).all()) == (1, True)
+    if arguments.get("average") == "none":
+        return
+    stop = mxkit.callbacks.EarlyStopping(column, "min", patience=2, restore_best=True)
+    saved = mxkit.Checkpoints(tmp_path, keep_best=(column, "min"))
+    plateau = mxkit.callbacks.Plateau(column, "max", patience=1, factor=0.5)
+    train = [(x, np.arange(4, dtype="float32") % 2)]
+    with pytest.warns(TrapWarning, match=f"{column} of epoch 1: NaN, a ratio over nothing") as seen:
+        history = mxkit.fit(
+            net, train, loss=loss, trainer="sgd", epochs=3, valid=nothing, metrics=[metric], progress=False,
+            callbacks=[plateau, stop], checkpoint=saved,
+        )  # fmt: skip
+    assert sum(column in str(one.message) for one in seen) == 1
+    assert "no value was a number" in history.stopped
+    assert history.column("learning_rate") == [0.01, 0.005]
+    with pytest.raises(CheckpointError):
+        mxkit.load_checkpoint(tmp_path, net, which="best")
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [mx.metric.MCC(average="micro"), mx.metric.F1(average="micro"), mx.metric.PCC(), mx.metric.Accuracy()],
+    ids=lambda metric: metric.name,
+)
+def test_t256_labels_in_a_column_count_as_a_row_in_metrics_of_mxnet(metric):
+    random = np.random.RandomState(0)
+    x, y = random.randn(60, 2).astype("float32"), random.randint(0, 2, 60)
+    ours = [mxkit.evaluate(nn.HybridLambda("identity"), [(x, some)], metrics=[metric]) for some in (y, y[:, None])]
+    metric.update([mx.nd.array(y)], [mx.nd.array(x)])
+    assert [list(one.values()) for one in ours] == [[metric.get()[1]]] * 2
