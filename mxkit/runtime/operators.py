@@ -224,6 +224,9 @@ def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
             ):  # T200: MXNet plans the graph anew for other shapes, without a lock (`CheckDynamicShapeExists`)
                 return self._call(*args, **kwargs)
 
+        def __getstate__(self) -> Any:
+            return self.handle  # which pickle and copy.deepcopy refuse, as without mxkit
+
         def _call(self, *args: Any, **kwargs: Any) -> Any:
             if not args or not records_prediction():
                 return super().__call__(*args, **kwargs)
