@@ -82,9 +82,10 @@ def channel_statistics(x: Any) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
             mean.append(float(share @ values))
             std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
         else:
-            mean.append(float(channel.mean(dtype=np.float64)))
-            # with a rounded mean a constant would have a tiny deviation, by which users divide
-            std.append(0.0 if channel.min() == channel.max() else float(channel.std(dtype=np.float64)))
+            # a constant's mean may be rounded, and would give a tiny deviation, by which users divide
+            constant = channel.min() == channel.max()
+            mean.append(float(channel.min() if constant else channel.mean(dtype=np.float64)))
+            std.append(0.0 if constant else float(channel.std(dtype=np.float64)))
     return tuple(mean), tuple(std)
 
 

@@ -140,7 +140,8 @@ def _moments(values: "np.ndarray") -> _Moments:
     valid = ~np.isnan(values)
     counts = valid.sum(axis=1)
     values = np.where(valid, values, 0)
-    mean = values.sum(axis=1) / np.maximum(counts, 1)
+    first = values[:, :1]  # subtracted, so that a constant's mean is exact and its deviation 0
+    mean = first[:, 0] + np.where(valid, values - first, 0).sum(axis=1) / np.maximum(counts, 1)
     return _Moments(counts, mean, (np.where(valid, values - mean[:, None], 0) ** 2).sum(axis=1))
 
 

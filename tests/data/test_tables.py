@@ -3,7 +3,9 @@
 import gzip
 import warnings
 
+from mxkit.data import Split, describe
 from mxkit.data.files.tables import csv, lines
+from mxkit.data.streaming_statistics import ArraySummary
 from mxkit.errors import DataError, TrapWarning, UnknownNameError
 import numpy as np
 import pytest
@@ -150,12 +152,12 @@ def test_standardising_uses_the_training_part_alone(tmp_path):
     path = big_table(tmp_path)
     settings = {"target": "kind", "categories": ["kind", "letter"], "valid": 0.2, "test": 0.2}
     plain, data = csv(path, **settings), csv(path, standardise=True, **settings)
-    first_two = plain.train.x[:, :2].mean(axis=0, dtype="float64")
-    np.testing.assert_allclose(data.mean, [*first_two, 0], rtol=1e-6)
-    np.testing.assert_allclose(data.std, [plain.train.x[:, 0].std(dtype="float64"), 1, 1], rtol=1e-6)
+    first = plain.train.x[:, 0].astype("float64")
+    np.testing.assert_allclose(data.mean, [first.mean(), 0.1, 0], rtol=1e-6)
+    np.testing.assert_allclose(data.std, [first.std(), 1, 1], rtol=1e-6)
     for part, before in zip(data[:3], plain[:3]):
-        np.testing.assert_array_equal(part.x, ((before.x - data.mean) / data.std).astype("float32"))
-        np.testing.assert_allclose(part.x[:, 1], 0, atol=1e-7)
+        np.testing.assert_allclose(part.x, (before.x - np.array(data.mean)) / data.std, rtol=2e-4, atol=1e-7)
+        assert not part.x[:, 1].any()
         np.testing.assert_array_equal(part.x[:, 2], before.x[:, 2])
         assert part.x.dtype == np.float32
     assert abs(data.train.x[:, 0].mean()) < 1e-4
@@ -164,11 +166,74 @@ def test_standardising_uses_the_training_part_alone(tmp_path):
 
 def test_numbers_that_float32_cannot_tell_apart(tmp_path):
     path = write(tmp_path, "id,kind\n16777217,a\n16777216,b\n")
-    with pytest.warns(TrapWarning, match="column 'id': whole numbers up to 16777217, but float32 does not hold"):
+    with pytest.warns(
+        TrapWarning, match=r"column 'id': numbers up to 16777217, .* equal \(T14\); pass standard"
+    ):
         read(path, categories=["kind"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(path, categories=["kind", "id"]).train.x.tolist() == [[1], [0]]
+
+
+COLUMNS = {"timestamps": 1.7e9 + np.arange(100), "steps": 100000 + np.arange(100) * 0.001}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_an_offset_is_removed_in_float64(tmp_path, kind):
+    cells = COLUMNS[kind]
+    path = write(tmp_path, "value,y\n" + "".join(f"{cell!r},{row}\n" for row, cell in enumerate(cells.tolist())))
+    expected = (cells - cells.mean()) / cells.std()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = csv(path, target="y", valid=0, test=0, standardise=True)
+    assert data.train.x.dtype == np.float32
+    assert len(np.unique(data.train.x)) == 100
+    np.testing.assert_allclose(data.train.x[:, 0], expected, rtol=2e-6, atol=1e-7)
+    np.testing.assert_allclose([data.mean, data.std], [[cells.mean()], [cells.std()]], rtol=1e-12)
+    with pytest.warns(TrapWarning, match="column 'value': numbers up to .* pass standardise=True"):
+        read(path, target="y", categories=[])
+    with pytest.warns(TrapWarning, match="column 'value': numbers up to .* subtract a number near their mean"):
+        read(path, target="value", categories=[])
+    summary = ArraySummary()
+    for start in range(0, 100, 7):
+        summary.add(cells[start : start + 7, None])
+    np.testing.assert_allclose([summary.mean, summary.std], [data.mean, data.std], rtol=1e-9)
+
+
+def test_constants_have_no_deviation_in_a_description():
+    constant = np.full((5000, 1), 100000.1)
+    (part,) = describe({"train": Split(constant, np.zeros(5000, "int32"))}).parts.values()
+    assert (part.inputs[0].mean, part.inputs[0].std) == ((100000.1,), (0.0,))
+
+
+def test_a_second_file_has_the_codes_and_the_unit_of_the_first(tmp_path):
+    first = write(tmp_path, "age,region,churn\n20,north,yes\n40,west,no\n60,south,no\n", "train.csv")
+    second = write(tmp_path, "region,churn,age\nwest,no,30\nsouth,no,50\n", "test.csv")
+    settings = {"target": "churn", "categories": ["churn", "region"], "valid": 0, "test": 0, "standardise": True}
+    table = csv(first, **settings)
+    data = csv(second, like=table, **settings)
+    assert (data.classes, data.categories) == (table.classes, table.categories)
+    assert (data.columns, data.mean, data.std) == (table.columns, table.mean, table.std)
+    assert data.train.y.tolist() == [0, 0]
+    std = np.std([20, 40, 60])
+    np.testing.assert_allclose(data.train.x, [[-10 / std, 2], [10 / std, 1]], rtol=1e-6)
+    unlabelled = write(tmp_path, "id,age,region\n7,30,west\n8,50,south\n", "new.csv")
+    new = csv(unlabelled, like=table, **{**settings, "target": "id", "categories": []}).train
+    np.testing.assert_array_equal(new.x, data.train.x)
+    assert new.y.tolist() == [7, 8]
+
+
+def test_a_second_file_that_does_not_fit_the_first(tmp_path):
+    table = read(write(tmp_path, TEXT), standardise=True)
+    other = write(tmp_path, TEXT.replace("green", "black"), "other.csv")
+    with pytest.raises(DataError, match="other.csv, line 3, column 'colour': 'black' is no category of `like`"):
+        read(other, like=table)
+    with pytest.raises(TypeError, match="csv: like: expected what csv returned for another file; received Split"):
+        read(other, like=table.train)
+    with pytest.raises(ValueError, match="csv: pass columns or like"):
+        read(other, like=table, columns=["size"])
+    with pytest.raises(ValueError, match="csv: target: 'size' is a column of x in like"):
+        read(other, like=table, target="size")
 
 
 # Lines

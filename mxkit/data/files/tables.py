@@ -13,8 +13,6 @@ from mxkit.data.text_lines import Paths, TextLines
 from mxkit.errors import DataError, TrapWarning, UnknownNameError, unknown_name
 import numpy as np
 
-# Beyond this number float32 does not hold every whole number (T14).
-_EXACT = 2**24
 _SMALLER = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32, np.dtype(np.bool_): np.float32}
 
 
@@ -40,6 +38,7 @@ def csv(
     standardise: bool = False,
     seed: int = 0,
     encoding: str = "utf-8-sig",
+    like: Optional[Splits] = None,
 ) -> Splits:
     """Read a table of numbers and categories.
 
@@ -58,23 +57,25 @@ def csv(
         valid: Fraction or number of rows for validation, chosen at random by `seed`, in proportion from each class.
         test: Fraction or number of rows for testing, chosen likewise.
         standardise: Whether to subtract the mean of each column of x and divide by its standard deviation, both of the
-            training part. Categories stay as they are, constant columns are only centred.
+            training part, in float64. Categories stay as they are, constant columns are only centred.
         seed: Seed of the random split.
         encoding: Encoding of the file.
+        like: What `csv` returned for another file: x has its columns, their categories and those of the target have its
+            codes, and `standardise` uses its mean and std. For a test file: the same call, with `valid=0, test=0`.
 
     Returns:
         x is float32 of shape (N, number of columns); y is int32 classes or float32 quantities of shape (N,). With
         `standardise`, x is `(cells - mean) / std`: categories have the mean 0 and std 1, constant columns the std 1.
 
     Raises:
-        TypeError: `columns`, `categories` or `header` is one column instead of a list.
+        TypeError: `columns`, `categories` or `header` is one column instead of a list, or `like` is no table.
         UnknownNameError: A column does not exist.
-        DataError: A cell or a line cannot be read, or the first line has numbers instead of names; the text has the
-            line.
-        ValueError: The parts leave no training data.
+        DataError: A cell or a line cannot be read, `like` lacks a category, or the first line has numbers instead of
+            names; the text has the line.
+        ValueError: The parts leave no training data, or `columns` are passed beside `like`.
 
     Warns:
-        TrapWarning: A column has whole numbers that float32 cannot tell apart.
+        TrapWarning: A column has numbers that float32 cannot tell apart.
 
     >>> import tempfile; path = Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("size,kind\\n1,big\\n2,small\\n3,big\\n4,small\\n")
@@ -87,21 +88,29 @@ def csv(
         if isinstance(wanted, (str, int)) and not isinstance(wanted, bool):
             text = repr(wanted)[:100]
             raise TypeError(f"csv: {name}: expected a list of columns; received {text}: write [{text}]")
+    if like is not None:
+        columns, categories = _columns_of(like, columns, categories)
     table = _read_table(path, header, delimiter, encoding)
     label = _column(table, target)
     inputs = [_column(table, one) for one in (range(len(table.columns)) if columns is None else columns)]
     inputs = [column for column in inputs if column != label]
     coded = {_column(table, one) for one in categories}
     names: Dict[str, List[str]] = {}
-    y = _numbers(table, label, label in coded, names)
-    x = np.stack([_numbers(table, column, column in coded, names) for column in inputs], axis=1)
+    if like is not None:
+        if len(inputs) < len(like.columns):
+            raise ValueError(f"csv: target: {table.columns[label]!r} is a column of x in like")
+        names = {**like.categories, **({table.columns[label]: like.classes} if label in coded and like.classes else {})}
+    y = _numbers(table, label, label in coded, names, "subtract a number near their mean from all")
+    way = "" if standardise else "pass standardise=True, name it in categories, or leave it out"
+    x = np.stack([_numbers(table, column, column in coded, names, way) for column in inputs], axis=1)
     classes = names.pop(table.columns[label], [])
-    parts = _parts(x.astype(np.float32), y.astype(np.int32 if classes else np.float32), valid, test, seed)
-    mean, std = channel_statistics(parts[0].x)
+    parts = _parts(x, y.astype(np.int32 if classes else np.float32), valid, test, seed)
+    mean, std = channel_statistics(parts[0].x) if like is None else (like.mean or (), like.std or ())
     if standardise:
         mean = tuple(0.0 if column in coded else value for column, value in zip(inputs, mean))
         std = tuple(1.0 if column in coded else value or 1.0 for column, value in zip(inputs, std))
-        parts = [Split(((part.x - mean) / std).astype(np.float32), part.y) for part in parts]
+        parts = [Split((part.x - mean) / std, part.y) for part in parts]
+    parts = [Split(part.x.astype(np.float32), part.y) for part in parts]
     used = tuple(table.columns[column] for column in inputs)
     return Splits._make([*parts, classes, mean, std, used, names])
 
@@ -169,6 +178,15 @@ def _pair(sample: Any, place: str) -> Tuple["np.ndarray", "np.ndarray"]:
     if any(array.dtype.kind not in "biuf" for array in arrays):
         raise DataError(f"{place}: parse must return numbers; it returned {sample!r}")
     return arrays
+
+
+def _columns_of(like: Splits, columns: Any, categories: Sequence[Union[str, int]]) -> Tuple[Any, Any]:
+    """Columns and categories of another table."""
+    if not getattr(like, "columns", ()):
+        raise TypeError(f"csv: like: expected what csv returned for another file; received {type(like).__name__}")
+    if columns is not None:
+        raise ValueError("csv: pass columns or like, whose columns are used")
+    return like.columns, [*categories, *like.categories]
 
 
 def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, encoding: str) -> _Table:
@@ -240,28 +258,36 @@ def _column(table: _Table, wanted: Union[str, int]) -> int:
     raise error
 
 
-def _numbers(table: _Table, column: int, coded: bool, names: Dict[str, List[str]]) -> "np.ndarray":
-    """A column as float64; if it is coded, the sorted names of its categories are added to `names`."""
+def _numbers(table: _Table, column: int, coded: bool, names: Dict[str, List[str]], way: str) -> "np.ndarray":
+    """A column as float64; if it is coded, the sorted names of its categories are added to `names`, if they lack.
+
+    `way` ends the warning of numbers that float32 cannot tell apart; without it, the column becomes no float32.
+    """
     name = table.columns[column]
     cells = [row[column].strip() for row in table.rows]
     if "" in cells:
         line = table.lines[cells.index("")]
         raise DataError(f"{table.path}, line {line}, column {name!r}: the value is missing. Fill it, or drop the line")
     if coded:
-        try:
-            ordered = sorted(set(cells), key=int)
-        except ValueError:
-            ordered = sorted(set(cells))
-        names[name] = ordered
-        codes = {cell: code for code, cell in enumerate(ordered)}
+        if name not in names:
+            try:
+                names[name] = sorted(set(cells), key=int)
+            except ValueError:
+                names[name] = sorted(set(cells))
+        codes = {cell: code for code, cell in enumerate(names[name])}
+        for cell, line in zip(cells, table.lines):
+            if cell not in codes:
+                raise DataError(f"{table.path}, line {line}, column {name!r}: {cell!r} is no category of `like`")
         return np.array([codes[cell] for cell in cells], dtype=np.float64)
     values = np.array(
         [_number(cell, f"{table.path}, line {line}, column {name!r}") for cell, line in zip(cells, table.lines)]
     )
-    if (values == np.floor(values)).all() and abs(values).max() > _EXACT:
+    largest = abs(values).max()
+    step = 1.0 if (values == np.floor(values)).all() else (values.max() - values.min()) / 100
+    if way and largest * 2.0**-24 > step > 0:  # half of float32's step there
         warnings.warn(
-            f"{table.path}, column {name!r}: whole numbers up to {abs(values).max():.0f}, but float32 does not hold "
-            f"every whole number beyond {_EXACT}; leave the column out, or name it in categories",
+            f"{table.path}, column {name!r}: numbers up to {largest:.10g}, which float32 rounds to seven digits, so "
+            f"that some become equal (T14); {way}",
             TrapWarning,
             stacklevel=3,
         )
