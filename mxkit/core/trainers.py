@@ -74,9 +74,10 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     elif isinstance(spec, type):
         raise TypeError(f"trainer: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     elif not isinstance(spec, mx.optimizer.Optimizer):
-        raise TypeError(
-            f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r:.100}"
-        )
+        received = f"{spec!r:.100}"
+        if isinstance(spec, (list, tuple)) and any(isinstance(one, gluon.Trainer) for one in spec):
+            received = f"{len(spec)} Trainers. One updates all: mxkit.nets.no_weight_decay(net) spares the biases"
+        raise TypeError(f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {received}")
     kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)
     if isinstance(spec, str):
         _check_numbers(f"optimizer {spec!r}", kind, arguments)

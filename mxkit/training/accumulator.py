@@ -1,6 +1,7 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
 from contextlib import ExitStack, contextmanager
+from numbers import Real
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
@@ -96,7 +97,7 @@ class Accumulator:
         precision: Optional[MixedPrecision] = None,
     ) -> None:
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-            if limit is not None and not limit > 0:
+            if limit is not None and not (isinstance(limit, Real) and limit > 0):
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         check_replicas(trainer)
         if precision is not None:

@@ -1,9 +1,11 @@
 """Checks of a net, its Trainer and its inputs for what Gluon accepts and computes wrongly."""
 
+from contextlib import suppress
 import os
 import re
-from typing import Any, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, MutableMapping, Sequence, Set, Tuple
 import warnings
+from weakref import WeakKeyDictionary
 
 from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
@@ -11,7 +13,7 @@ from mxkit.core.device import Shard, Shards, is_gpu
 from mxkit.core.graphs import graph_json, traced_graph
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
-from mxkit.core.tracing import infer_shapes, trace
+from mxkit.core.tracing import graph_in_mode, infer_shapes, structure, trace
 from mxkit.core.trainers import (
     DRIFTING,
     kvstore_settings,
@@ -28,6 +30,8 @@ import numpy as np
 
 # Shapes of inputs that are normal in a training: full batches and tails, split unevenly over devices.
 MANY_SHAPES = 8
+# The graph of each block that `check_modes` has traced again, by whether it was trained: one warning for each.
+_checked_graphs: MutableMapping[Any, Dict[bool, Any]] = WeakKeyDictionary()
 
 
 def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
@@ -78,18 +82,50 @@ def check_branches(net: Any) -> None:
         )
 
 
+def check_modes(net: Any, *, training: bool) -> None:
+    """Warn of a traced net whose code has a branch for training: its graph is that of the first call's mode (T39).
+
+    Args:
+        net: The net, after a call. Blocks of MXNet and mxkit have no such branch, and are not traced again.
+        training: Whether the net is trained; if not, a graph of predict mode is right.
+    """
+    places = []
+    for path, block in _walk(net):
+        graph = traced_graph(block)
+        checked = _checked_graphs.setdefault(block, {}) if graph else {}
+        if not graph or checked.get(training) is graph[1]:
+            continue
+        checked[training] = graph[1]
+        kinds = [type(one) for _, one in blocks_by_path(block)]
+        if all(
+            kind.__module__.startswith(("mxnet.", "mxkit.")) and kind is not gluon.nn.HybridLambda for kind in kinds
+        ):
+            continue
+        with suppress(Exception):  # of any type: the code may refuse another trace
+            predicting = graph_in_mode(block, training=False)
+            if (training or structure(graph[1]) != predicting) and graph_in_mode(block, training=True) != predicting:
+                places.append(path)
+    if places:
+        _warn(
+            f"{_some(places)}, hybridized: the code gives other operators in training mode than in predict mode, as "
+            "by autograd.is_training(), and the graph keeps those of its first call in both modes. Leave the net "
+            "without hybridize, or hybridize only blocks without such a branch (T39)"
+        )
+
+
 def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
     """Refuse parameters that were added after the Trainer was made: Gluon never trains them, without an error (T19).
 
     A parameter does not record when it was made, but its position shows it. A parameter after one of the Trainer's
     was added later. A parameter before all of the Trainer's was left out on purpose, as by a Trainer over
-    `net.output`. Also left out on purpose are parameters of a layer that the Trainer has a part of, and parameters of
-    another Trainer.
+    `net.output`. Also left out on purpose are weights of a layer whose bias the Trainer has, which cannot be frozen
+    (T46), and parameters of another Trainer.
 
     Args:
         net: The net.
         trainer: The Trainer.
-        warn: Warn of parameters before all of the Trainer's: if they are left out on purpose, freezing is better.
+        warn: Warn of parameters before all of the Trainer's, and of biases beside its weights: if they are left out
+            on purpose, freezing is better.
 
     Raises:
         ValueError: A parameter that is not frozen was added to the net after the Trainer was made, or the Trainer was
@@ -104,10 +140,12 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
         for path, parameter in everything.items()
         if parameter.grad_req != "null"
         and id(parameter) not in ids
-        and not (known and (_layer(path) in layers or trainer_of(parameter) not in (None, trainer)))
+        and not (known and trainer_of(parameter) not in (None, trainer))
+        and (_layer(path) not in layers or f"{_layer(path)}.weight" in known)
     ]
     paths = list(everything)
-    added = [path for path in missing if not known or paths.index(path) > paths.index(known[0])]
+    added = [path for path in missing if _layer(path) not in layers]
+    added = [path for path in added if not known or paths.index(path) > paths.index(known[0])]
     text = "the Trainer does not know {} trainable parameters, which would keep their values: {}"
     if added:
         raise ValueError(

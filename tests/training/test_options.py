@@ -1,7 +1,7 @@
 """Options of the ladder: windows by samples, clipping by value, dry runs, interrupts."""
 
 import mxkit
-from mxkit.errors import EmptyDataError
+from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -237,6 +237,37 @@ def test_t19_what_was_left_out_on_purpose_for_sure_is_not_told():
     features, head = (gluon.Trainer(net[number].collect_params(), "sgd") for number in (0, 1))
     t19(net, features)
     t19(net, head)
+
+
+def test_t19_biases_beside_trained_weights_are_told_unless_another_trainer_has_them():
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(".*weight"), "sgd")
+    with pytest.warns(mxkit.errors.TrapWarning, match="not know 2 .*: 0.bias, 1.bias. If this is intended, freeze"):
+        fit(net, trainer=trainer)
+    gluon.Trainer(net.collect_params(".*bias"), "sgd")
+    fit(net, trainer=trainer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        (
+            {"trainer": [gluon.Trainer(make_net().collect_params(), "sgd")] * 2},
+            TypeError,
+            "2 Trainers. One updates all: .*no_weight_decay",
+        ),
+        ({"clip_norm": len}, ValueError, "clip_norm: expected a number above 0, or None; received <built-in"),
+        ({"clip_value": "1"}, ValueError, "clip_value: expected a number above 0, or None; received '1'"),
+        (
+            {"data": [BATCHES[0] * 2]},
+            DataError,
+            r"4 items. Group them: .*lambda: \(\(\(a, b\), y\) for a, b",
+        ),
+    ],
+)
+def test_what_other_loops_take_is_refused_with_the_way(changes, error, words):
+    with pytest.raises(error, match=words):
+        fit(**changes)
 
 
 def test_checks_warn_once_and_not_in_each_epoch():
