@@ -2,13 +2,15 @@
 
 from contextlib import contextmanager
 import copy
+import json
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import is_numpy, switches
+from mxkit.core.array_kind import is_numpy, legacy, switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
-from mxkit.core.graphs import hooks_replaced, traced_graph
+from mxkit.core.graphs import hooks_replaced, nesting, traced_graph
 import mxnet as mx
+from mxnet import autograd
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.block import _flatten, _gather_type_ctx_info, _regroup
 
@@ -128,6 +130,33 @@ def infer_shapes(
     inferred = dict(zip(graph.list_arguments(), arguments))
     inferred.update(zip(graph.list_auxiliary_states(), states))
     return list(outputs), {name: inferred[name] for name in traced.parameters if name in inferred}
+
+
+def graph_in_mode(block: Any, *, training: bool) -> Any:
+    """The `structure` of the graph that the code of a traced block gives in a mode."""
+    inputs, kinds = iter(traced_graph(block)[0]), nesting(block)[0]
+
+    def argument(kind: Any) -> Any:
+        return list(map(argument, kind)) if isinstance(kind, list) else None if kind == -1 else next(inputs)
+
+    arguments = list(map(argument, kinds))
+    with autograd.record() if training else autograd.pause():
+        return structure(mx.sym.Group(legacy(trace(block, arguments).outputs)))
+
+
+def structure(graph: Any) -> Any:
+    """Operators of a graph with their arguments and inputs, without names: equal for equal computations."""
+
+    def of_json(graph: Mapping[str, Any]) -> Any:
+        return [(node["op"], arguments(node), node["inputs"], inner(node)) for node in graph["nodes"]], graph["heads"]
+
+    def arguments(node: Mapping[str, Any]) -> Dict[str, str]:
+        return {name: text for name, text in node.get("attrs", {}).items() if not name.startswith("__")}
+
+    def inner(node: Mapping[str, Any]) -> Any:
+        return [of_json(graph) for graph in node.get("subgraphs", ())]
+
+    return of_json(json.loads(legacy(graph).tojson()))
 
 
 def regroup(call: Call, arrays: Sequence[Any]) -> Any:

@@ -30,6 +30,8 @@ import numpy as np
 
 # Shapes of inputs that are normal in a training: full batches and tails, split unevenly over devices.
 MANY_SHAPES = 8
+# Packages whose blocks compute the same operators in training as in predict mode.
+_WITHOUT_BRANCH = ("mxnet.", "mxkit.")
 # The graph of each block that `check_modes` has traced again, by whether it was trained: one warning for each.
 _checked_graphs: MutableMapping[Any, Dict[bool, Any]] = WeakKeyDictionary()
 
@@ -96,10 +98,8 @@ def check_modes(net: Any, *, training: bool) -> None:
         if not graph or checked.get(training) is graph[1]:
             continue
         checked[training] = graph[1]
-        kinds = [type(one) for _, one in blocks_by_path(block)]
-        if all(
-            kind.__module__.startswith(("mxnet.", "mxkit.")) and kind is not gluon.nn.HybridLambda for kind in kinds
-        ):
+        kinds = {type(one) for _, one in blocks_by_path(block)}
+        if gluon.nn.HybridLambda not in kinds and all(one.__module__.startswith(_WITHOUT_BRANCH) for one in kinds):
             continue
         with suppress(Exception):  # of any type: the code may refuse another trace
             predicting = graph_in_mode(block, training=False)

@@ -19,7 +19,7 @@ from mxkit.data.source import Data, whole_part
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
-from mxkit.training.checks import check_tokens
+from mxkit.training.checks import check_modes, check_tokens
 from mxkit.training.joint import Together, shared
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_nan
 from mxkit.training.passes import run_over, samples_in_order
@@ -71,9 +71,11 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
-    return scores_of(
+    scores = scores_of(
         net, data, None, loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
     )
+    check_modes(net, training=False)
+    return scores
 
 
 def scores_of(
@@ -242,6 +244,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
             run.wait(parts[-len(shards) :])
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")
+    check_modes(net, training=False)
     return tuple(joined) if several else joined[0]
 
 

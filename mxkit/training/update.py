@@ -27,6 +27,7 @@ from mxkit.training.checks import (
     check_branches,
     check_first_inputs,
     check_frozen_dense,
+    check_modes,
     check_trainer,
     warn_of_single_samples,
 )
@@ -428,6 +429,7 @@ class _Batches:
         computed = self._graph.compute(shards)
         if data is not None:
             check_branches(self._net)
+            check_modes(self._net, training=True)
         for shard, result in zip(shards, computed):
             if result.totals is None:
                 check_loss_shape(result.losses, shard.samples)

@@ -1,5 +1,7 @@
 """Net, loss and metrics in one graph: the same bits as one after the other, and never where somebody could tell."""
 
+import warnings
+
 import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.errors import TrainingError, TrapWarning
@@ -332,6 +334,59 @@ def _doubled():
     net.initialize()
     net.hybridize()
     return net
+
+
+class Moody(nn.HybridBlock):
+    """Its code asks for the mode by `asked`; None asks for none."""
+
+    def __init__(self, asked):
+        super().__init__()
+        self.scores, self.dropout, self.asked = nn.Dense(3, in_units=5), nn.Dropout(0.5), asked
+
+    def hybrid_forward(self, F, x):
+        scores = self.dropout(self.scores(x))
+        return scores * 10 if self.asked and self.asked() else scores
+
+
+def moody(asked, inside=False):
+    net = Moody(asked)
+    net.initialize()
+    net.hybridize()
+    if inside:
+        outer = nn.Sequential()
+        outer.add(net)
+        return outer
+    return net
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("asked", [autograd.is_training, autograd.is_recording])
+def test_t39_a_graph_with_a_branch_for_training_is_told_once(asked, inside):
+    (x, y), *_ = batches = make_batches([8] * 2)
+    for rung in (fit, lambda net, data: list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd"))):
+        net = moody(asked, inside)
+        with pytest.warns(TrapWarning, match=r"(Moody|0), hybridized: .* as by autograd.is_training\(\).*T39") as seen:
+            rung(net, batches)
+        assert len(seen) == 1
+        with pytest.warns(TrapWarning, match="T39"):
+            mxkit.predict(net, x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            mxkit.evaluate(net, batches, loss="softmax_ce")
+
+
+@pytest.mark.filterwarnings("error")
+def test_t39_graphs_that_are_right_are_not_told_of():
+    (x, _), *_ = batches = make_batches([8] * 2)
+    net = moody(autograd.is_training)  # traced for predictions alone
+    mxkit.predict(net, x)
+    mxkit.evaluate(net, batches, loss="softmax_ce")
+    for net in (moody(None), moody(None, inside=True)):
+        fit(net, batches)
+        mxkit.predict(net, x)
+    net = moody(autograd.is_training)
+    net.hybridize(False)
+    fit(net, batches)
 
 
 @pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")
