@@ -1,7 +1,7 @@
 """Makes inputs for the comparison with MXNet: the caller's arrays, a run's test data, or random numbers."""
 
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -31,6 +31,17 @@ class InputForm(NamedTuple):
     def resized(self, size: int) -> Tuple[int, ...]:
         """The shape for another batch size."""
         return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])
+
+
+def by_name(values: Mapping[str, Any], names: Sequence[str]) -> List[Any]:
+    """Return `inputs=` or `input_shape=` of a dict in the order of the net's inputs.
+
+    Raises:
+        ValueError: The net has other inputs.
+    """
+    if set(values) != set(names):
+        raise ValueError(f"export: the net's inputs are {', '.join(names)}; received {', '.join(map(str, values))}")
+    return [values[name] for name in names]
 
 
 def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
@@ -85,19 +96,25 @@ def check_examples(examples: Sequence[Any], shapes: Sequence[Tuple[int, ...]], a
 
 
 def example_batches(
-    graph: Any, forms: Sequence[InputForm], examples: Sequence[Any], sizes: Sequence[int] = SIZES
+    graph: Any, forms: Sequence[InputForm], examples: Sequence[Any], sizes: Sequence[Optional[int]] = SIZES
 ) -> List[Dict[str, Any]]:
-    """Return batches of each size: of the examples, repeated if they are too few, or random numbers."""
+    """Return batches of each size: of the examples, repeated if they are too few, or random numbers.
+
+    The size None is that of the examples, or of `forms`.
+    """
     found = []
     tables = _tables(graph)
     random = np.random.RandomState(0)
     for size in sizes:
         batch = {}
         for number, form in enumerate(forms):
-            if examples:
+            shape = form.shape if size is None else form.resized(size)
+            if examples and size is None:
+                batch[form.name] = examples[number]
+            elif examples:
                 batch[form.name] = np.take(examples[number], np.arange(size), form.axis, mode="wrap")
             else:
-                batch[form.name] = _drawn(random, form.resized(size), form.dtype, tables.get(form.name))
+                batch[form.name] = _drawn(random, shape, form.dtype, tables.get(form.name))
         found.append(batch)
     return found
 

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 from mxkit.core.array_kind import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
-from mxkit.core.replicas import finish_initialization, is_deferred, values_of
+from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.storage.params_format import dtype_name
@@ -71,7 +71,7 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
         arrays = {name: made.arrays[name] for name in made.symbol.list_inputs() if name not in names}
         arrays = {f"{'aux' if name in states else 'arg'}:{name}": array for name, array in arrays.items()}
         return Graph(made.symbol, arrays, names, {}, numpy)
-    inputs = _inputs(net, shapes)
+    inputs = [mx.sym.var(name) for name in input_names(net, len(shapes))]
     with switches(numpy):
         outputs = _trace(net, of_kind(inputs, numpy))
         names = outputs.list_inputs()
@@ -173,15 +173,18 @@ def graph_function(symbol: Any, arrays: Mapping[str, Any], numpy: bool) -> Calla
     return compute
 
 
-def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:
-    count = len(shapes)
-    if isinstance(net, gluon.SymbolBlock):
-        own = len(traced_graph(net)[0])
-        if count not in (0, own):
-            raise ValueError(f"input_shape: the net has {own} inputs, received {count} shapes")
-        count = own
-    names = ["data"] if count <= 1 else [f"data{number}" for number in range(count)]
-    return [mx.sym.var(name) for name in names]
+def input_names(net: Any, count: int) -> List[str]:
+    """Names of the inputs of a net: those of its graph for a SymbolBlock, else as Gluon numbers `count` of them.
+
+    Raises:
+        ValueError: `count` is neither 0 nor the SymbolBlock's number of inputs.
+    """
+    if not isinstance(net, gluon.SymbolBlock):
+        return ["data"] if count <= 1 else [f"data{number}" for number in range(count)]
+    own = [str(variable.name) for variable in traced_graph(net)[0]]
+    if count not in (0, len(own)):
+        raise ValueError(f"input_shape: the net has {len(own)} inputs ({', '.join(own)}), received {count} shapes")
+    return own
 
 
 def _trace(net: Any, inputs: Sequence[Any]) -> Any:
@@ -211,7 +214,7 @@ def _flat(outputs: Any) -> Iterator[Any]:
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
     names = outputs.list_inputs()
-    known = {name: tuple(one.shape) for name, one in parameters.items() if one.shape and values_of(one)}
+    known = {name: shape_of(one) for name, one in parameters.items() if values_of(one)}
     known.update({name: shape for name, shape in shapes.items() if name in names})
     try:
         # infer_shape warns of shapes that depend on values

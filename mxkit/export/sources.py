@@ -6,15 +6,16 @@ from pathlib import Path
 import re
 import tarfile
 import tempfile
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 import zipfile
 
 from mxkit.core.blocks import check_net
 from mxkit.core.device import unpack
+from mxkit.core.graphs import traced_graph
 from mxkit.data.source import read_epoch
 from mxkit.errors import MxkitError
 from mxkit.export.loss_heads import replaced_heads
-from mxkit.export.symbol_files import parameter_path, read_symbol_files
+from mxkit.export.symbol_files import GraphPath, graph_files, read_symbol_files
 from mxkit.models.zoo import get_model
 from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
@@ -48,13 +49,14 @@ class Source(NamedTuple):
     epoch: Optional[int] = None
 
 
-def find_source(source: Any, which: str = "last", epoch: Optional[int] = None) -> Source:
+def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, **names: Any) -> Source:
     """Load the net of `source`.
 
     Args:
         source: As for `export`.
         which: As for `export`.
         epoch: As for `export`.
+        names: `inputs` and `outputs` of `load_exported`, for files of a graph.
 
     Raises:
         TypeError: `source` is neither a net nor a path.
@@ -62,6 +64,8 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None) -
         ValueError: The file holds no net.
         MxkitError: The file is damaged, or the name of a zoo's net is unknown.
     """
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        return _of_symbol_files((source[0], source[1]), epoch, names)
     if not isinstance(source, (str, Path)):
         check_net(source)
     is_run = isinstance(source, (str, Path)) and (Path(source).expanduser() / "recipe.yaml").is_file()
@@ -75,10 +79,14 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None) -
     if is_run:
         return _of_run(path, which)
     if text.endswith((".tar.gz", ".tgz")):
-        return _of_archive(path, epoch)
+        return _of_archive(path, epoch, names)
     if path.is_file() and zipfile.is_zipfile(path):
         return Source(load_net(path))
-    return _of_symbol_files(path, epoch)
+    numbered = re.fullmatch(r"(.+)-(\d{4,})\.params", str(path))
+    prefix = re.sub(r"-symbol\.json$", "", numbered[1] if numbered else str(path))
+    if not Path(f"{prefix}-symbol.json").is_file():
+        raise FileNotFoundError(_missing(path))
+    return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
 
 
 def _of_run(path: Path, which: str) -> Source:
@@ -103,23 +111,18 @@ def _of_run(path: Path, which: str) -> Source:
     return Source(net, shapes, examples, known, compared=(compared,))
 
 
-def _of_symbol_files(path: Path, epoch: Optional[int]) -> Source:
-    numbered = re.fullmatch(r"(.+)-(\d{4,})\.params", str(path))
-    prefix = Path(re.sub(r"-symbol\.json$", "", numbered[1] if numbered else str(path)))
-    if not Path(f"{prefix}-symbol.json").is_file():
-        raise FileNotFoundError(_missing(path))
-    file = parameter_path(prefix, int(numbered[2]) if numbered and epoch is None else epoch)
-    number = int(file.stem.rpartition("-")[2])
-    notes = (f"the parameters are those of {file.name}", *_heads(prefix))
-    return Source(read_symbol_files(prefix, epoch=number), notes=notes, epoch=number)
-
-
-def _heads(prefix: Path) -> Tuple[str, ...]:
-    replaced = replaced_heads(Path(f"{prefix}-symbol.json").read_text(encoding="utf-8"))
-    return tuple(
+def _of_symbol_files(path: GraphPath, epoch: Optional[int], names: Mapping[str, Any]) -> Source:
+    graph, file = graph_files(path, epoch)
+    net = read_symbol_files((graph, file), **names)
+    inside = traced_graph(net)[1].get_internals().list_outputs()
+    heads = tuple(
         f"the training head {name!r} ({operator}) became {plain}; its label is no input"
-        for name, operator, plain in replaced
+        for name, operator, plain in replaced_heads(graph.read_text(encoding="utf-8"))
+        if f"{name}_output" in inside
     )
+    numbered = re.fullmatch(r".+-(\d{4,})\.params", file.name)
+    notes = (f"the parameters are those of {file.name}", *heads)
+    return Source(net, notes=notes, epoch=int(numbered[1]) if numbered else 0)
 
 
 def _missing(path: Path) -> str:
@@ -136,7 +139,7 @@ def _missing(path: Path) -> str:
     )
 
 
-def _of_archive(path: Path, epoch: Optional[int]) -> Source:
+def _of_archive(path: Path, epoch: Optional[int], names: Mapping[str, Any]) -> Source:
     """Read the graph and the parameters of an archive like SageMaker's `model.tar.gz`."""
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder, ExitStack() as stack:
         try:
@@ -154,7 +157,7 @@ def _of_archive(path: Path, epoch: Optional[int]) -> Source:
         for name, member in members.items():
             if name == graphs[0] or (name.startswith(f"{prefix}-") and name.endswith(".params")):
                 _unpack_member(archive, member, Path(folder) / name)
-        return _of_symbol_files(Path(folder) / prefix, epoch)
+        return _of_symbol_files(Path(folder) / prefix, epoch, names)
 
 
 def _unpack_member(archive: Any, member: Any, target: Path) -> None:

@@ -2,26 +2,28 @@
 
 import os
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.files import write_atomically
-from mxkit.errors import unknown_name
+from mxkit.errors import ExportError, unknown_name
 from mxkit.export.example_inputs import (
     SIZES,
     as_arrays,
+    by_name,
     check_examples,
     example_batches,
     forms_of,
     split_shapes,
 )
 from mxkit.export.format_writers import FORMATS, Job, need_packages, versions_of, write_format
-from mxkit.export.net_graph import check_graph, graph_of
+from mxkit.export.net_graph import check_graph, graph_of, input_names
 from mxkit.export.proof import Proof
 from mxkit.export.sources import Source, base_path, find_source
 from mxkit.export.symbol_files import check_same_graph
 from mxkit.export.to_onnx.operators_of_graph import operators_of
 from mxkit.nets.architecture.optimized_net import OptimizedNet
+import mxnet as mx
 from mxnet import autograd
 
 Shape = Sequence[Optional[int]]
@@ -54,8 +56,9 @@ def export(
     path: Union[str, Path],
     *,
     format: Optional[str] = None,
-    input_shape: Union[Shape, Sequence[Shape], None] = None,
+    input_shape: Union[Shape, Sequence[Shape], Mapping[str, Shape], None] = None,
     inputs: Any = None,
+    outputs: Union[str, Sequence[str], None] = None,
     which: str = "last",
     verify: bool = True,
     tolerance: float = 1e-4,
@@ -72,8 +75,9 @@ def export(
     Args:
         source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the
             common beginning of `NAME-symbol.json` and `NAME-0000.params` (of Gluon or Module, whose loss head becomes
-            its plain operator); a `model.tar.gz` with such files, as of SageMaker; or a zoo's net with its published
-            weights, like "zoo:resnet18_v2". On several devices, the values of the first one are written (T59).
+            its plain operator), or a tuple of both paths; a `model.tar.gz` with such files, as of SageMaker; or a
+            zoo's net with its published weights, like "zoo:resnet18_v2". On several devices, the values of the first
+            one are written (T59).
         path: Common beginning of the files, with or without the format's ending. Missing folders are made.
         format: "symbol" (MXNet's graph and parameters: `path-symbol.json`, `path-0000.params`, for `load_exported`,
             `gluon.SymbolBlock.imports`, `mx.mod.Module.load` and other languages), "onnx" (`path.onnx`), "torch"
@@ -81,10 +85,13 @@ def export(
             structural path: `path.safetensors`). None is the format of the path's ending, else "symbol".
         input_shape: Shape of the input, with any batch size, or a list of shapes for several inputs. None stands for
             the batch size if its axis is not the first, as in (35, None, 100). Not needed for a run, with `inputs`, and
-            for "symbol" and "safetensors" if all parameters have values. Several inputs are called `data0`, `data1`...
-        inputs: An array, or a tuple with one for each input, to compare with instead of random numbers, as masks need
-            it; they also give shapes and dtypes (float64 is cast to float32). A run's own test data is taken without
-            being asked.
+            for "symbol" and "safetensors" if all parameters have values. A graph's inputs keep their names; those of
+            other nets are called `data`, or `data0`, `data1`... A dict gives shapes by name. For a graph's files it
+            also sets the order of the inputs, and may name a label that stays one.
+        inputs: An array, or a tuple with one for each input, or a dict by name, to compare with instead of random
+            numbers, as masks need it; they also give shapes and dtypes (float64 is cast to float32). A run's own test
+            data is taken without being asked.
+        outputs: Names of a graph's internal outputs, up to which it is written; as for `load_exported`.
         which: "last" or "best" checkpoint of a run.
         verify: Compare with MXNet. "torch" needs torch for it, and "onnx" onnxruntime.
         tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
@@ -120,7 +127,10 @@ def export(
     endings = FORMATS[format]
     base = base_path(path, next(iter(endings.values())))
     need_packages(format, verify)
-    found = find_source(source, which, epoch)
+    named = next((list(one) for one in (inputs, input_shape) if isinstance(one, Mapping)), None)
+    found = find_source(source, which, epoch, inputs=named, outputs=outputs)
+    if outputs is not None and found.epoch is None:
+        raise ValueError("export: outputs= cuts a graph that is read from files; this source is none")
     if epoch is not None and found.epoch is None and format != "symbol":
         raise ValueError(f"epoch: is the number of a graph's parameters; {format!r} of this source has none")
     number = whole_number(epoch if epoch is not None else found.epoch or 0, "epoch", least=0)
@@ -173,6 +183,10 @@ def _refuse_existing(files: Any) -> None:
 
 
 def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
+    input_shape, inputs = (
+        by_name(one, input_names(found.net, len(one))) if isinstance(one, Mapping) else one
+        for one in (input_shape, inputs)
+    )
     shapes, axes = split_shapes(input_shape)
     examples = as_arrays(inputs) or (() if shapes else found.examples)
     shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
@@ -190,11 +204,14 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
             "not say: pass input_shape=(1, 3, 224, 224) or the like, or inputs=an array"
         )
     dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
-    sizes: Sequence[int] = SIZES
-    if format in ("onnx", "torch"):
-        axes = axes or operators_of(graph, shapes, dtypes).batch_axes
-    elif shapes:  # the graph fits any size that the net fits
-        sizes = [shapes[0][axes[0] if axes else 0]] if shapes[0] else [1]
+    other = format in ("onnx", "torch")
+    sizes: Sequence[Optional[int]] = SIZES if other else [None]  # the graph fits any size that the net fits
+    if shapes and not axes:
+        try:
+            axes = operators_of(graph, shapes, dtypes).batch_axes
+        except (ExportError, mx.MXNetError):
+            if other:
+                raise
     forms = forms_of(graph.inputs, shapes, axes, dtypes)
     drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
     more = example_batches(graph, forms, examples, [7]) if drawn and sizes is SIZES else []

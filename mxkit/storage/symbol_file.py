@@ -24,10 +24,14 @@ from mxnet.base import _LIB, c_str, check_call
 _BYTES = 2**26
 _LARGEST = 2**31 - 1
 _MANY = 65536
-# From MXNet 1.0, the first with today's form of graphs, to the installed MXNet
-_VERSIONS = (10000, sum(part * weight for part, weight in zip(release(mx.__version__), (10000, 100, 1))))
+_INSTALLED = sum(part * weight for part, weight in zip(release(mx.__version__), (10000, 100, 1)))
+# Graphs of before 0.9 have no version, and do not name auxiliary states as inputs; MXNet adds both
+_FIRST_WITH_STATES = 900
+# Before 0.9 these were attributes of operators, for their parameters, and are no arguments of any operator
+_HIDDEN = re.compile(r"(\w+_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage)")
 _DIGEST = "mxkit_sha256"
 _FIELDS = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
+_OLD_FIELDS = ("param", "attr", "backward_source_id")  # of nodes, before MXNet 1.0
 # These operators hold addresses of memory, call back into the process that wrote them, or read files by name.
 _REFUSED = frozenset(
     ["_Native", "_NDArray", "_CustomFunction", "_CachedOp", "_CachedOpThreadSafe", "_NoGradient", "_cvimread"]
@@ -44,9 +48,10 @@ _NUMBERS = re.compile(r"[-+]?\d+(?![\d.eE])")
 
 
 class _Form(NamedTuple):
-    """Number of inputs of an operator with its attributes, and number of outputs that others may use."""
+    """Number of inputs of an operator with its attributes, how many are states, and outputs that others may use."""
 
     inputs: int
+    states: int
     outputs: int
 
 
@@ -54,7 +59,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
     """Read a graph that `net.export`, `Module.save_checkpoint` or `symbol.save` wrote, safely.
 
     Args:
-        path: A file of MXNet 1.0 to 1.9.
+        path: A file of any MXNet up to 1.9.
         shapes: Shapes of the arrays that belong to variables. The shapes in the file must agree with them and are
             dropped after the check: plain Gluon writes shapes before it knows all sizes (T53).
 
@@ -62,7 +67,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
         The Symbol; one of `mx.np` if the graph was traced under `npx.set_np()`.
 
     Raises:
-        CheckpointError: The file is damaged, too old, or holds parts that could harm the process: subgraphs and
+        CheckpointError: The file is damaged, too new, or holds parts that could harm the process: subgraphs and
             operators with addresses.
         OSError: It does not exist or cannot be read.
 
@@ -82,7 +87,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
     text = graph.checked(shapes or {})
     try:
         symbol = mx.sym.load_json(text)
-        symbol.list_inputs()
+        graph.check_names(symbol.list_inputs())
     except mx.MXNetError as error:
         raise CheckpointError(f"{path} is damaged: MXNet refuses it: {_last_line(error)}") from error
     return of_kind(symbol, graph.numpy)
@@ -113,6 +118,7 @@ class _Graph:
         self._where = "the graph"
         self._forms: Dict[Any, _Form] = {}
         self._outputs: List[int] = []
+        self._version = 0
         self.numpy = False
         self._known = frozenset(mx.operator.get_all_registered_operators())
         try:
@@ -123,23 +129,28 @@ class _Graph:
     def checked(self, shapes: Mapping[str, Sequence[int]]) -> str:
         """Return the graph as JSON that contains only checked parts."""
         graph = self._dict(self._json, _FIELDS)
+        attrs = self._attrs(graph["attrs"]) if "attrs" in graph else {}
+        self._version = attrs["mxnet_version"][1] if attrs else 0
         nodes = self._list(graph.get("nodes"), "nodes")
         sound = [self._node(number, node) for number, node in enumerate(nodes)]
         self._where = "the graph"
         variables = [number for number, node in enumerate(sound) if node["op"] == "null"]
         if graph.get("arg_nodes") != variables:
             self._refuse(f"arg_nodes {variables[:20]}", graph.get("arg_nodes"))
-        names = [sound[number]["name"] for number in variables]
-        if len(set(names)) != len(names):
-            self._refuse("variables with different names", next(name for name in names if names.count(name) > 1))
         self._row_ptr(graph.get("node_row_ptr"), len(nodes))
         heads = [self._entry(head, len(nodes)) for head in self._list(graph.get("heads"), "heads")]
         for node in sound:
             if node["op"] == "null" and node["name"] in shapes:
                 self._drop_shape(node, shapes[node["name"]])
-        attrs = self._attrs(graph.get("attrs"))
         self.numpy = attrs.get("is_np_shape") == ["int", 1]
-        return json.dumps({"nodes": sound, "arg_nodes": variables, "heads": heads, "attrs": attrs})
+        return json.dumps({
+            "nodes": sound, "arg_nodes": variables, "heads": heads, **({"attrs": attrs} if attrs else {})
+        })  # fmt: skip
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse two variables of one name, also among those that MXNet added."""
+        if len(set(names)) != len(names):
+            self._refuse("variables with different names", next(name for name in names if names.count(name) > 1))
 
     def _drop_shape(self, node: Dict[str, Any], shape: Sequence[int]) -> None:
         sizes = [int(size) for size in _NUMBERS.findall(node["attrs"].pop("__shape__", "")[:1000])]
@@ -155,12 +166,8 @@ class _Graph:
         version = sound.get("mxnet_version")
         if not (isinstance(version, list) and len(version) == 2 and version[0] == "int" and _is_index(version[1])):
             self._refuse('attrs with "mxnet_version": ["int", 10901]', attrs)
-        if not _VERSIONS[0] <= version[1] <= _VERSIONS[1]:
-            self._refuse(
-                f"a version of MXNet from {_VERSIONS[0]} to {_VERSIONS[1]}. If you trust an older file, "
-                "mx.sym.load(...).save(...) rewrites it",
-                version[1],
-            )
+        if version[1] > _INSTALLED:
+            self._refuse(f"a version of MXNet up to {_INSTALLED}", version[1])
         if sound.get("is_np_shape", ["int", 0]) not in (["int", 0], ["int", 1]):
             self._refuse('"is_np_shape": ["int", 0]', sound["is_np_shape"])
         return sound
@@ -172,19 +179,30 @@ class _Graph:
                 f"{self._path}: {node.get('name')!r:.100} holds operators that oneDNN joined, as in an exported net of "
                 "mxkit.optimize. gluon.SymbolBlock.imports reads it, unchecked; for mxkit write the net with save_net"
             )
-        fields = self._dict(node, ("op", "name", "attrs", "inputs"))
-        op, name, attrs = fields.get("op"), fields.get("name"), fields.get("attrs", {})
+        fields = self._dict(node, ("op", "name", "attrs", "inputs", *_OLD_FIELDS))
+        op, name = fields.get("op"), fields.get("name")
         if not isinstance(op, str) or not _is_text(name) or not name:
             self._refuse("an operator and a name", (op, name))
         self._where = f"node {number}, {name!r:.100}"
-        if not isinstance(attrs, dict) or not all(_is_text(key) and _is_text(attrs[key]) for key in attrs):
-            self._refuse("attributes of text", attrs)
+        attrs = self._attributes(fields)
         inputs = [self._entry(entry, number) for entry in self._list(fields.get("inputs"), "inputs", least=0)]
-        form = _Form(0, 1) if op == "null" else self._form(op, attrs, len(inputs))
-        if form.inputs != len(inputs):
+        form = _Form(0, 0, 1) if op == "null" else self._form(op, attrs, len(inputs))
+        implied = form.states if self._version < _FIRST_WITH_STATES else 0
+        if len(inputs) not in (form.inputs, form.inputs - implied):
             self._refuse(f"{form.inputs} inputs of {op}", f"{len(inputs)}")
         self._outputs.append(form.outputs)
-        return {"op": op, "name": name, "attrs": dict(attrs), "inputs": inputs}
+        return {"op": op, "name": name, "attrs": attrs, "inputs": inputs}
+
+    def _attributes(self, fields: Mapping[str, Any]) -> Dict[str, str]:
+        """Join the attributes of a node, which older versions of MXNet wrote under other keys."""
+        attrs: Dict[str, str] = {}
+        for key in ("param", "attr", "attrs"):
+            some = fields.get(key, {})
+            if not isinstance(some, dict) or not all(_is_text(name) and _is_text(some[name]) for name in some):
+                self._refuse("attributes of text", some)
+            attrs.update(some)
+        old = self._version < _FIRST_WITH_STATES
+        return {name: value for name, value in attrs.items() if not (old and _HIDDEN.fullmatch(name))}
 
     def _form(self, op: str, attrs: Dict[str, str], inputs: int) -> _Form:
         if op not in self._known:
@@ -222,8 +240,8 @@ class _Graph:
             check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
             make = mx.symbol._internal._symbol_creator
             alone = make(handle.value, (), {}, list(attrs), list(attrs.values()), "alone", False, False)
-            inputs = len(alone.list_inputs())
-            return _Form(inputs, len(alone.get_internals().list_outputs()) - inputs)
+            inputs, states = len(alone.list_inputs()), len(alone.list_auxiliary_states())
+            return _Form(inputs, states, len(alone.get_internals().list_outputs()) - inputs)
         except mx.MXNetError as error:
             raise CheckpointError(
                 f"{self._path} is damaged: {self._where}: MXNet refuses {op} {attrs!s:.200}: {_last_line(error)}"

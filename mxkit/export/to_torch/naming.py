@@ -1,9 +1,11 @@
 """Names and types of arguments and results in the code of a forward pass."""
 
 import inspect
+import re
 from typing import Any, Dict, List, Optional, Set
 
 from mxkit.core.blocks import own_parameters
+from mxkit.core.graphs import traced_graph
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.net_steps import Entry, flat
 from mxnet import gluon
@@ -35,12 +37,14 @@ def pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = N
 
 def argument_names(block: Any, count: int) -> List[str]:
     """Return the names of a block's arguments in its code."""
+    found: List[str] = []
     if isinstance(block, gluon.SymbolBlock):
-        return ["x"] if count == 1 else [f"x{number}" for number in range(count)]
+        for variable in traced_graph(block)[0]:
+            found.append(identifier(re.sub(r"^data(?=\d*$)", "x", variable.name), set(found)))
+        return found
     hybrid = isinstance(block, gluon.HybridBlock) and type(block).forward is gluon.HybridBlock.forward
     method = block.hybrid_forward if hybrid else block.forward
     own = own_parameters(block)
-    found: List[str] = []
     for name, one in list(inspect.signature(method).parameters.items())[hybrid:]:
         if one.kind is one.VAR_POSITIONAL:
             found += [f"{name.rstrip('s')}{number}" for number in range(count - len(found))]
