@@ -89,6 +89,8 @@ def read_index(index: Path, size: int) -> "np.ndarray":
             f"{index}: it has records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
             "bytes. One of the two was cut off, or belongs to another file"
         )
+    if len(np.unique(offsets)) < len(offsets):
+        raise DataError(f"{index}: it names a record twice. Remove it, and the records are found without it")
     return offsets
 
 

@@ -1,5 +1,6 @@
 """Lists and checks the records of a `.rec` file, without MXNet: past a damaged record, the others are read."""
 
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
 import struct
@@ -239,4 +240,11 @@ def _differences(index: Dict[int, List[str]], offsets: Dict[int, int]) -> List[D
         damages.append(Damage(None, place, index[place], "the index names it, but no record begins there"))
     for place in sorted(offsets.keys() - index.keys()):
         damages.append(Damage(offsets[place], place, [], "the index does not name it"))
+    times = Counter(key for keys in index.values() for key in keys)
+    for place in sorted(index.keys() & offsets.keys()):
+        keys = index[place]
+        repeated = [key for key in keys if times[key] > 1]
+        if repeated or len(keys) > 1:
+            problem = "the index has its key several times" if repeated else "the index has several keys for it"
+            damages.append(Damage(offsets[place], place, keys, f"{problem}: MXNet reads records twice, or never"))
     return damages

@@ -7,6 +7,7 @@ import sys
 import cv2
 from mxkit.cli.commands import app
 from mxkit.core.record_file import MAGIC, pack, write_record
+from mxkit.data import image_records
 from mxkit.errors import DataError
 from mxkit.export.record_checking import check
 from mxkit.export.record_making import Encoding, make, of_folder, of_list, split
@@ -146,6 +147,28 @@ def test_an_index_that_does_not_fit_is_named(photos, tmp_path):
     for line in (21, 22):
         assert f"all.idx, line {line}: expected a key, a tab and a byte" in found.stdout
     assert ": the index does not name it" in found.stdout
+
+
+@pytest.mark.parametrize("way", ["every key twice", "every line twice", "two keys for a record"])
+def test_an_index_that_repeats_keys_or_records_is_named(photos, tmp_path, way):
+    path, index = tmp_path / "all.rec", tmp_path / "all.idx"
+    make(photos, of_folder(photos)[0][:12], path, Encoding())
+    lines = index.read_text().splitlines()
+    places = [line.split("\t")[1] for line in lines]
+    if way == "every key twice":
+        lines = [f"{number % 6}\t{place}" for number, place in enumerate(places)]
+    else:
+        lines += lines if way == "every line twice" else [f"99\t{places[3]}"]
+    index.write_text("\n".join(lines) + "\n")
+    keys = mx.recordio.MXIndexedRecordIO(str(index), str(path), "r")
+    read = [keys.read_idx(key) for key in keys.keys]
+    assert len(set(read)) < len(read)  # MXNet reads some twice
+    found = check(path)
+    expected = {places[3]} if way == "two keys for a record" else set(places)
+    assert {str(damage.byte) for damage in found.damages if "MXNet reads records twice" in damage.problem} == expected
+    if way != "every key twice":
+        with pytest.raises(DataError, match="all.idx: it names a record twice. Remove it"):
+            image_records(path, valid=0, test=0)
 
 
 def test_the_command_needs_no_mxnet(tmp_path, photos):
