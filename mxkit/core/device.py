@@ -3,6 +3,7 @@
 import ctypes
 from functools import lru_cache
 import math
+from numbers import Number
 from pathlib import Path
 import re
 import socket
@@ -277,6 +278,22 @@ def as_ndarray(array: Any) -> Any:
     return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))
 
 
+def _no_numbers(array: "np.ndarray") -> str:
+    """What an array holds that is not numeric, and the way out: the end of a message."""
+    objects = array.dtype.kind == "O"
+    place, odd = next(((place, one) for place, one in np.ndenumerate(array) if not isinstance(one, Number)), ((), None))
+    if objects and array.size and not place:
+        return ", which holds numbers. Convert them: .astype('float32')"
+    column = f" in column {place[1]}" if len(place) > 1 else ""
+    holds = f", which holds {type(odd).__name__}{column}" if objects and array.size else ""
+    if not isinstance(odd, (str, bytes)):
+        return holds
+    way = (
+        "x[name] = pandas.factorize(x[name])[0]" if column else "classes, y = numpy.unique(labels, return_inverse=True)"
+    )
+    return f"{holds}. Number the classes first: {way}"
+
+
 @lru_cache(maxsize=64)
 def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
     """Dtype of an array in a batch: float32 for float64 and bool, int32 for integers of 16 or more bits.
@@ -295,11 +312,8 @@ def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
         DataError: int32 cannot hold one of its whole numbers, or it is not numeric.
     """
     if array.dtype.kind not in "fiub":
-        holds = f", which holds {type(array.flat[0]).__name__}" if array.dtype.kind == "O" and array.size else ""
-        text = array.dtype.kind in "US" or (array.size and isinstance(array.flat[0], (str, bytes)))
-        way = ". Number the classes first: classes, y = numpy.unique(labels, return_inverse=True)" if text else ""
         raise DataError(
-            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{holds}{way}"
+            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{_no_numbers(array)}"
         )
     dtype = narrow_dtype(array.dtype)
     if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:

@@ -49,8 +49,8 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     Raises:
         UnknownNameError: MXNet has no optimizer of this name.
         TypeError: `spec` has another form, or the optimizer refuses an argument.
-        ValueError: A learning rate, `wd` or `momentum` is negative, or a number of the optimizer is a text, NaN or
-            infinite, also in an existing Trainer or optimizer.
+        ValueError: The net has no parameters. Or a learning rate, `wd` or `momentum` is negative, or a number of the
+            optimizer is a text, NaN or infinite, also in an existing Trainer or optimizer.
         NotInitializedError: The net is not initialized.
         DeviceError: The Trainer was made for other devices than those of the net.
 
@@ -87,8 +87,16 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     # Gradients can be clipped after the reduction only if the optimizer steps on the devices. An optimizer whose
     # replicas would drift apart steps in the kvstore, once for all of them (T24).
     on_kvstore = issubclass(kind, DRIFTING) and len(devices) > 1
+    parameters = net.collect_params()
+    if not parameters.keys():
+        raise ValueError(
+            f"the net, a {type(net).__name__}, has no parameters to train: net.collect_params() is empty. Layers must "
+            "be attributes of the block, not items of a list. A block of your own makes a parameter in __init__, "
+            "self.weight = self.params.get('weight', shape=(3, 2)), and reads self.weight.data() in forward. Arrays "
+            "with attach_grad() can only be trained by a loop of your own"
+        )
     try:
-        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
+        return gluon.Trainer(parameters, spec, arguments, update_on_kvstore=on_kvstore)
     except TypeError as error:
         problem = f"optimizer {spec!r} refuses its arguments {arguments}: {error}"
         raise TypeError(f"{problem}; {_hints(kind, arguments)}") from error

@@ -106,7 +106,8 @@ def whole_part(data: Any, name: str, *, labels: bool = True, scale: Optional[flo
 
 
 def _is_array(data: Any) -> bool:
-    return isinstance(data, (np.ndarray, mx.nd.NDArray))
+    """Whether `data` is an array, or like a DataFrame becomes one."""
+    return hasattr(data, "__array__") and hasattr(data, "shape")
 
 
 def _is_dataset(data: Any) -> bool:

@@ -50,9 +50,13 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
         labels: The arguments of the loss after the output.
 
     Raises:
-        DataError: The loss cannot use a shape. The text names the expected and the received shape.
+        DataError: The loss cannot use a shape, or the output is no array. The text names the expected and the
+            received shape.
     """
     kind = kind_of(loss)
+    if is_plain(loss) and not isinstance(output, (mx.nd.NDArray, list, tuple)):
+        keys = f" with the keys {', '.join(map(repr, output))}" if isinstance(output, dict) else ""
+        raise _no_array(loss, f"a {type(output).__name__}{keys}")
     if kind is None or hasattr(loss, "check_shapes"):
         return ()
     if is_plain(loss):
@@ -63,10 +67,7 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
             raise DataError(f"{type(loss).__name__} takes {taken} after the net's output; received {received}")
     if not isinstance(output, mx.nd.NDArray):
         if is_plain(loss) and isinstance(output, (list, tuple)):
-            raise DataError(
-                f"{type(loss).__name__}: the net returns {len(output)} outputs, and this loss takes one. Choose it in "
-                "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
-            )
+            raise _no_array(loss, f"{len(output)} outputs")
         return ()
     steps: List[List[Step]] = [[] for _ in labels]
     place = weight_place(loss, output)
@@ -79,6 +80,13 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     if place is not None and len(labels) > place:
         steps[place] = _weight_steps(loss, kind.labels, output, labels[place])
     return tuple(map(tuple, steps)) if any(steps) else ()
+
+
+def _no_array(loss: Any, received: str) -> DataError:
+    return DataError(
+        f"{type(loss).__name__}: the net returns {received}, and this loss takes one array. Choose it in "
+        "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
+    )
 
 
 def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[Any]:

@@ -324,9 +324,37 @@ def test_a_batch_without_labels_and_a_net_of_several_outputs():
         mxkit.evaluate(make_net(), [(X,)], loss="l2")
     net = mxkit.models.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
     mxkit.initialize(net, devices="cpu")
-    text = "L2Loss: the net returns 2 outputs, and this loss takes one. Choose it in loss="
+    text = "L2Loss: the net returns 2 outputs, and this loss takes one array. Choose it in loss="
     with pytest.raises(DataError, match=text):
         mxkit.evaluate(net, [((X, X), ONE_HOT)], loss="l2")
+
+
+class Named(gluon.Block):
+    """Returns what `form` makes of its output."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.scores, self.form = make_net(), form
+
+    def forward(self, x):
+        return self.form(self.scores(x))
+
+
+@pytest.mark.parametrize("loss", ["softmax_ce", "l2", "label_smoothing", "ctc", "kl_div", gluon.loss.SoftmaxCELoss()])
+@pytest.mark.parametrize(
+    ("form", "received"),
+    [
+        (lambda output: {"logits": output}, "a dict with the keys 'logits'"),
+        (lambda output: output.asnumpy(), "a ndarray"),
+        (lambda output: None, "a NoneType"),
+    ],
+    ids=["dict", "NumPy", "None"],
+)
+def test_a_net_that_returns_no_array_is_named_with_the_way(loss, form, received):
+    text = f": the net returns {received}, and this loss takes one array. Choose it in loss=mxkit.losses.BatchLoss"
+    for run in (mxkit.evaluate, lambda net, data, loss: list(mxkit.updates(net, data, loss=loss, trainer="sgd"))):
+        with pytest.raises(DataError, match=text):
+            run(Named(form), [(X, np.arange(6) % 2)], loss=loss)
 
 
 def test_a_loss_with_code_of_ones_own_may_take_any_labels():

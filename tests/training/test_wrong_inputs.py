@@ -217,6 +217,67 @@ def test_data_that_is_no_data():
         train(make_net(), [(np.zeros((4, FEATURES)), np.zeros(4), np.zeros(4))])
 
 
+class Scratch(gluon.Block):
+    """A net as books write it before they come to Gluon's layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = mx.nd.ones((FEATURES, 3))
+        self.weight.attach_grad()
+
+    def forward(self, x):
+        return mx.nd.dot(x, self.weight)
+
+
+@pytest.mark.parametrize("net", [Scratch(), gluon.nn.HybridLambda("identity")], ids=["Scratch", "HybridLambda"])
+@pytest.mark.parametrize("trainer", ["sgd", ("adam", {"learning_rate": 0.1}), mx.optimizer.SGD()])
+def test_a_net_without_parameters_is_told_to_have_none(net, trainer):
+    batch = (np.zeros((4, FEATURES)), np.zeros(4))
+    text = (
+        rf"the net, a {type(net).__name__}, has no parameters .* self.params.get\('weight', shape=.* loop of your own"
+    )
+    for rung in (fit, train, mxkit.find_learning_rate):
+        options = {"epochs": 1} if rung is fit else {}
+        with pytest.raises(ValueError, match=text):
+            rung(net, [batch], loss="softmax_ce", trainer=trainer, **options)
+    assert mxkit.evaluate(net, [batch], loss="softmax_ce")["loss"] > 0
+
+
+def frames():
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(np.random.RandomState(0).rand(6, FEATURES), columns=list("abcdefghij")[:FEATURES]), pandas
+
+
+def test_a_frame_of_numbers_is_an_array():
+    frame, pandas = frames()
+    net, y = make_net(), pandas.Series(np.arange(6) % 3)
+    expected = mxkit.predict(net, frame.to_numpy())
+    np.testing.assert_array_equal(mxkit.predict(net, frame).asnumpy(), expected.asnumpy())
+    ours, theirs = (mxkit.evaluate(net, (x, np.asarray(y)), loss="softmax_ce") for x in (frame, frame.to_numpy()))
+    assert ours == theirs == mxkit.evaluate(net, (frame, y), loss="softmax_ce")
+    with pytest.raises(
+        DataError, match=r"train: expected batches \(x, y\); received a tuple of 2 arrays. .*ArrayLoader"
+    ):
+        fit(net, (frame, y))
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (["red"] * 6, r"holds str in column 1. Number .* pandas.factorize"),
+        (np.array(["2020-01-01"] * 6, "datetime64[s]"), "holds Timestamp in column 1$"),
+        ([None] * 6, "holds NoneType in column 1$"),
+        (np.arange(6).astype(object), r"holds numbers. Convert them: .astype\('float32'\)"),
+    ],
+)
+def test_a_frame_with_a_column_that_is_no_number_is_named(column, text):
+    frame, _ = frames()
+    frame["b"] = column
+    for rung in (mxkit.predict, lambda net, frame: mxkit.data.ArrayLoader(frame, None, 4)):
+        with pytest.raises(DataError, match=rf"expected numbers; received an array of shape .* object, which {text}"):
+            rung(make_net(), frame)
+
+
 # NaN
 
 
