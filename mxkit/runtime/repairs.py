@@ -269,6 +269,25 @@ def entropy_threshold(module: ModuleType) -> None:
         operators.replace(module, _get_optimal_threshold=with_numbers)
 
 
+def image_functions(module: ModuleType) -> None:
+    """T260: a crop of all columns shares the memory of its image, and augmenters write into their argument.
+
+    So the images of a dataset in memory change from epoch to epoch. Upstream: `image/image.py` lines 444, 557, 559, 960,
+    982, 1006 and 1090.
+    """
+
+    def own_crop(crop: Any) -> Any:
+        def fixed_crop(src: Any, x0: int, y0: int, w: int, h: int, size: Any = None, interp: int = 2) -> Any:
+            out = crop(src, x0, y0, w, h, size, interp)
+            return out.copy() if size is None or (w, h) == size else out
+
+        return fixed_crop
+
+    operators.replace(module, fixed_crop=own_crop)
+    for name in ("BrightnessJitter", "ContrastJitter", "SaturationJitter", "Lighting", "ColorNormalize"):
+        operators.replace(getattr(module, f"{name}Aug"), __call__=lambda call: lambda self, src: call(self, src.copy()))
+
+
 def array_conversion(module: ModuleType) -> None:
     """T253: weights are read in their turn. T88: `np.asarray(NDArray)` gave objects, or ValueError since NumPy 1.24.
 
@@ -482,6 +501,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.numpy.random": random_sizes,
     "mxnet.symbol.numpy_extension.random": random_sizes,
     "mxnet.recordio": record_packing,
+    "mxnet.image.image": image_functions,
     "mxnet.contrib.quantization": entropy_threshold,
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,

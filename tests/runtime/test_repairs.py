@@ -258,6 +258,36 @@ def test_records_are_packed_with_several_labels():
     assert (header.flag, header.label, header.id, data) == (0, 4.0, 9, b"x")
 
 
+CROPS = {
+    "center_crop": lambda image: mx.image.center_crop(image, (8, 8))[0],
+    "random_crop": lambda image: mx.image.random_crop(image, (8, 6))[0],
+    "random_size_crop": lambda image: mx.image.random_size_crop(image, (8, 8), (1.0, 1.0), (1.0, 1.0))[0],
+    "fixed_crop of a row": lambda image: mx.image.fixed_crop(image, 2, 3, 4, 1),
+    "CenterCrop": mx.gluon.data.vision.transforms.CenterCrop(8),
+    "RandomResizedCrop": mx.gluon.data.vision.transforms.RandomResizedCrop(8, (1.0, 1.0), (1.0, 1.0)),
+}
+AUGMENTERS = {
+    "brightness": mx.image.BrightnessJitterAug(0.4),
+    "contrast": mx.image.ContrastJitterAug(0.4),
+    "saturation": mx.image.SaturationJitterAug(0.4),
+    "lighting": mx.image.LightingAug(0.5, np.ones(3), np.eye(3)),
+    "normalize": mx.image.ColorNormalizeAug(mx.nd.array([1, 2, 3]), mx.nd.array([4, 5, 6])),
+    "jitter": mx.image.ColorJitterAug(0.4, 0.4, 0.4),
+}
+
+
+@pytest.mark.parametrize("way", [*CROPS, *AUGMENTERS])
+def test_t260_crops_and_augmenters_leave_the_image(way, kind):
+    pixels = np.random.RandomState(0).randint(0, 256, (8, 8, 3)).astype("float32")
+    image = mx.nd.array(pixels) if way in AUGMENTERS else kind.of(mx.nd.array(pixels))  # augmenters refuse mx.np
+    changed = {**CROPS, **AUGMENTERS}[way](image)
+    if way in CROPS:
+        changed[:] = -1
+    else:
+        assert (changed.asnumpy() != pixels).any()
+    np.testing.assert_array_equal(image.asnumpy(), pixels)
+
+
 def test_images_are_packed():
     # T87: mxnet/recordio.py, line 508
     image = np.full((4, 5, 3), 200, dtype=np.uint8)
