@@ -280,6 +280,22 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
         )
 
 
+def check_lazy(net: Any, optimizer: Any) -> None:
+    """Warn of an optimizer that leaves out rows without a gradient, whose momentum and decay would move them (T257)."""
+    moves = isinstance(optimizer, mx.optimizer.Adam) or getattr(optimizer, "momentum", 0) or optimizer.wd
+    sparse = [
+        path for path, one in parameters_by_path(net).items() if has_sparse_gradient(one) and one.grad_req != "null"
+    ]
+    if sparse and moves and getattr(optimizer, "lazy_update", False):
+        kind = type(optimizer).__name__
+        _warn(
+            f"{_some(sparse)}: the gradient is sparse, and {kind} with lazy_update=True leaves out the rows that a "
+            "batch does not use: their momentum, means and weight decay stand still, so the weights differ from those "
+            f"of dense gradients. Pass ({kind.lower()!r}, {{'lazy_update': False}}), or make the layer with "
+            "sparse_grad=False (T257)"
+        )
+
+
 def _walk(net: Any) -> Iterator[Tuple[str, Any]]:
     """Blocks with their names for messages."""
     for path, block in blocks_by_path(net):

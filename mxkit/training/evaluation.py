@@ -200,9 +200,9 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     Args:
         net: An initialized block. Batches are split over its devices.
         data: An array of shape (N, ...), a DataFrame, a `Split` or a dataset, which are cut into batches of 256; or
-            batches `x` or `(x, y)` from anything that `updates` reads; `y` is ignored. Images of uint8 are divided by 255, as by
-            `ArrayLoader`: `ArrayLoader(x, None, 256, scale=1.0)` keeps their values. A net of two inputs takes
-            `ArrayLoader((x1, x2), None, batch_size=256)`.
+            batches `x` or `(x, y)` from anything that `updates` reads; `y` is ignored. Images of uint8 are divided by
+            255, as by `ArrayLoader`: `ArrayLoader(x, None, 256, scale=1.0)` keeps their values. A net of two inputs
+            takes `ArrayLoader((x1, x2), None, batch_size=256)`.
         progress: As for `evaluate`.
 
     Returns:

@@ -27,6 +27,7 @@ from mxkit.training.checks import (
     check_branches,
     check_first_inputs,
     check_frozen_dense,
+    check_lazy,
     check_modes,
     check_trainer,
     warn_of_single_samples,
@@ -210,6 +211,8 @@ class Training:
             self.together.statistics = statistics_of(net)
         accumulator.together = self.together
         check_trainer(net, trainer, warn=first)
+        if first:
+            check_lazy(net, trainer.optimizer)
         if first and options.several:  # one warning per training, not per epoch
             check_accumulation(net)
         check_frozen_dense(net, devices)

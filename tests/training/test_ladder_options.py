@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, train_by_hand, weights
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, train_by_hand, traps, weights
 import pytest
 
 BATCHES = make_batches([8, 8, 3])
@@ -153,6 +153,28 @@ def test_sparse_gradients_train_like_dense_ones(devices):
     for net in (sparse, dense):
         list(mxkit.updates(net, WORDS, loss="softmax_ce", trainer=SGD))
     np.testing.assert_allclose(weights(sparse), weights(dense), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "lazy"),
+    [
+        ("adam", {}, True),
+        ("sgd", {"momentum": 0.9}, True),
+        ("sgd", {"wd": 0.1}, True),
+        ("sgd", {}, False),
+        ("nag", {"momentum": 0.9}, False),
+        ("adam", {"lazy_update": False}, False),
+        ("sgd", {"momentum": 0.9, "wd": 0.1, "lazy_update": False}, False),
+    ],
+)
+def test_t257_an_optimizer_that_leaves_rows_out_is_told(name, arguments, lazy):
+    trained = {}
+    for sparse in (True, False):
+        net = embedding_net(sparse)
+        told = traps(lambda net=net: fit(net, WORDS, trainer=(name, arguments), epochs=2))
+        assert [one.startswith("0.weight: the gradient is sparse") for one in told] == [True] * (sparse and lazy)
+        trained[sparse] = weights(net)
+    assert np.allclose(trained[True], trained[False], rtol=1e-5, atol=1e-7) != lazy
 
 
 @pytest.mark.parametrize(

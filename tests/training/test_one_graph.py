@@ -455,6 +455,7 @@ def test_binding_prints_nothing(capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")  # T257
 def test_sparse_gradients_equal_the_ordinary_way(taken):
     random = np.random.RandomState(0)
     batches = [(array(random.randint(0, 20, (8, 4))), array(random.randint(0, 3, 8), dtype="int32")) for _ in range(5)]
