@@ -242,12 +242,10 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
             )
         return (batch,), ()
     if len(batch) not in (1, 2):
-        items, way = (
-            "items",
-            (
-                "Group them: ((x1, x2), y) for a net of two inputs; those of a loader by a function: "
-                "lambda: (((a, b), y) for a, b, y in loader)"
-            ),
+        items = "items"
+        way = (
+            "Group them: ((x1, x2), y) for a net of two inputs; those of a loader by a function: "
+            "lambda: (((a, b), y) for a, b, y in loader)"
         )
         if batch and isinstance(batch[0], (int, float)):
             items, way = "numbers", "Make an array of the rows: np.asarray(rows)"
