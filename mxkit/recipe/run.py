@@ -1,5 +1,6 @@
 """Runs a recipe: makes the calls of its plan, and keeps the results in a folder."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 import json
 from pathlib import Path
@@ -24,7 +25,7 @@ from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.engine_threads import in_force, threads
-from mxkit.storage.directory import checkpoint_paths
+from mxkit.storage.directory import checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.callback import Callback
@@ -274,7 +275,10 @@ def train_run(
         report: Writes the report into the folders of runs; called only for callbacks that attach it.
         callbacks: They come after the recipe's.
     """
-    with closed_logs() as logs:
+    with ExitStack() as held:
+        if not rank():
+            held.enter_context(only_writer(prepared.folder.path))
+        logs = held.enter_context(closed_logs())
         run = _train_run(prepared, progress, logs, callbacks)
         if logs and not rank():
             if report is not None:

@@ -1,11 +1,13 @@
 """Directories of checkpoints; each checkpoint is either complete and verified, or does not exist."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+import fcntl
 import math
 import os
 from pathlib import Path
 import shutil
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+import socket
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
 import warnings
 
@@ -24,6 +26,10 @@ import mxnet as mx
 WHICH = ("last", "best")
 
 _WRITING, _REPLACED, _PRUNED = ".writing-", ".replaced-", ".pruned-"
+# In a folder of checkpoints or of a run while a process writes there: the name of the process.
+_WRITER = ".writer"
+# Open locks of this process.
+_LOCKS: Set[int] = set()
 
 
 def write_checkpoint(
@@ -247,7 +253,7 @@ def prepare(directory: Path) -> None:
     Raises:
         OSError: The directory cannot be made or written.
     """
-    try:
+    with _unwritable_explained(directory):
         directory.mkdir(parents=True, exist_ok=True)
         for prefix in (_WRITING, _PRUNED):
             for path in directory.glob(f"{prefix}*"):
@@ -258,6 +264,80 @@ def prepare(directory: Path) -> None:
         probe = directory / f"{_WRITING}{uuid4().hex}"
         probe.mkdir()
         probe.rmdir()
+
+
+@contextmanager
+def only_writer(directory: Path) -> Iterator[None]:
+    """Keep other processes from writing into a folder, which is made; also those of other machines that share it.
+
+    The lock is the kernel's, which releases it when the process ends, also after SIGKILL.
+
+    Raises:
+        CheckpointError: Another process writes into the folder.
+        OSError: The folder cannot be made or written.
+    """
+    is_new = not directory.exists()
+    with _unwritable_explained(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = os.open(str(directory), os.O_RDONLY)  # stays the same folder if it is renamed meanwhile
+    try:
+        with _unwritable_explained(directory):
+            lock = _locked(folder, directory)
+        _LOCKS.add(lock)
+        try:
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            yield
+        finally:
+            if lock in _LOCKS:  # not in a forked child
+                _LOCKS.remove(lock)
+                with suppress(OSError):  # the folder was removed
+                    os.unlink(_WRITER, dir_fd=folder)
+                os.close(lock)
+    finally:
+        os.close(folder)
+        if is_new:
+            with suppress(OSError):  # nothing was written
+                directory.rmdir()
+
+
+def _locked(folder: int, directory: Path) -> int:
+    """Open and lock the file `.writer` of an open folder."""
+    while True:
+        lock = os.open(_WRITER, os.O_RDWR | os.O_CREAT, 0o666, dir_fd=folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), os.stat(_WRITER, dir_fd=folder)):
+                return lock
+        except FileNotFoundError:  # the process that wrote here has just ended
+            pass
+        except BlockingIOError:
+            writer = os.pread(lock, 300, 0).decode("utf-8", "replace") or "another process"
+            os.close(lock)
+            raise CheckpointError(
+                f"{writer} writes into {directory}, and two processes would destroy each other's files. Wait for its "
+                "end, or write into another folder"
+            ) from None
+        except OSError as error:
+            text = f"{directory} is on a file system without locks ({error}): a second process there is not refused"
+            warnings.warn(text, CheckpointWarning, stacklevel=4)
+            return lock
+        os.close(lock)
+
+
+def _release_in_child() -> None:
+    """Close the locks in a forked child: a worker of a DataLoader that outlives its process must not hold them."""
+    while _LOCKS:
+        os.close(_LOCKS.pop())
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+@contextmanager
+def _unwritable_explained(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         text = f"checkpoints cannot be written into {directory}: {error}. Pass a directory that can be written"
         raise OSError(error.errno, text) from error

@@ -1,5 +1,6 @@
 """The whole training loop in one call."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Sized, Union
 import warnings
@@ -19,7 +20,7 @@ from mxkit.distributed.kvstores import chosen_kvstore
 from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
-from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint
+from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint, only_writer
 from mxkit.training.callbacks.callback import Callback, check_callbacks
 from mxkit.training.callbacks.progress import CheckpointNews, get_progress
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
@@ -161,15 +162,18 @@ def fit(
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
-    resumed = _checkpoint_to_resume(writer, resume)
-    options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
-    if workers is not None:
-        _begin_together(workers, trainer, train, validation, [number, unit], writer, resumed, callbacks)
-    elif chosen_kvstore().threshold is not None:
-        LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
-    train = _seeded(net, train, options, trainer, writer, resumed, workers)
-    group = None if workers is None else workers.group
-    with shared(group, train):
+    with ExitStack() as held:
+        if writer is not None and (workers is None or workers.group.rank == 0):
+            held.enter_context(only_writer(writer.directory))
+        resumed = _checkpoint_to_resume(writer, resume)
+        options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
+        if workers is not None:
+            _begin_together(workers, trainer, train, validation, [number, unit], writer, resumed, callbacks)
+        elif chosen_kvstore().threshold is not None:
+            LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
+        train = _seeded(net, train, options, trainer, writer, resumed, workers)
+        group = None if workers is None else workers.group
+        held.enter_context(shared(group, train))
         state = FitState(
             net, trainer, options, epochs=max_epochs, max_updates=max_updates,
             updates_per_epoch=updates_per_epoch(train, options, group), data=train, callbacks=callbacks,

@@ -8,7 +8,9 @@ import shutil
 import signal
 import time
 
+from mxkit.errors import CheckpointError
 from mxkit.recipe.run import load_run, resume_run
+from mxkit.storage.directory import only_writer
 import numpy as np
 import pytest
 from sharing import command, long
@@ -73,6 +75,34 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     assert rows(run) == rows(whole[0])
     assert out.splitlines()[1:] == whole[1].splitlines()[1:]
     assert load_run(run)[0].epochs == 4
+
+
+@pytest.mark.parametrize("offset", [0, *(long(0.05 * number) for number in range(1, 20))])
+def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, whole, tmp_path, forks):
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    refused = []
+
+    def train_too(process):
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("runs/*/.writer")) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(offset)
+        os.kill(process, signal.SIGSTOP)
+        (run,) = (tmp_path / "runs").iterdir()
+        code, _, err = command("train", "--resume", run, "--quiet")
+        refused.append((code, f"error: process {process} on " in err))
+        if list(run.glob("checkpoints/.writer")):
+            with pytest.raises(CheckpointError, match=f"^process {process} on "), only_writer(run / "checkpoints"):
+                pass
+        os.kill(process, signal.SIGCONT)
+
+    words = ["train", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "runs"), "--quiet"]
+    done = forks.run("mxkit.cli:main", words, meanwhile=train_too)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (done.returncode, refused) == (0, [(1, True)])
+    np.testing.assert_array_equal(values(run), values(whole[0]))
+    assert (rows(run), done.stdout.splitlines()[1:]) == (rows(whole[0]), whole[1].splitlines()[1:])
+    assert not list(run.rglob(".writer"))
 
 
 @pytest.fixture

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import multiprocessing
+import os
+import signal
 import sys
+import time
 
 from comparing import assert_equal, values
 import fuzz_directory
 import mxkit
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, only_writer
 import mxnet as mx
 import pytest
 
@@ -193,3 +197,30 @@ def test_fuzzed_directories_neither_crash_nor_hang_nor_cost_memory_nor_load_wron
     assert sum(outcomes.values()) == 12
     assert outcomes["refused"] > 3
     assert outcomes["loaded as stored"] + outcomes["went on as the stopped run"] > 0
+
+
+def _dies_beside_a_worker(folder, pipe):
+    with only_writer(folder):
+        worker = os.fork()  # as a DataLoader does
+        if not worker:
+            time.sleep(60)
+            os._exit(0)
+        pipe.send(worker)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
+    with only_writer(tmp_path), pytest.raises(CheckpointError, match=rf"^process {os.getpid()} on .* writes into"):
+        with only_writer(tmp_path):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    here, there = multiprocessing.Pipe()
+    dying = multiprocessing.get_context("fork").Process(target=_dies_beside_a_worker, args=(tmp_path, there))
+    dying.start()
+    worker = here.recv()
+    dying.join()
+    try:
+        with only_writer(tmp_path):
+            os.kill(worker, 0)
+    finally:
+        os.kill(worker, signal.SIGKILL)
