@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
 from mxkit.core.text import score_name
-from mxkit.recipe.reading import RECIPE_FOLDERS, recipe_names
+from mxkit.recipe.reading import RECIPE_FOLDERS, parse_yaml, recipe_names
 import typer
 
 # Columns of `mxkit runs` that every run has.
@@ -118,7 +118,7 @@ def _keys_of_recipe(recipe: str) -> Set[str]:
         shipped = (folder / f"{recipe}.yaml" for folder in RECIPE_FOLDERS)
         file = next((one for one in (Path(recipe), *shipped) if one.is_file()), None)
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8")) if file else None
+            content = parse_yaml(file.read_text(encoding="utf-8")) if file else None
         except (OSError, ValueError, yaml.YAMLError):
             break
         if not file or not isinstance(content, dict):

@@ -96,7 +96,12 @@ def _rename_callbacks(content: Dict[str, Any]) -> None:
 
 def dump_recipe(recipe: "Recipe") -> str:
     """The resolved recipe as YAML; `load_recipe` reads an equal recipe from it."""
-    text: str = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+    return as_yaml(recipe.model_dump())
+
+
+def as_yaml(content: Any, **options: Any) -> str:
+    """Plain values as YAML of 1.1 and 1.2; the options are PyYAML's."""
+    text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options)
     return text
 
 
@@ -257,7 +262,10 @@ def _paths(content: Any, path: str = "") -> List[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2's floats, and refuses duplicate keys and the merge keys of YAML 1.1."""
+    """Reads YAML 1.2 by its core schema, and refuses duplicate keys and the merge keys of YAML 1.1."""
+
+    # by YAML 1.1, which is PyYAML's, 010 is 8, 12:30 is 750, `no` is false, and 1e-3 is a text (T26)
+    yaml_implicit_resolvers: Dict[Any, Any] = {}
 
     def flatten_mapping(self, node: Any) -> None:
         """Leave `<<` as it is; the loader then refuses it. Nested merges would multiply the keys."""
@@ -273,15 +281,33 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 reads 1e-3 as text, and MXNet accepts a text as learning rate (T26).
-_add_implicit_resolver: Any = _Loader.add_implicit_resolver
-_add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that YAML 1.1 or 1.2 reads as another value."""
 
 
-def _parsed(text: str) -> Any:
-    """Parse YAML, and refuse aliases that stand for very many values or contain themselves."""
+# https://yaml.org/spec/1.2.2/#1032-tag-resolution
+_CORE = {
+    "null": "~|null|Null|NULL|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+for _kind, _pattern in _CORE.items():
+    for _either in (_Loader, _Dumper):
+        _add_resolver: Any = _either.add_implicit_resolver  # only some releases of the stubs have its type
+        _add_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})\\Z"), None)
+
+
+def _whole_number(loader: Any, node: Any) -> int:
+    text = loader.construct_scalar(node)
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML 1.2, and refuse aliases that stand for very many values or contain themselves."""
     content = yaml.load(text, Loader=_Loader)
     waiting, count = [content], 0
     while waiting:
@@ -300,7 +326,7 @@ def read_file(path: Path) -> Dict[str, Any]:
         RecipeError: The file cannot be read, or holds something else.
     """
     try:
-        content = _parsed(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except (*_YAML_ERRORS, OSError) as error:
         raise RecipeError(f"recipe {path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -320,7 +346,7 @@ def override(layers: Layers, setting: str) -> None:
     if not separator or not all(keys):
         raise RecipeError(f"--set {setting!r}: expected a.b=value, like optimizer.learning_rate=0.01")
     try:
-        value = _parsed(text)
+        value = parse_yaml(text)
     except _YAML_ERRORS as error:
         raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}") from error
     if keys[0] == "base":

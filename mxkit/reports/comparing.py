@@ -5,9 +5,9 @@ import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxkit.recipe.changed_keys import flattened
+from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.scores import is_number
 from mxkit.reports.run_files import RunFiles
-import yaml
 
 # Metrics of mxkit and MXNet. For others it is unknown whether high or low is better, so no value is marked.
 _HIGHER = {"accuracy", "subset_accuracy", "f1", "precision", "recall", "mcc", "pearsonr", "r2"}
@@ -49,8 +49,7 @@ def _as_yaml(value: Any) -> str:
     >>> _as_yaml(True), _as_yaml("adam"), _as_yaml([]), _as_yaml(None)
     ('true', 'adam', '[]', 'null')
     """
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1000)
-    return text.replace("\n...", "").strip()
+    return as_yaml(value, default_flow_style=True, width=1000).replace("\n...", "").strip()
 
 
 def compared_scores(runs: Sequence[RunFiles]) -> List[Compared]:

@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from mxkit.core.files import write_atomically
 from mxkit.errors import RecipeError
+from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.schema import Recipe
 from mxkit.recipe.scores import is_number
 from mxkit.reports.comparing import compared_scores, recipe_differences
@@ -20,7 +21,6 @@ from mxkit.storage.listing import list_checkpoints
 from mxkit.training.history import fixed
 from mxkit.version import __version__
 from pydantic import ValidationError
-import yaml
 
 _LOG_LINES = 40
 # A matrix of more classes is wider than a screen; the page then lists the most frequent confusions.
@@ -131,8 +131,7 @@ def _changed(run: RunFiles) -> Optional[str]:
         recipe = Recipe.model_validate(run.recipe)
     except ValidationError:
         return None
-    text: str = yaml.safe_dump(recipe.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
-    return text
+    return as_yaml(recipe.model_dump(exclude_defaults=True))
 
 
 def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:

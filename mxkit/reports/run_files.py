@@ -8,6 +8,7 @@ from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
 from mxkit.recipe.environment import WORKERS
 from mxkit.recipe.folder import STATE, RunState, parse_state
+from mxkit.recipe.reading import parse_yaml
 from mxkit.recipe.scores import is_number, nan_for_null
 from mxkit.training.history import Row
 import yaml
@@ -96,7 +97,7 @@ def read_run(path: Union[str, Path]) -> RunFiles:
         raise RecipeError(f"{path} is no folder of a run: expected a folder with a file recipe.yaml")
     problems: List[str] = []
     text = _text(path / "recipe.yaml", problems)
-    recipe = _parsed(path / "recipe.yaml", text, yaml.safe_load, lambda content: isinstance(content, dict), problems)
+    recipe = _parsed(path / "recipe.yaml", text, parse_yaml, lambda content: isinstance(content, dict), problems)
 
     def content(name: str, fits: Callable[[Any], bool], empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
         # a run that ended early does not have all files

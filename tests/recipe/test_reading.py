@@ -5,7 +5,15 @@ import re
 
 from mxkit.errors import RecipeError
 from mxkit.losses.named_losses import get_loss
-from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
+from mxkit.recipe.reading import (
+    RECIPE_FOLDERS,
+    as_yaml,
+    dump_recipe,
+    load_recipe,
+    parse_yaml,
+    read_layers,
+    recipe_names,
+)
 import pytest
 from recipe_parts import SMALL, prepared, refusal
 import yaml
@@ -26,6 +34,25 @@ def test_shipped_recipes_are_valid_and_survive_their_own_dump(name, tmp_path):
 def test_every_recipe_of_the_checkout_is_shipped():
     assert "digits_lenet" in recipe_names()
     assert any(Path(folder).is_dir() for folder in RECIPE_FOLDERS)
+
+
+VALUES = [
+    ("010", 10), ("0o10", 8), ("0x1F", 31), ("-007", -7), ("+1", 1), ("1e3", 1000.0), (".5", 0.5), ("1.", 1.0),
+    ("-.inf", float("-inf")), ("TRUE", True), ("~", None), ("", None),
+    *((text, text) for text in (
+        "12:30", "1_000", "0b11", "no", "on", "Y", "2024-01-01", "2024-01-01 10:00:00", "1e", "-0x1", "1_0.5", "3:25.5", "=",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), VALUES, ids=[text or "nothing" for text, _ in VALUES])
+def test_values_are_those_of_the_core_schema_of_yaml_1_2_and_are_written_so_that_they_stay(text, value, tmp_path):
+    (tmp_path / "a.yaml").write_text(f"variables: {{a: {text}}}")
+    layers = read_layers(tmp_path / "a.yaml", [f"variables.b={text}"])[1]
+    assert layers.content["variables"] == {"a": value, "b": value}
+    assert type(layers.content["variables"]["a"]) is type(value)
+    for written in (value, text):  # the second is a text also where it looks like a number
+        assert parse_yaml(as_yaml({"a": written})) == yaml.safe_load(as_yaml({"a": written})) == {"a": written}
 
 
 def test_floats_without_a_point_are_numbers_t26(tmp_path):
