@@ -11,6 +11,7 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.blocks import child_blocks
 from mxkit.core.gluon_data import chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
@@ -28,6 +29,7 @@ from mxkit.data.draws import (
 )
 from mxkit.errors import DataError
 import mxnet as mx
+from mxnet.gluon.data.vision import transforms
 import numpy as np
 
 Read = Callable[[int, Any], Any]
@@ -194,7 +196,28 @@ class _Plan(NamedTuple):
     steps: List[_Step]
 
 
-def _plan(dataset: Any, transform: Any) -> _Plan:
+def resized_tensor(dataset: Any, transform: Any) -> str:
+    """Name of a transform after ToTensor that takes (C, H, W) for (H, W, C) without an error; "" if there is none."""
+    _, _, functions = _layers(dataset, transform)
+    steps = [type(step) for function, _ in functions for step in _single(function)]
+    late = steps[steps.index(transforms.ToTensor) :] if transforms.ToTensor in steps else []
+    wrong = (transforms.Resize, transforms.CenterCrop, transforms.RandomResizedCrop)
+    return next((step.__name__ for step in late if step in wrong), "")
+
+
+def _single(transform: Any) -> List[Any]:
+    """The transforms in a Compose, or in a Sequential, in the order of their calls."""
+    transform = transform.fn if isinstance(transform, pixels.WithNDArray) else transform
+    if not isinstance(transform, (mx.gluon.nn.Sequential, mx.gluon.nn.HybridSequential)):
+        return [transform]
+    return [step for child in child_blocks(transform).values() for step in _single(child)]
+
+
+def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[Any, bool]]]:
+    """The dataset inside of gluon's lazy ones, chosen rows, and the functions of samples in the order of their calls.
+
+    With each function: whether it takes the first element of a sample alone.
+    """
     rows, functions = [], [] if transform is None else [(transform, True)]
     while True:
         lazy, part = transformed(dataset), chosen(dataset)
@@ -207,8 +230,13 @@ def _plan(dataset: Any, transform: Any) -> _Plan:
             dataset = part[0]
         else:
             break
+    return dataset, rows, functions[::-1]
+
+
+def _plan(dataset: Any, transform: Any) -> _Plan:
+    dataset, rows, functions = _layers(dataset, transform)
     source, steps = pixels.source_of(dataset), []
-    for function, first in reversed(functions):
+    for function, first in functions:
         steps += [_Step(*part) for part in _parts(function, first)] if source else [_Step(function, first)]
     count = _computed(steps)
     return _Plan(dataset, rows, source, [step.change for step in steps[:count] if step.change], steps[count:])

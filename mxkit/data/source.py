@@ -3,14 +3,16 @@
 from itertools import chain, repeat
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
+import warnings
 
 from mxkit.core.array_kind import is_numpy
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
+from mxkit.data.samples import resized_tensor
 from mxkit.data.splits import Split, Splits
-from mxkit.errors import DataError, EmptyDataError
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -206,6 +208,7 @@ def read_epoch(
         source.epoch = epoch
     if skip:
         source.skip(skip)
+    _warn_of_resized_tensors(source, name)
     try:
         # a subclass may give other batches in `__iter__`, so it needs its own `packed`
         batches = source.packed() if packed and "packed" in vars(type(source)) else iter(source)
@@ -232,6 +235,19 @@ def read_epoch(
     # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
     whole = () if first is _END else chain((first,), map(next, repeat(batches)))
     return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
+
+
+def _warn_of_resized_tensors(source: Any, name: str) -> None:
+    loader = loader_parts(source)
+    dataset = loader.dataset if loader else getattr(source, "dataset", None)
+    step = "" if dataset is None else resized_tensor(dataset, getattr(source, "transform", None))
+    if step:
+        warnings.warn(
+            f"{name}: {step} comes after ToTensor in the transform, and takes (channels, height, width) for (height, "
+            "width, channels): it changes the number of channels. Put ToTensor, and Normalize, last (T261)",
+            TrapWarning,
+            stacklevel=3,
+        )
 
 
 class _Padding:

@@ -488,3 +488,34 @@ def test_wrong_arguments(options, text):
         DatasetLoader(**{"dataset": Counted(3), "batch_size": 2, **options})
     text = "DatasetLoader(Counted of 9, batch_size=2, 5 batches, workers='thread:2', shuffle=False, seed=1)"
     assert repr(DatasetLoader(Counted(9), 2, seed=1, workers="thread:2")) == text
+
+
+LATE = {
+    "Compose": lambda images, late: (images.transform_first(transforms.Compose([transforms.ToTensor(), late])), None),
+    "two transforms": lambda images, late: (
+        images.transform_first(transforms.ToTensor()).take(8).transform_first(late),
+        None,
+    ),
+    "the loader's": lambda images, late: (images.transform_first(transforms.ToTensor()), late),
+}
+
+
+@pytest.mark.parametrize("way", LATE)
+@pytest.mark.parametrize("late", [transforms.Resize, transforms.CenterCrop, transforms.RandomResizedCrop])
+def test_t261_a_resize_after_to_tensor(way, late):
+    pixels = np.random.RandomState(0).randint(0, 256, (8, 28, 28, 3)).astype("uint8")
+    images = gluon.data.SimpleDataset([(mx.nd.array(image, dtype="uint8"), 0) for image in pixels])
+    dataset, transform = LATE[way](images, late(24))
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2))
+    net.initialize()
+    loaders = [DatasetLoader(dataset, 4, transform=transform)]
+    loaders += [gluon.data.DataLoader(dataset, 4)] if transform is None else []
+    for loader in loaders:
+        with pytest.warns(TrapWarning, match=rf"train: {late.__name__} comes after ToTensor .* \(T261\)"):
+            mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    assert net[0].weight.shape[1] == 24  # as MXNet reads it
+    right = images.transform_first(transforms.Compose([late(24), transforms.ToTensor(), transforms.Normalize(0.1, 1)]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mxkit.data.describe(DatasetLoader(right, 4))

@@ -118,13 +118,12 @@ def test_rows_37_and_41_bytes_and_float64_without_a_transform():
 # G: augmentation
 
 
-def test_row_51_brightness_makes_bytes_black_in_place():
+def test_row_51_brightness_makes_bytes_black():
     image = np.full((8, 8, 3), 200, "uint8")
     ends, floats = [], []
     for seed in range(10):
         random.seed(seed)
-        theirs = nd.array(image, dtype="uint8")
-        assert mx.image.BrightnessJitterAug(0.5)(theirs) is theirs
+        theirs = mx.image.BrightnessJitterAug(0.5)(nd.array(image, dtype="uint8"))
         ends.append(int(theirs.max().asscalar()))
         floats.append(mx.image.BrightnessJitterAug(0.5)(nd.array(image)).max().asscalar())
     assert set(ends) == {0, 200}
