@@ -140,10 +140,15 @@ def graph_outputs(graph: Graph, inputs: Mapping[str, Any]) -> List[Any]:
 
 def _run(graph: Graph, symbol: Any, inputs: Mapping[str, Any]) -> List[Any]:
     """Compute the outputs of a symbol with a graph's arrays."""
+    return graph_function(symbol, variables_of(graph, inputs), graph.numpy)({})
+
+
+def variables_of(graph: Graph, inputs: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the NDArrays of a graph's variables by name: its parameters, and inputs of NumPy's arrays."""
     values = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
     with switches(graph.numpy):
         values.update({name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()})
-    return graph_function(symbol, values, graph.numpy)({})
+    return values
 
 
 def graph_function(symbol: Any, arrays: Mapping[str, Any], numpy: bool) -> Callable[[Mapping[str, Any]], List[Any]]:

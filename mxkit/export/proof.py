@@ -31,7 +31,7 @@ class Row(NamedTuple):
         batch: Batch size of the inputs.
         largest: The largest magnitude in MXNet's array.
         absolute: The largest absolute difference; infinity if shapes differ or a NaN or infinity stands elsewhere.
-        relative: `absolute` divided by `largest`.
+        relative: `absolute` divided by `largest`; where a sum cancels, by a hundredth of what was summed.
     """
 
     name: str
@@ -142,3 +142,8 @@ def compare(name: str, operator: str, batch: int, expected: Any, actual: Any) ->
         absolute = float(np.abs(wide[finite] - other[finite]).max()) if finite.any() else 0.0
     relative = 0.0 if not absolute else absolute / largest if largest else float("inf")
     return Row(name, operator, shape, batch, largest, absolute, relative)
+
+
+def above(smallest: float, row: Row) -> Row:
+    """Compare numbers that are zero up to rounding with `smallest` instead of with themselves."""
+    return row._replace(relative=row.absolute / smallest) if row.largest < smallest else row

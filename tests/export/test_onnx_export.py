@@ -3,6 +3,7 @@
 import json
 import re
 
+import cancelling_nets
 import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.errors import ExportError
@@ -302,3 +303,51 @@ def test_a_wrong_shape_is_found_where_it_is(net, monkeypatch):
     monkeypatch.setitem(CONVERTERS, *changed("Convolution", pad="(0, 2)"))
     with pytest.raises(ExportError, match=r"differs first at \w+ \(Convolution\): expected \(1, 4, 4, 4\), got"):
         compared(net, [(2, 3, 8, 8)])
+
+
+def swapped(operator, writer):
+    first, second = operator.inputs
+    return writer.op("Sub", second, first)
+
+
+def summed(operator, writer):
+    return CONVERTERS["sum"](operator._replace(kind="sum"), writer)
+
+
+def negated(kind):
+    own = CONVERTERS[kind]
+    return kind, lambda operator, writer: writer.op("Neg", own(operator, writer))
+
+
+# What is broken, in which net the sum cancels, and how
+WRONG_SUMS = {
+    "a swapped difference": ("branches", ("elemwise_sub", swapped)),
+    "a sign": ("variance", negated("square")),
+    "a difference that is a sum": ("centred", ("broadcast_sub", lambda one, writer: writer.op("Add", *one.inputs))),
+    "the axis of a sum": ("centred", changed("sum", axis="2")),
+    "the axis of a softmax": ("chances", changed("softmax", axis="3")),
+    "a number": ("chances", changed("_minus_scalar", scalar="1.00005")),
+    "a bias": ("shifted", without_bias("FullyConnected")),
+    "epsilon before a sum": ("instance", changed("InstanceNorm", eps="0.01")),
+    "epsilon of numbers around 0": ("layer_norm", changed("LayerNorm", eps="0.01")),
+    "a mean that is a sum": (
+        "shifted",
+        ("mean", lambda one, writer: CONVERTERS["sum"](one._replace(kind="sum"), writer)),
+    ),
+    "a scale": ("shifted", scaled("mean")),
+    "a curve through another place": ("instance", changed("Activation", act_type="sigmoid")),
+}
+
+
+@pytest.mark.parametrize("name", cancelling_nets.NETS)
+def test_a_sum_that_cancels_is_judged_by_its_summands(name):
+    all_within(compared(cancelling_nets.NETS[name](), [cancelling_nets.SHAPE]))
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUMS)
+def test_a_wrong_conversion_is_found_where_a_sum_cancels(wrong, monkeypatch):
+    name, (kind, converter) = WRONG_SUMS[wrong]
+    monkeypatch.setitem(CONVERTERS, kind, converter)
+    rows = compared(cancelling_nets.NETS[name](), [cancelling_nets.SHAPE]).rows
+    first = next(row for row in rows if not row.relative <= TOLERANCE)
+    assert first.operator == kind

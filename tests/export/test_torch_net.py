@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 
+import cancelling_nets
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.export.proof import Proof
 from mxkit.export.to_torch import torch_layers
 from mxkit.export.to_torch.code import torch_files
+from mxkit.export.to_torch.functional import EXPRESSIONS
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 import mxnet as mx
@@ -130,6 +132,46 @@ def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
     assert proof.failures[0].name == path
     with pytest.raises(ExportError, match=f"the first ones:\n  {path} "):
         proof.check("the net")
+
+
+def rows_of_cancelling(name, train=False):
+    return rows_of(lambda: (cancelling_nets.NETS[name](), {"x": np.zeros(cancelling_nets.SHAPE, "f")}), (1, 4), train)
+
+
+@pytest.mark.parametrize("name", cancelling_nets.NETS)
+def test_a_sum_that_cancels_is_judged_by_its_summands(name):
+    Proof(rows_of_cancelling(name, train=True), TOLERANCE, {}).check(name)
+
+
+def _in_place_of(name, pattern, other):
+    own = EXPRESSIONS[name]
+
+    def changed(node):
+        assert pattern in own(node)
+        return own(node).replace(pattern, other)
+
+    return name, changed
+
+
+WRONG_SUMS = {
+    "a sign": ("branches", _in_place_of("elemwise_sub", " - ", " + ")),
+    "the axis of a sum": ("centred", _in_place_of("sum", "dim=1", "dim=2")),
+    "a number": ("chances", _in_place_of("_minus_scalar", "1", "1.00005")),
+    "a mean that is a sum": ("shifted", _in_place_of("mean", "mean", "sum")),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUMS)
+def test_a_wrong_expression_is_found_where_a_sum_cancels(wrong, monkeypatch):
+    name, (kind, changed) = WRONG_SUMS[wrong]
+    monkeypatch.setitem(EXPRESSIONS, kind, changed)
+    assert Proof(rows_of_cancelling(name), TOLERANCE, {}).failures[0].operator == kind
+
+
+def test_a_wrong_epsilon_is_found_where_a_sum_cancels(monkeypatch):
+    wrong = _other("InstanceNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.01)")))
+    monkeypatch.setitem(torch_layers._TABLE, *wrong)
+    assert Proof(rows_of_cancelling("instance"), TOLERANCE, {}).failures[0].operator == "InstanceNorm"
 
 
 def test_a_change_of_the_file_is_found():

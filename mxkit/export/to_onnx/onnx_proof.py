@@ -1,12 +1,14 @@
 """Compares an ONNX file with MXNet, operator by operator, in onnxruntime."""
 
+from functools import partial
 import json
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy
 from mxkit.errors import ExportError
-from mxkit.export.net_graph import Graph, Value, computed
+from mxkit.export.net_graph import Graph, Value, computed, variables_of
 from mxkit.export.proof import JUMPING, Row, compare
+from mxkit.export.summands import Draw, beside_summands, summands
 from mxkit.export.to_onnx.onnx_writer import count
 from mxkit.export.to_onnx.operators_of_graph import Source, operators_of, tensor_names
 
@@ -45,16 +47,23 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
     for batch, feed, of_file in zip(batches, given, of_files):
         size = len(next(iter(batch.values())))
         actual = exposed.outputs(graph, batch, feed)
+        found: List[Tuple[Source, Row]] = []
         for value in computed(graph, batch):
-            name = names[value.node, value.output]
+            key = value.node, value.output
+            name = names[key]
             described = value.name if not value.output else f"{value.name}[{value.output}]"
             if name not in exposed.made:
                 missing.append(f"{value.operator} ({described})")
                 continue
-            rows.append(compare(described, value.operator, size, value.array, actual(name)))
+            found.append((key, compare(described, value.operator, size, value.array, actual(name))))
             if name in of_file:
-                rows.append(compare(name, "optimized file", size, value.array, of_file[name]))
+                found.append((key, compare(name, "optimized file", size, value.array, of_file[name])))
+        rows += beside_summands(found, partial(_summands, graph, batch))
     return Compared(rows, sorted(set(missing)))
+
+
+def _summands(graph: Graph, batch: Mapping[str, Any]) -> Draw:
+    return summands(legacy(graph.symbol).get_internals(), variables_of(graph, batch), graph.numpy)
 
 
 class _Exposed:

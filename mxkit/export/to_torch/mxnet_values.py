@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy, switches
 from mxkit.core.replicas import first_value, is_trainable
+from mxkit.export.summands import Draw, summands
 from mxkit.export.to_torch.net_steps import Entry, Program, as_lists, flat
 import mxnet as mx
 import numpy as np
@@ -67,6 +68,16 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
         gradients = {id(parameter): _gradient(arrays[name]) for name, parameter in own.items()}
         after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
     return Computed(values, gradients, after, heads)
+
+
+def entry_summands(program: Program, inputs: Sequence[Any], train: bool, wide: bool) -> Draw:
+    """Measure how far rounding moves every entry, as `summands` does; arguments as for `computed`."""
+    own = {program.names[entry]: parameter for entry, parameter in program.parameters.items()}
+    with switches(program.numpy):
+        arrays = _arrays(program, own, inputs, wide)
+        internals = legacy(program.internals)
+        draw = summands(_for_training(internals, wide) if train else internals, arrays, program.numpy, train)
+    return lambda: dict(zip(program.entries, draw().values()))
 
 
 def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:

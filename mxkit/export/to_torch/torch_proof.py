@@ -2,14 +2,16 @@
 
 from collections import Counter
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from mxkit.errors import ExportError
 from mxkit.export.net_check import net_outputs
-from mxkit.export.proof import JUMPING, Row, compare
+from mxkit.export.proof import JUMPING, Row, above, compare
+from mxkit.export.summands import beside_summands
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module, part_of
-from mxkit.export.to_torch.mxnet_values import Computed, computed
+from mxkit.export.to_torch.mxnet_values import Computed, computed, entry_summands
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, as_lists, flat
 from mxkit.export.to_torch.shared import operators_of
 from mxkit.export.to_torch.trees import beside
@@ -68,18 +70,21 @@ def _before_jumps(program: Program) -> Set[Entry]:
     return made & {entry for one in operators if one.operator in JUMPING for entry in one.inputs}
 
 
-def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[Row]:
+def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
     """Compare the outputs of the file itself with the net's own."""
     run = _Run(source, code, weights, False, False)
-    return _output_rows(source, inputs, run(inputs) or [], "the file")
+    rows = [*_output_rows(source, inputs, run(inputs) or [], "the file")]
+    return beside_summands(rows, partial(entry_summands, source.program, inputs, False, False))
 
 
-def _output_rows(source: Source, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> Iterator[Row]:
-    batch = _batch_size(source.program, inputs)
+def _output_rows(
+    source: Source, inputs: Sequence[Any], outputs: Sequence[Any], label: str
+) -> Iterator[Tuple[Entry, Row]]:
+    batch, entries = _batch_size(source.program, inputs), flat(source.program.root.outputs)
     for number, (expected, output) in enumerate(
         zip(net_outputs(source.program.net, inputs, source.program.numpy), outputs)
     ):
-        yield compare(f"output {number}", label, batch, expected, output.detach().numpy())
+        yield entries[number], compare(f"output {number}", label, batch, expected, output.detach().numpy())
 
 
 def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
@@ -108,12 +113,12 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     outputs = run(inputs)
     if outputs is None:  # torch refuses statistics of one number
         return []
-    rows = run.rows
     if run.fed:
-        rows += _output_rows(source, inputs, outputs, "the file, on MXNet's own numbers where a result jumps")
+        run.rows += _output_rows(source, inputs, outputs, "the file, on MXNet's own numbers where a result jumps")
+    rows = beside_summands(run.rows, partial(entry_summands, program, inputs, train, bool(wide)))
     if train:
         run.backward(outputs, expected.heads)
-        floor = 1e-6 if wide else 1e-3
+        floor = 1e-6 if wide else 1e-2
         rows += _gradient_rows(source, run.net, expected, batch, floor)
         rows += _statistic_rows(source, run.net, expected, weights, batch, floor)
     return rows
@@ -133,7 +138,7 @@ class _Run:
 
         self._torch = torch
         self._source, self._train, self._wide = source, train, wide
-        self.rows: List[Row] = []
+        self.rows: List[Tuple[Entry, Row]] = []
         self.expected: Dict[Entry, Any] = {}
         self.fed: Set[Entry] = set()
         self.batch, self.mode = 0, ""
@@ -166,7 +171,7 @@ class _Run:
         except (ValueError, RuntimeError, TypeError, IndexError) as error:
             if "more than 1 value per channel" in str(error):
                 return None
-            path = self.rows[-1].name if self.rows else ""
+            path = self.rows[-1][1].name if self.rows else ""
             raise ExportError(
                 f"export: the PyTorch code fails after {path or 'the first step'!r}: {type(error).__name__}: "
                 f"{str(error)[:300]}. This is an error of mxkit's conversion: please report it with the net"
@@ -180,7 +185,8 @@ class _Run:
         total = sum(
             (output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads)
         )
-        total.backward()
+        if total.requires_grad:
+            total.backward()
 
     def _tensor(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -195,7 +201,7 @@ class _Run:
             if entry in self.expected and entry not in self._seen:
                 self._seen.add(entry)
                 row = compare(path or "the net", self.mode + label, self.batch, self.expected[entry], tensor.detach())
-                self.rows.append(row)
+                self.rows.append((entry, row))
             if entry in self.fed and entry in self.expected and tuple(tensor.shape) == self.expected[entry].shape:
                 tensor.data = self._torch.from_numpy(np.array(self.expected[entry])).to(tensor.dtype)
 
@@ -270,12 +276,7 @@ def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int, flo
         groups = getattr(modules.get(key.rpartition(".")[0]), "num_groups", 0)
         if groups:  # MXNet has one number for a group's channels: its gradient is their sum
             actual = np.repeat(actual.reshape(groups, -1).sum(1), len(actual) // groups)
-        yield _above(smallest, compare(key, "gradient", batch, gradient, actual))
-
-
-def _above(smallest: float, row: Row) -> Row:
-    """Compare numbers that are zero up to rounding with `smallest` instead of with themselves."""
-    return row._replace(relative=row.absolute / smallest) if row.largest < smallest else row
+        yield above(smallest, compare(key, "gradient", batch, gradient, actual))
 
 
 def _statistic_rows(
@@ -296,7 +297,7 @@ def _statistic_rows(
             value = kept + (value - kept) * count / (count - 1)
         # the mean after a convolution of centred numbers is zero up to rounding: compare it with the deviation
         deviation = float(np.sqrt(np.abs(buffers[f"{prefix}.running_var"].numpy()).max(initial=0)))
-        yield _above(floor * deviation, compare(key, "after a batch", batch, value, buffers[key].numpy()))
+        yield above(floor * deviation, compare(key, "after a batch", batch, value, buffers[key].numpy()))
 
 
 def _sizes(source: Source, expected: Computed) -> Dict[str, int]:
