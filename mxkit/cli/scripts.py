@@ -14,7 +14,7 @@ def run(
         None, metavar="SCRIPT | -m MODULE | -c CODE", help="The arguments of `python`, including its options."
     ),
     old_numpy: bool = typer.Option(
-        False, "--old-numpy", help="The script's own modules get the names that NumPy removed, like np.float."
+        False, "--old-numpy", help="The script and what imports MXNet get the names that NumPy removed, like np.float."
     ),
 ) -> None:
     """Run a script that imports MXNet without mxkit, as Python would: mxkit run SCRIPT ARGUMENTS.

@@ -149,7 +149,7 @@ def variables(old_numpy: bool = False) -> Dict[str, str]:
     """Environment variables with which this environment's Python, and each Python that it starts, gets mxkit.
 
     Args:
-        old_numpy: The modules of the script get the names that NumPy removed.
+        old_numpy: The modules of the script, and others that import MXNet, get the names that NumPy removed.
     """
     before = os.environ.get("PYTHONPATH")
     entries = [entry for entry in before.split(os.pathsep) if entry != str(_STARTUP)] if before else []

@@ -125,37 +125,55 @@ def dispatched_operators(module: ModuleType) -> None:
 
     The ValueError of MXNet calls `format` on itself, an AttributeError; since NumPy 1.22 the ufunc `true_divide` is
     called "divide", so that `numpy.float64(2) / x` was one of them. Upstream: `numpy/multiarray.py` lines 251 and 274.
+
+    T279: arguments that MXNet's functions refuse, like numbers, lists and arrays of NumPy. NumPy's function computes
+    them, outside `record`, and returns NumPy's arrays. Matplotlib makes such calls.
     """
     multiarray = mxnet_module("numpy.multiarray")
     multiarray._NUMPY_ARRAY_UFUNC_DICT.setdefault("divide", multiarray._NUMPY_ARRAY_UFUNC_DICT["true_divide"])
 
-    def refuse(name: str) -> None:
-        if is_recording():
+    def call(name: str, by_numpy: Any, by_mxnet: Any, args: Any, kwargs: Any) -> Any:
+        out = kwargs.get("out")
+        if by_mxnet is not None:
+            try:
+                return by_mxnet(*args, **kwargs)
+            except (AssertionError, AttributeError, NotImplementedError, TypeError):
+                if is_recording() or isinstance(out, multiarray.ndarray):
+                    raise
+        elif is_recording():
             raise ValueError(
                 f"MXNet leaves {name} to NumPy, which records no gradients: call it outside autograd.record(), on "
                 "x.detach(), or compute it from operators of mx.np and npx (docs/traps.md)"
             )
+        (arrays, *options), context = multiarray._as_onp_array((args, *kwargs.values()))
+        result = by_numpy(*arrays, **dict(zip(kwargs, options)))
+        if isinstance(args[0] if result is None else out, multiarray.ndarray):
+            raise TypeError(f"{name} writes into MXNet's array, of which NumPy has a copy: assign with x[...] = values")
+        if by_mxnet is not None or out is not None:
+            return result
+        try:
+            return multiarray._as_mx_np_array(result, ctx=context)
+        except (TypeError, ValueError):  # MXNet has no arrays of complex numbers or texts
+            return result
 
-    def of_ufuncs(upstream: Any) -> Any:
-        def run(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-            if method == "__call__" and ufunc.__name__ not in multiarray._NUMPY_ARRAY_UFUNC_DICT:
-                refuse("numpy." + ufunc.__name__)
-            return upstream.__func__(self, ufunc, method, *inputs, **kwargs)
+    def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            (kwargs["out"],) = kwargs["out"]
+        known = multiarray._NUMPY_ARRAY_UFUNC_DICT.get(ufunc.__name__) if method == "__call__" else None
+        return call("numpy." + ufunc.__name__, getattr(ufunc, method), known, inputs, kwargs)
 
-        return staticmethod(run)
+    def array_function(self: Any, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise TypeError(f"{name} got arrays of NumPy and of MXNet: convert one kind to the other")
 
-    def of_functions(upstream: Any) -> Any:
-        def run(self: Any, function: Any, *args: Any) -> Any:
-            if function not in multiarray._NUMPY_ARRAY_FUNCTION_DICT:
-                refuse(f"{function.__module__}.{function.__name__}")
-            return upstream.__func__(self, function, *args)
+        name = f"{function.__module__}.{function.__name__}"
+        known = multiarray._NUMPY_ARRAY_FUNCTION_DICT.get(function)
+        if known is not None and not all(issubclass(kind, multiarray.ndarray) for kind in types):
+            known = refuse
+        return call(name, function, known, args, kwargs)
 
-        return staticmethod(run)
-
-    for name, wrapper in (("__array_ufunc__", of_ufuncs), ("__array_function__", of_functions)):
-        upstream = vars(multiarray.ndarray)[name]
-        if upstream.__func__.__module__ != __name__:
-            setattr(multiarray.ndarray, name, wrapper(upstream))
+    multiarray.ndarray.__array_ufunc__ = staticmethod(array_ufunc)
+    multiarray.ndarray.__array_function__ = staticmethod(array_function)
 
 
 def normal_vectors(module: ModuleType) -> None:

@@ -68,16 +68,39 @@ def with_checked_indices(scatter: Operator) -> Operator:
     """Assignment by arrays of indices (T141): MXNet's writes outside the array for negative and too large indices."""
 
     def run(lhs: Any, rhs: Any, indices: Any, shape: Tuple[int, ...], **kwargs: Any) -> Any:
-        values = indices.asnumpy().astype("int64")
-        for axis, (size, positions) in enumerate(zip(shape, values)):
-            wrong = positions[(positions < -size) | (positions >= size)]
-            if wrong.size:
-                raise IndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {size}")
-        if (values < 0).any():
-            indices = _positive(indices, shape)
-        return scatter(lhs=lhs, rhs=rhs, indices=indices, shape=shape, **kwargs)
+        return scatter(lhs=lhs, rhs=rhs, indices=_in_bounds(indices, shape), shape=shape, **kwargs)
 
     return run
+
+
+def with_checked_places(scatter_nd: Operator) -> Operator:
+    """`scatter_nd` by indices of elements of the new array, as `with_checked_indices` (T281)."""
+
+    def run(data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        return scatter_nd(data, _in_bounds(indices, sizes), shape, *args, **kwargs)
+
+    return run
+
+
+def with_checked_rows(index_copy: Operator) -> Operator:
+    """`index_copy` by indices of rows, as `with_checked_indices` (T281)."""
+
+    def run(old_tensor: Any, index_vector: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = _in_bounds(index_vector.reshape((1, -1)), old_tensor.shape[:1])
+        return index_copy(old_tensor, rows.reshape((-1,)), *args, **kwargs)
+
+    return run
+
+
+def _in_bounds(indices: Any, shape: Tuple[int, ...]) -> Any:
+    """Refuse indices outside the array; make negative ones positive. Axis 0 of `indices` counts the axes of `shape`."""
+    values = indices.asnumpy().astype("int64")
+    for axis, (size, positions) in enumerate(zip(shape, values)):
+        wrong = positions[(positions < -size) | (positions >= size)]
+        if wrong.size:
+            raise IndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {size}")
+    return _positive(indices, shape) if (values < 0).any() else indices
 
 
 def _positive(indices: Any, shape: Tuple[int, ...]) -> Any:
@@ -232,7 +255,7 @@ def extension_operators(module: ModuleType) -> None:
 
 
 def legacy_operators(module: ModuleType) -> None:
-    """T141, T143, T250 and T251 in `mx.nd` or `mx.sym`."""
+    """T141, T143, T250, T251 and T281 in `mx.nd` or `mx.sym`."""
     kind = module.__name__.split(".")[1]
     if kind == "symbol":
         replace(mxnet_module("symbol.op"), moments=lambda moments: adding_in_graphs(moments_in_graphs(moments)))
@@ -240,6 +263,8 @@ def legacy_operators(module: ModuleType) -> None:
     if kind == "ndarray":
         replace(mxnet_module("ndarray.op"), gather_nd=with_positive_indices)
         replace(mxnet_module("ndarray.op"), Concat=joining, concat=joining, slice=slicing("nd"))
+        replace(mxnet_module("ndarray.op"), scatter_nd=with_checked_places)
+        replace(mxnet_module("ndarray.contrib"), index_copy=with_checked_rows)
         replace(mxnet_module("ndarray._internal"), _scatter_set_nd=with_checked_indices)
 
 

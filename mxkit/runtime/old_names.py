@@ -1,4 +1,4 @@
-"""Gives the names that NumPy removed to the modules of a script, but not to libraries: `mxkit run --old-numpy`.
+"""Gives the names that NumPy removed to the modules of a script and of MXNet's libraries: `mxkit run --old-numpy`.
 
 Python calls a module's function `__getattr__` for a name that the module lacks. The one here checks which module asks.
 """
@@ -56,7 +56,7 @@ class LendingFinder:
 
 
 def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
-    """Give NumPy a `__getattr__` that knows the old names when a module of the script reads them.
+    """Give NumPy a `__getattr__` that knows the old names, for modules of the script and those that use MXNet.
 
     Side effects:
         Prints the names that were read on standard error when the process ends.
@@ -69,7 +69,7 @@ def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
             reader = reader.f_back
         file = reader.f_globals.get("__file__")
         is_own = _is_own(file, libraries) if file else reader.f_globals.get("__name__") == "__main__"
-        if is_own and name in _names(numpy) and not name.startswith("_"):
+        if name in _names(numpy) and not name.startswith("_") and (is_own or _uses_mxnet(reader.f_globals)):
             _lent.setdefault((name, file or reader.f_code.co_filename), reader.f_lineno)
             return _names(numpy)[name]
         if by_numpy is None:
@@ -90,6 +90,13 @@ def _say() -> None:
     if _lent:
         lines = (f"np.{name} ({os.path.relpath(file)}, line {line})" for (name, file), line in _lent.items())
         sys.stderr.write(f"mxkit run --old-numpy: names that NumPy removed were read: {', '.join(lines)}\n")
+
+
+def _uses_mxnet(names: Dict[str, Any]) -> bool:
+    """Whether a module has imported a module or a class of MXNet; libraries that do so are of an old NumPy's time."""
+    values = [value for value in [*names.values()] if isinstance(value, (ModuleType, type))]
+    origins = (value.__name__ if isinstance(value, ModuleType) else value.__module__ for value in values)
+    return any(origin.partition(".")[0] == "mxnet" for origin in origins)
 
 
 @lru_cache(maxsize=None)

@@ -12,7 +12,7 @@ import struct
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import (
@@ -152,11 +152,17 @@ def named_results(module: ModuleType) -> None:
     """NumPy 1.25: functions of `numpy.linalg` return named tuples, which cannot be built from a list.
 
     Upstream: `numpy/multiarray.py` line 149, for functions that MXNet leaves to NumPy, like `mx.np.linalg.qr`.
-    Every NumPy: line 1626 raises the sorted array, so that `x.sort()` ends in a TypeError.
+    Every NumPy: line 1626 raises the sorted array, so that `x.sort()` ends in a TypeError; matplotlib calls
+    `x.ravel()`, which the class lacks (T279). T282: Python's protocol of sequences iterates over an array of no axes.
     """
 
     def returned_sort(self: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Any:
         return vars(module)["sort"](self, axis=axis, kind=kind, order=order)
+
+    def rows(self: Any) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return map(self.__getitem__, range(len(self)))
 
     def with_named_tuples(upstream: Any) -> Any:
         def convert(object: Any, ctx: Any = None) -> Any:
@@ -169,6 +175,7 @@ def named_results(module: ModuleType) -> None:
     if _numpy_version() >= (1, 25):
         operators.replace(module, _as_mx_np_array=with_named_tuples)
     operators.replace(module.ndarray, sort=lambda upstream: returned_sort)
+    module.ndarray.ravel, module.ndarray.__iter__ = module.ndarray.flatten, rows
 
 
 def dispatched_functions(module: ModuleType) -> None:
@@ -252,28 +259,11 @@ def record_packing(module: ModuleType) -> None:
     recordio.pack, recordio.pack_img = pack, pack_img
 
 
-def entropy_threshold(module: ModuleType) -> None:
-    """T87: `float` of an array with one element warns since NumPy 1.25 and is an error since 2.5.
-
-    Upstream: `contrib/quantization.py` line 340 returns such arrays; lines 255 and 368 read them as numbers.
-    """
-
-    def with_numbers(upstream: Any) -> Any:
-        def optimal_threshold(*args: Any, **kwargs: Any) -> Tuple[Any, Any, float, float]:
-            low, high, threshold, divergence = upstream(*args, **kwargs)
-            return low, high, threshold.item(), divergence.item()
-
-        return optimal_threshold
-
-    if _numpy_version() >= (1, 25):
-        operators.replace(module, _get_optimal_threshold=with_numbers)
-
-
 def image_functions(module: ModuleType) -> None:
     """T260: a crop of all columns shares the memory of its image, and augmenters write into their argument.
 
-    So the images of a dataset in memory change from epoch to epoch. Upstream: `image/image.py` lines 444, 557, 559, 960,
-    982, 1006 and 1090.
+    So the images of a dataset in memory change from epoch to epoch. Upstream: `image/image.py` lines 444, 557, 559,
+    960, 982, 1006 and 1090.
     """
 
     def own_crop(crop: Any) -> Any:
@@ -294,6 +284,7 @@ def array_conversion(module: ModuleType) -> None:
     A prediction that waits in the engine reorders the weights of convolutions and dense layers for oneDNN, in their
     memory; `asnumpy` did not wait for it, and read both orders. Upstream: `ndarray/ndarray.py` line 2550.
     T255: after a prediction, weights of Conv1D and Conv3D cannot be copied into (`ndarray.cc` line 1146).
+    T276, T277: what `asnumpy` and `asscalar` return (line 2590) is a number as in NumPy 1. T278: an array as a dtype.
 
     Upstream: `ndarray/ndarray.py` line 220, whose class has no `__array__`; `mx.np.ndarray` and the sparse arrays
     derive from it. Matplotlib, scikit-learn and pandas call `__array__` too.
@@ -310,7 +301,8 @@ def array_conversion(module: ModuleType) -> None:
     def in_turn(asnumpy: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def read(self: Any) -> Any:
             # only parameters have gradients; a copy waits for what the engine does with them
-            return asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
+            values = asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
+            return of_one(values) if values.size == 1 else values
 
         return read
 
@@ -322,8 +314,21 @@ def array_conversion(module: ModuleType) -> None:
 
         return copy
 
+    def of_one(values: Any) -> Any:
+        return values.view(numpy_values.ndarray) if values.ndim and version >= (1, 25) else values
+
+    def as_number(asscalar: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda self: numpy_values.number(asscalar(self))
+
     if "__array__" not in vars(ndarray.NDArray):
+        from mxkit.runtime import numpy_values  # its import would import NumPy with mxkit
+        import numpy
+
+        version = _numpy_version()
         ndarray.NDArray.__array__ = to_numpy
+        ndarray.NDArray.__numpy_dtype__ = property(lambda self: numpy.dtype(self.dtype))
+        if version >= (2,):
+            operators.replace(ndarray.NDArray, asscalar=as_number)
         operators.replace(ndarray.NDArray, asnumpy=in_turn, copyto=into_weights)
 
 
@@ -502,7 +507,6 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.numpy_extension.random": random_sizes,
     "mxnet.recordio": record_packing,
     "mxnet.image.image": image_functions,
-    "mxnet.contrib.quantization": entropy_threshold,
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,

@@ -1,5 +1,7 @@
 """Gradients of `mx.np` that mxkit makes right (T140 to T145), and functions beside them (T146, T155)."""
 
+import operator
+
 import mxkit
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -128,6 +130,29 @@ def test_t141_assignment_at_indices(kind):
     for index in (3, -4):
         with pytest.raises(IndexError, match=f"index {index} is out of bounds for axis 0 with size 3"):
             x[[0, index]] = 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_t281_operators_that_write_at_indices_stay_inside_the_array(dtype):
+    def rows(*indices):
+        index = mx.nd.array(indices, dtype=dtype)
+        return mx.nd.contrib.index_copy(mx.nd.zeros((4, 2)), index, mx.nd.array([[1, 2], [3, 4]])).asnumpy()[:, 0]
+
+    def places(*indices):
+        return mx.nd.scatter_nd(mx.nd.array([1, 3]), mx.nd.array([indices], dtype=dtype), shape=(4,)).asnumpy()
+
+    for write in (rows, places):
+        assert write(0, 2).tolist() == [1, 0, 3, 0]
+        assert write(0, -1).tolist() == [1, 0, 0, 3]
+        for index in (4, -5, 10**6):
+            with pytest.raises(IndexError, match=f"index {index} is out of bounds for axis 0 with size 4"):
+                write(0, index)
+    data, new = mx.nd.array([1.0, 3]), mx.nd.ones((2, 2))
+    _, found = recorded(lambda x: mx.nd.scatter_nd(x, mx.nd.array([[0, -1]]), shape=(4,)) * mx.nd.arange(4), data)
+    assert found.tolist() == [0, 3]
+    old, factors = mx.nd.zeros((4, 2)), mx.nd.arange(8).reshape((4, 2))
+    _, found = recorded(lambda x: mx.nd.contrib.index_copy(old, mx.nd.array([0, -1]), x) * factors, new)
+    assert found.tolist() == [[0, 1], [6, 7]]
 
 
 @every_graph
@@ -320,6 +345,59 @@ def test_t146_functions_that_mxnet_leaves_to_numpy():
             mx.np.ptp(x)
         with pytest.raises(ValueError, match=r"MXNet leaves numpy\.heaviside to NumPy, .*autograd\.record\(\)"):
             np.heaviside(x, 1.0)
+
+
+REFUSED_BY_MXNET = {
+    "broadcast_arrays": lambda x: np.broadcast_arrays(x, 0),
+    "broadcast_arrays of both": lambda x: np.broadcast_arrays(np.ones((2, 1)), x, 0),
+    "concatenate": lambda x: np.concatenate([x, [5.0, 6.0]]),
+    "stack of both": lambda x: np.stack([np.ones(3), x]),
+    "hstack": lambda x: np.hstack([x, 7]),
+    "append": lambda x: np.append(x, 5),
+    "where of both": lambda x: np.where(np.array([True, False, True]), x, 0),
+    "take": lambda x: np.take(x, [0, 2]),
+    "zeros_like": lambda x: np.zeros_like(x, subok=False),
+    "may_share_memory": lambda x: np.may_share_memory(np.ones(3), x),
+    "array2string": lambda x: np.array2string(x),
+    "result_type": lambda x: np.result_type(x, np.float64),
+    "fft": lambda x: np.fft.fft(x),
+    "left operand": lambda x: np.arange(3.0) - x,
+    "in place": lambda x: operator.iadd(np.arange(3.0), x),
+    "comparison": lambda x: np.float64(2) < x,
+    "list": lambda x: np.add([1, 2, 3], x),
+    "dtype": lambda x: np.exp(x, dtype="float64"),
+    "reduce": lambda x: np.add.reduce(x),
+    "accumulate": lambda x: np.maximum.accumulate(x),
+    "outer": lambda x: np.multiply.outer(x, np.arange(2.0)),
+    "floor_divide": lambda x: np.floor_divide(np.arange(3.0), x),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED_BY_MXNET.values(), ids=REFUSED_BY_MXNET)
+def test_t279_numpy_computes_calls_that_mxnet_refuses(call):
+    values = np.array([3.0, 1, 2], "float32")
+    found, expected = call(mx.np.array(values)), call(values)
+    if isinstance(expected, (str, np.dtype)):
+        assert str(found) == str(expected)
+        return
+    several = isinstance(expected, (list, tuple))
+    for one, other in zip(found, expected) if several else [(found, expected)]:
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-6)
+
+
+def test_t279_a_call_that_writes_into_a_copy_or_needs_a_gradient_is_refused():
+    x, values = mx.np.array([3.0, 1, 2]), np.arange(3.0)
+    for write in (lambda: np.put(x, 0, 5), lambda: np.add.at(x, [0], 5), lambda: np.add(values, x, out=x)):
+        with pytest.raises(TypeError):
+            write()
+    assert x.asnumpy().tolist() == [3, 1, 2]
+    np.copyto(values, x)
+    assert values.tolist() == [3, 1, 2]
+    with autograd.record():
+        for call in (lambda: values * x, lambda: np.concatenate([x, values]), lambda: np.concatenate([x, [1.0]])):
+            with pytest.raises((TypeError, AssertionError)):
+                call()
+    assert values.flags.writeable
 
 
 def test_t155_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed():

@@ -1,6 +1,8 @@
 """What works in MXNet only with mxkit's repairs, each on the real library."""
 
 import copy
+import functools
+import io
 import os
 from pathlib import Path
 import pickle
@@ -379,6 +381,61 @@ def test_other_libraries_read_arrays():
         (line,) = figure.subplots().plot(mx.nd.array([1, 2, 4]))
         assert np.asarray(line.get_ydata()).tolist() == [1, 2, 4]
         assert pandas.Series(np.asarray(x[:, 0])).sum() == 3
+
+
+PLOTS = {
+    "plot": lambda axes, x, y: axes.plot(x, y),
+    "bar": lambda axes, x, y: axes.bar(x, y, bottom=y),
+    "bar beside an array of NumPy": lambda axes, x, y: axes.bar(np.arange(4), y),
+    "barh": lambda axes, x, y: axes.barh(x, y),
+    "quiver": lambda axes, x, y: axes.quiver(x, y, y, x),
+    "streamplot": lambda axes, x, y: axes.streamplot(x, x, *np.meshgrid(y, y)),
+    "xticks": lambda axes, x, y: axes.set_xticks(x),
+    "eventplot": lambda axes, x, y: axes.eventplot(x),
+    "3d plot": lambda axes, x, y: axes.plot(x, y),
+    "3d scatter": lambda axes, x, y: axes.scatter(x, y, y),
+    "3d plot_surface": lambda axes, x, y: axes.plot_surface(*np.meshgrid(x, y), np.outer(y, x)),
+    "3d bar3d": lambda axes, x, y: axes.bar3d(x, y, 0 * x, 1, 1, y),
+}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_t279_matplotlib_draws_arrays_of_mx_np_as_those_of_numpy(name):
+    figures = pytest.importorskip("matplotlib.figure")
+    projection = {"projection": "3d"} if name.startswith("3d") else {}
+    pictures = []
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        for make in (functools.partial(np.array, dtype="float32"), mx.np.array):
+            figure = figures.Figure(figsize=(2, 2), dpi=50)
+            axes = figure.add_subplot(**projection)
+            PLOTS[name](axes, make([1.0, 2, 3, 4]), make([1.0, 4, 9, 16]))
+            pictures.append(io.BytesIO())
+            figure.savefig(pictures[-1], format="raw")
+    expected, found = (np.frombuffer(picture.getvalue(), "uint8").astype(int) for picture in pictures)
+    assert abs(found - expected).mean() < 2  # edges of bars may be rounded to another pixel
+
+
+def test_t282_an_array_without_axes_is_not_iterated_over():
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        for read in (list, sum, max, iter):
+            with pytest.raises(TypeError, match="iteration over a 0-d array"):
+                read(mx.np.array(5.0))
+        assert not np.iterable(mx.np.array(5.0))
+        assert [row.tolist() for row in mx.np.array([[1.0], [2.0]])] == [[1], [2]]
+        assert mx.np.array([[1.0], [2.0]]).ravel().shape == (2,)
+
+
+def test_t278_an_array_as_a_dtype_has_its_own():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 1.20 to 2.4
+        y = mx.nd.array([1, 2], dtype="int32")
+        for made in (
+            mx.nd.ones(2).astype(y), mx.nd.zeros(2, dtype=y), mx.nd.full(2, 1, dtype=y), mx.nd.array([1], dtype=y),
+            mx.nd.cast(mx.nd.ones(2), dtype=y), mx.nd.arange(3, dtype=y), mx.nd.empty(2, dtype=y),
+        ):  # fmt: skip
+            assert made.dtype == np.int32
+        assert np.zeros(2, dtype=y).dtype == np.int32
+        assert mx.np.ones(2).astype(mx.np.ones(2, dtype="int8")).dtype == np.int8
 
 
 def test_arrays_are_made_without_scipys_warning():

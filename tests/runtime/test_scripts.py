@@ -77,13 +77,20 @@ def test_a_script_runs_as_it_is(environment, arguments):
     assert run(environment, *arguments, PYTHONPATH="").stdout == by_run
 
 
-def test_old_names_are_lent_to_the_scripts_modules_only():
+def test_old_names_are_lent_to_the_scripts_modules_and_to_those_that_use_mxnet(tmp_path):
     done = mxkit_run("--old-numpy", "old_names.py")
     assert done.stdout == "[0, 1, 2] <class 'numpy.float64'> True 1.5 2.0 1.0\n"
     assert ("np.int (old_helpers.py, line 5)" in done.stderr) is not HAS_OLD_NAMES
     if release(np.__version__) >= (1, 24):  # before, NumPy has them itself, and warns
         library = "import json; exec('import numpy; numpy.float', vars(json))"
         assert "AttributeError" in mxkit_run("--old-numpy", "-c", library, status=1).stderr
+    package = tmp_path / "site-packages" / "old_board.py"
+    package.parent.mkdir()
+    code = "import numpy as np\nfrom mxnet.ndarray import NDArray\nprint(np.float, np.asscalar(np.ones(1)))\n"
+    package.write_text(code)
+    paths = f"{PACKAGES}:{package.parent}"
+    done = mxkit_run("--old-numpy", "-W", "ignore", "-c", "import old_board", PYTHONPATH=paths)
+    assert done.stdout == "<class 'float'> 1.0\n"
 
 
 def test_a_script_ends_as_it_would_under_python(tmp_path):
