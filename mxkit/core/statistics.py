@@ -1,12 +1,14 @@
 """Running statistics, which training changes without gradients: of BatchNorm and of users' layers."""
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Dict, Iterator, List
+import json
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
-from mxkit.core.array_kind import copied, copy_into
+from mxkit.core.array_kind import copied, copy_into, is_numpy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, net_devices, own_parameters
-from mxkit.core.graphs import graphs_left_aside, traced_graph
+from mxkit.core.graphs import drop_graph, graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
+import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -30,6 +32,44 @@ def batch_norms(net: Any) -> Dict[str, Any]:
 def takes_statistics(block: Any) -> bool:
     """Whether a layer is a BatchNorm that uses the statistics of the batch in training."""
     return isinstance(block, _BatchNorm) and not layer_settings(block)["use_global_stats"]
+
+
+def fix_statistics(net: Any, frozen: Set[int]) -> None:
+    """Let BatchNorms whose gamma and beta are frozen use their running statistics in training too (use_global_stats).
+
+    Where nothing before them is trained, MXNet does not move these statistics, and the layers behind would learn from
+    other numbers than they get in prediction (T265).
+
+    Args:
+        net: Any block; BatchNorms in the graphs of SymbolBlocks change, too.
+        frozen: Ids of parameters; only BatchNorms with one of them change.
+    """
+    changed = False
+    for _, block in blocks_by_path(net):
+        for scale, statistics, settings, true in _norms(block):
+            if frozen.intersection(map(id, scale)) and all(one.grad_req == "null" for one in scale):
+                settings["use_global_stats"], changed = true, True
+                for one in statistics:
+                    if values_of(one) is not None:
+                        one.set_data(one.data(one.list_ctx()[0]))  # a Trainer's first step does so too (T98)
+    for _, block in blocks_by_path(net) if changed else ():
+        drop_graph(block)
+
+
+def _norms(block: Any) -> Iterator[Tuple[List[Any], List[Any], Dict[str, Any], Any]]:
+    """Yield gamma and beta, running statistics, arguments, and how True is written, of BatchNorms of a block's own."""
+    if isinstance(block, _BatchNorm):
+        yield [block.gamma, block.beta], [block.running_mean, block.running_var], layer_settings(block), True
+    if isinstance(block, gluon.SymbolBlock):
+        inputs, output = traced_graph(block)
+        graph, own = json.loads(output.tojson()), dict(block.params.items())
+        for node in graph["nodes"]:
+            if "BatchNorm" in node["op"]:
+                four = [own.get(graph["nodes"][number]["name"]) for number, *_ in node["inputs"][1:]]
+                scale, statistics = ([one for one in two if one is not None] for two in (four[:2], four[2:]))
+                yield scale, statistics, node.setdefault("attrs", {}), "True"
+        with switches(is_numpy(output)):
+            block._cached_graph = inputs, of_kind(mx.sym.load_json(json.dumps(graph)), is_numpy(output))
 
 
 @contextmanager

@@ -108,12 +108,11 @@ def example_batches(
     for size in sizes:
         batch = {}
         for number, form in enumerate(forms):
-            shape = form.shape if size is None else form.resized(size)
-            if examples and size is None:
-                batch[form.name] = examples[number]
-            elif examples:
-                batch[form.name] = np.take(examples[number], np.arange(size), form.axis, mode="wrap")
+            if examples:
+                own = examples[number]
+                batch[form.name] = own if size is None else np.take(own, np.arange(size), form.axis, mode="wrap")
             else:
+                shape = form.shape if size is None else form.resized(size)
                 batch[form.name] = _drawn(random, shape, form.dtype, tables.get(form.name))
         found.append(batch)
     return found

@@ -64,7 +64,7 @@ def load_exported(
     if isinstance(path, (tuple, list)) or not str(path).endswith((".onnx", ".py", ".safetensors")):
         return read_symbol_files(path, epoch=epoch, scores=scores, devices=devices, inputs=inputs, outputs=outputs)
     name = str(path)
-    if scores or not epoch is inputs is outputs is None:
+    if scores or any(one is not None for one in (epoch, inputs, outputs)):
         raise ValueError(
             f"load_exported: epoch=, inputs=, outputs= and scores= are for graphs of MXNet; received {path}"
         )

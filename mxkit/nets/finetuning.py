@@ -1,22 +1,22 @@
 """Fine-tuning of trained nets for other classes, and the preprocessing for published weights."""
 
 from copy import deepcopy
-from typing import Any, NamedTuple, Optional, Set, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import (
     blocks_by_path,
     is_numpy_net,
-    layer_settings,
     match_parameters,
     net_devices,
     own_parameters,
     parameters_by_path,
     unknown_path,
 )
-from mxkit.core.graphs import copyable, drop_graph, hybridize_like
-from mxkit.core.replicas import copy_parameter, set_grad_req, values_of
+from mxkit.core.graphs import copyable, hybridize_like
+from mxkit.core.replicas import copy_parameter, values_of
+from mxkit.core.tracing import trace
 from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
 from mxkit.nets.architecture.builder import build
@@ -25,10 +25,9 @@ from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.initializers import InitializerSpec, initialize
 from mxkit.nets.replacing import replace
 from mxkit.nets.settings import freeze as freeze_parameters
-from mxkit.nets.settings import set_multipliers
+from mxkit.nets.settings import freeze_all, set_multipliers
 import mxnet as mx
 from mxnet import gluon
-from mxnet.gluon.nn.basic_layers import _BatchNorm
 import numpy as np
 
 # Names of the last layer: in MXNet's zoo and most nets of gluoncv, and in gluoncv's resnet_v1b and similar nets.
@@ -56,8 +55,8 @@ def finetune(
             resumes their training later, `mxkit.unfreeze` at once.
         head_multiplier: Multiplier of the new layer's learning rate, at least 0.
         head: Path of the last layer or of a block that contains it, like "output" or "features.8". None means
-            "output", or "fc", as in the zoos. The last Dense or convolution in it is replaced by one of the same
-            arguments.
+            "output", as in the zoos, or "fc" where the forward pass does not use "output". The last Dense or
+            convolution in it that the forward pass uses is replaced by one of the same arguments.
         initializer: Initializer of the new layer.
         copy: False changes and returns `base` itself.
 
@@ -68,7 +67,8 @@ def finetune(
     Raises:
         NotInitializedError: Parameters of `base` have no values yet.
         UnknownNameError: No block stands at `head`, or no parameter fits `freeze`.
-        ValueError: `head` is None and the net has neither "output" nor "fc"; or an argument is wrong.
+        ValueError: `head` is None and the net has neither "output" nor "fc"; the forward pass does not use `head`;
+            `base` is a SymbolBlock; or an argument is wrong.
         TypeError: `head` contains neither a Dense layer nor a convolution.
 
     Side effects:
@@ -83,28 +83,23 @@ def finetune(
     (Dense(256 -> 2, linear), ['output.weight', 'output.bias'])
     """
     whole_number(classes, "finetune: classes")
-    path = _head(base, head)
+    heads = _heads(base, head)
     _refuse_values_missing(base)
+    layer = _last_layer(base, heads)
     if freeze is not None and freeze != "features":
         match_parameters(base, freeze)
     net = copy_net(base) if copy else base
-    layer = _last_layer(net, path)
     old = dict(blocks_by_path(net))[layer]
     with switches(is_numpy_net(net)):
         new = _like(old, classes)
         initialize(new, initializer, devices=net_devices(net))
     set_multipliers(new, {"*": {"lr": head_multiplier}})
     replace(net, layer, new)
-    frozen = []
     if freeze == "features":
-        head_parameters = {id(parameter) for parameter in new.collect_params().values()}
-        for name, parameter in parameters_by_path(net).items():
-            if id(parameter) not in head_parameters and parameter.grad_req != "null":
-                set_grad_req(parameter, "null")
-                frozen.append(name)
+        own = {id(parameter) for parameter in new.collect_params().values()}
+        freeze_all(net, {path: one for path, one in parameters_by_path(net).items() if id(one) not in own})
     elif freeze is not None:
-        frozen = freeze_parameters(net, freeze)
-    _keep_statistics(net, set(frozen))
+        freeze_parameters(net, freeze)
     return net
 
 
@@ -134,12 +129,19 @@ def copy_net(net: Any) -> Any:
             return deepcopy(net, copies)
 
 
-def _head(base: Any, head: Optional[str]) -> str:
+def _heads(base: Any, head: Optional[str]) -> List[str]:
+    """Paths that may hold the last layer, the first one first."""
+    if isinstance(base, gluon.SymbolBlock):
+        raise ValueError(
+            "finetune: a SymbolBlock is one graph, and has no layer to replace. Load it without its last layer, as "
+            "mxkit.load_exported(..., outputs='flatten0_output') does, call mxkit.freeze on it, and put it with a new "
+            "Dense layer into a HybridSequential"
+        )
     blocks = dict(blocks_by_path(base))
     if head is None:
-        for name in _HEADS:
-            if name in blocks:
-                return name
+        found = [name for name in _HEADS if name in blocks]
+        if found:
+            return found
         layers = [path for path, block in blocks.items() if path and type(block) in _UNITS]
         raise ValueError(
             f"finetune: the {type(base).__name__} has neither 'output' nor 'fc', as nets of the zoos do. Pass the "
@@ -149,7 +151,7 @@ def _head(base: Any, head: Optional[str]) -> str:
         known = [path for path in blocks if path]
         near = nearest(head, known) if isinstance(head, str) else ""
         raise unknown_path(f"finetune: head: no block stands at {head!r}", near, known)
-    return head
+    return [head]
 
 
 def _refuse_values_missing(base: Any) -> None:
@@ -160,19 +162,35 @@ def _refuse_values_missing(base: Any) -> None:
             )
 
 
-def _last_layer(net: Any, head: str) -> str:
-    inside = [
-        path
-        for path, block in blocks_by_path(net)
-        if (path == head or path.startswith(f"{head}.")) and type(block) in _UNITS
-    ]
-    if not inside:
-        kind = type(dict(blocks_by_path(net))[head]).__name__
-        raise TypeError(
-            f"finetune: {head!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
-            "place with mxkit.nets.replace"
+def _last_layer(net: Any, heads: Sequence[str]) -> str:
+    """Path of the last Dense layer or convolution in the first of these blocks whose layers the forward pass uses."""
+    layers = {path: block for path, block in blocks_by_path(net) if type(block) in _UNITS}
+    used = _used(net)
+    reached = [path for path, block in layers.items() if used is None or id(block.weight) in used]
+    for head in heads:
+        inside = [path for path in reached if path == head or path.startswith(f"{head}.")]
+        if inside:
+            return inside[-1]
+    if any(path == heads[0] or path.startswith(f"{heads[0]}.") for path in layers):
+        raise ValueError(
+            f"finetune: the forward pass uses no layer of {heads[0]!r}: another one gives the classes. Pass its path: "
+            f"head={(reached or ['...'])[-1]!r}"
         )
-    return inside[-1]
+    kind = type(dict(blocks_by_path(net))[heads[0]]).__name__
+    raise TypeError(
+        f"finetune: {heads[0]!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
+        "place with mxkit.nets.replace"
+    )
+
+
+def _used(net: Any) -> Optional[Set[int]]:
+    """Ids of the parameters that a forward pass reads; None if the net cannot be traced with one input."""
+    try:
+        traced = trace(net, [of_kind(mx.nd.zeros(1), is_numpy_net(net))])
+    except Exception:  # of any type: the net's code got a symbol, and may take several
+        return None
+    names = set(mx.sym.Group(traced.outputs).list_inputs())
+    return {id(parameter) for name, parameter in traced.parameters.items() if name in names}
 
 
 def _like(layer: Any, classes: int) -> Any:
@@ -183,19 +201,6 @@ def _like(layer: Any, classes: int) -> Any:
     new.cast(layer.weight.dtype)
     hybridize_like(new, layer)
     return new
-
-
-def _keep_statistics(net: Any, frozen: Set[str]) -> None:
-    for path, block in blocks_by_path(net):
-        if not isinstance(block, _BatchNorm):
-            continue
-        names = [f"{path}.{name}" if path else name for name in ("gamma", "beta")]
-        if frozen.intersection(names) and block.gamma.grad_req == "null" == block.beta.grad_req:
-            layer_settings(block)["use_global_stats"] = True
-            for statistic in (block.running_mean, block.running_var):
-                statistic.set_data(statistic.data(statistic.list_ctx()[0]))  # a Trainer's first step does so too (T98)
-    for _, block in blocks_by_path(net):
-        drop_graph(block)
 
 
 class Preprocessing(NamedTuple):

@@ -7,6 +7,7 @@ from mxkit.core.arguments import check_number
 from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
 from mxkit.core.graphs import drop_static_graphs
 from mxkit.core.replicas import is_trainable, set_grad_req, trainer_of
+from mxkit.core.statistics import fix_statistics
 from mxkit.core.trainers import forget_states, lacks_states, optimizer_defaults, refuse_remote, trainer_parameters
 from mxkit.errors import unknown_name
 import mxnet as mx
@@ -184,7 +185,6 @@ def freeze(net: Any, glob: str = "*") -> List[str]:
     """Stop the training of parameters: no gradient, no update, no weight decay.
 
     A Dense layer's bias must be frozen with its weight: `updates` and `fit` refuse the net otherwise (T46).
-    Running statistics of BatchNorm have no gradients and continue to move.
 
     Args:
         net: Any block; Trainers over it may exist.
@@ -197,13 +197,23 @@ def freeze(net: Any, glob: str = "*") -> List[str]:
     Raises:
         UnknownNameError: No path fits.
 
+    Side effects:
+        A BatchNorm whose gamma and beta are frozen uses its running statistics in training too (use_global_stats, in
+        the graph of a SymbolBlock as well), those of the first device. Otherwise what stands behind it would learn from
+        other numbers than it gets in prediction (T265). The setting remains when the BatchNorm is unfrozen.
+
     >>> freeze(mxkit.models.mlp(hidden=[8]), "1.*")
     ['1.weight', '1.bias']
     """
-    fitting = match_parameters(net, glob)
-    changed = [path for path, parameter in fitting.items() if parameter.grad_req != "null"]
+    return freeze_all(net, match_parameters(net, glob))
+
+
+def freeze_all(net: Any, parameters: Mapping[str, Any]) -> List[str]:
+    """Freeze parameters by path, as `freeze` does."""
+    changed = [path for path, parameter in parameters.items() if parameter.grad_req != "null"]
     for path in changed:
-        set_grad_req(fitting[path], "null")
+        set_grad_req(parameters[path], "null")
+    fix_statistics(net, {id(parameters[path]) for path in changed})
     return changed
 
 

@@ -202,6 +202,46 @@ class TestFinetune:
         with pytest.raises(ValueError, match=r"neither 'output' nor 'fc'.*Pass the path of its last layer: head='2'"):
             finetune(base, 3)
 
+    @pytest.mark.filterwarnings("ignore:Parameter .* is not used by any computation")
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_a_head_that_the_forward_pass_does_not_use_is_none(self, hybridize):
+        def net(forward, **children):
+            children = {"features": nn.Dense(5), **{name: nn.Dense(4) for name in children}}
+            made = hybrid_net(forward, **children)
+            mxkit.initialize(made, sample=mx.nd.ones((2, 3)))
+            for child in made._children.values():  # the unused ones get no shapes from a batch
+                child(mx.nd.ones((2, 3 if child is made.features else 5)))
+            made.hybridize(hybridize)
+            return made
+
+        x = mx.nd.array(np.random.RandomState(0).rand(2, 3))
+        base = net(lambda net, F, x: net.fc(net.features(x)), output=0, fc=0)
+        assert finetune(base, 7)(x).shape == (2, 7)
+        with pytest.raises(ValueError, match="the forward pass uses no layer of 'output'.*head='fc'"):
+            finetune(base, 7, head="output")
+        base = net(lambda net, F, x: net.last(net.features(x)), output=0, last=0)
+        with pytest.raises(ValueError, match="the forward pass uses no layer of 'output'.*head='last'"):
+            finetune(base, 7)
+        assert finetune(base, 7, head="last")(x).shape == (2, 7)
+        two = hybrid_net(lambda net, F, x, y: net.output(x + y), output=nn.Dense(4, in_units=3))
+        mxkit.initialize(two)
+        assert finetune(two, 7)(x, x).shape == (2, 7)  # it cannot be traced with one input
+
+    def test_a_symbol_block_has_no_head(self, tmp_path):
+        base = trained(small(4))
+        graph = mx.sym.load(str(mxkit.export(base, tmp_path / "net").files["symbol"]))
+        for head in (None, "output"):
+            with pytest.raises(ValueError, match=r"a SymbolBlock is one graph.*load_exported\(..., outputs="):
+                finetune(mxkit.load_exported(tmp_path / "net"), 3, head=head)
+        (flat,) = [name for name in graph.get_internals().list_outputs() if "flatten" in name]
+        features = mxkit.load_exported(tmp_path / "net", outputs=flat)
+        net = stack(features, nn.Dense(4))
+        mxkit.initialize(net[1])
+        net(mx.nd.array(X))
+        net = finetune(net, 3, head="1")
+        train(net)
+        assert net(mx.nd.array(X)).shape == (6, 3)
+
     def test_float16(self):
         base = stack(nn.Dense(4, in_units=3))
         base.cast("float16")
@@ -230,6 +270,40 @@ class TestFinetune:
         mxkit.initialize(late, devices="cpu")
         with pytest.raises(NotInitializedError, match="has no value yet"):
             finetune(late, 3)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("read", [False, True])
+def test_t265_what_is_frozen_gives_the_same_numbers_in_training_and_prediction(read, hybridize, kind, tmp_path):
+    x = (np.random.RandomState(0).rand(8, 3, 6, 6) * 9).astype("float32")
+
+    def made():
+        body = stack(nn.Conv2D(5, 3), nn.BatchNorm(), nn.ELU(), nn.Conv2D(4, 3), nn.BatchNorm(), nn.Flatten())
+        mxkit.initialize(body, "xavier", sample=kind.of(mx.nd.array(x)))
+        return body
+
+    def started():
+        head = nn.Dense(2, in_units=16)
+        mxkit.initialize(head, "xavier")
+        return head
+
+    body = kind.net(made)
+    if read:
+        mxkit.export(body, tmp_path / "net")
+        body = mxkit.load_exported(tmp_path / "net")
+    features = mxkit.predict(body, x).asnumpy()
+    assert mxkit.freeze(body)
+    losses = []
+    for base, batch in ((body, x), (None, features)):  # the head alone on the features is the oracle
+        mxkit.seed_all(0)
+        head = kind.net(started)
+        net = head if base is None else stack(base, head)
+        net.hybridize(hybridize)
+        data = [(kind.of(mx.nd.array(batch)), kind.of(mx.nd.array(np.arange(8) % 2)))]
+        trainer = ("sgd", {"learning_rate": 0.01})
+        fitted = mxkit.fit(net, data, loss="softmax_ce", trainer=trainer, epochs=5, progress=False)
+        losses.append([fitted[-1]["train_loss"], mxkit.evaluate(net, data, loss="softmax_ce")["loss"]])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
 def test_fine_tuning_beats_training_from_scratch_at_ten_samples_a_class():
