@@ -18,6 +18,8 @@ import numpy as np
 
 # With fewer points, a slope cannot be distinguished from noise.
 FEWEST = 10
+# The smoothed loss falls clearly if it falls by this many standard deviations of the losses from batch to batch.
+CLEAR = 3.5
 
 
 class LearningRateSearch:
@@ -32,9 +34,13 @@ class LearningRateSearch:
         self.rates, self.losses = rates, losses
 
     @property
+    def _reach(self) -> int:
+        return max(1, len(self.losses) // 20)
+
+    @property
     def smoothed(self) -> List[float]:
         """The losses, each averaged with its neighbours; the weights are a triangle, a tenth of the curve wide."""
-        reach = max(1, len(self.losses) // 20)
+        reach = self._reach
         weights = np.bartlett(2 * reach + 3)[1:-1]
         values = np.asarray(self.losses, dtype="float64")
         sums = np.convolve(np.ones_like(values), weights)[reach:-reach]
@@ -45,16 +51,27 @@ class LearningRateSearch:
         """The rate, before the minimum, with the steepest fall of the smoothed loss over the rate's logarithm.
 
         Raises:
-            ValueError: There are too few points, or the loss never fell.
+            ValueError: There are too few points; the loss did not fall by clearly more than it varies from batch to
+                batch; or it falls fastest at an end of the range.
         """
         smoothed = np.asarray(self.smoothed)
-        if len(smoothed) >= FEWEST:
-            slopes = np.gradient(smoothed, np.log(self.rates))[: int(smoothed.argmin()) + 1]
-            if slopes.min() < 0:
-                return self.rates[int(slopes.argmin())]
+        upto = int(smoothed.argmin()) + 1
+        fall, noise = smoothed[:upto].max() - smoothed.min(), 0.0
+        if len(smoothed) >= FEWEST:  # differences of second order hold no trend
+            noise = float(np.median(np.abs(np.diff(self.losses, 2)))) / (0.6745 * 6**0.5)
+        if len(smoothed) < FEWEST or not fall > CLEAR * noise:
+            raise ValueError(
+                f"find_learning_rate: the loss did not fall in {len(self.rates)} updates from {self.rates[0]:g} to "
+                f"{self.rates[-1]:g} by clearly more than it varies from batch to batch: no rate can be suggested. "
+                "Start lower, take more updates, or larger batches (accumulate=)"
+            )
+        steepest = int(np.gradient(smoothed, np.log(self.rates))[:upto].argmin())
+        if self._reach <= steepest < len(smoothed) - self._reach:
+            return self.rates[steepest]
+        end = "start" if steepest < self._reach else "end"
         raise ValueError(
-            f"find_learning_rate: the loss did not fall in {len(self.rates)} updates from {self.rates[0]:g} to "
-            f"{self.rates[-1]:g}: no rate can be suggested. Start lower, or take more updates"
+            f"find_learning_rate: the loss falls fastest at the {end} of the range, {self.rates[steepest]:g}: no rate "
+            f"can be suggested. Pass a {'lower start' if end == 'start' else 'higher end'}"
         )
 
     def plot(self, path: Union[str, Path, None] = None) -> Any:

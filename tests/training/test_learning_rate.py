@@ -310,9 +310,49 @@ def test_the_suggestion_is_the_steepest_point_of_a_known_curve(tmp_path):
     assert found.plot(tmp_path / "search.png").axes[0].get_xscale() == "log"
     assert (tmp_path / "search.png").stat().st_size > 5000
     rising = LearningRateSearch(rates[:20], list(range(20)))
-    with pytest.raises(ValueError, match="loss did not fall in 20 updates from 1e-05 to .*: no rate can be suggested"):
+    with pytest.raises(ValueError, match="loss did not fall in 20 updates from 1e-05 to .* no rate can be suggested"):
         _ = rising.suggestion
     assert "did not fall" in rising.plot().axes[0].get_title()
+
+
+def curve(seed, middle=None, noise=0.3, updates=100):
+    """Rates from 1e-6 to 1, and losses that fall by 2 around 10 ** middle, with the noise of batches."""
+    rates = np.logspace(-6, 0, updates)
+    fall = 0 if middle is None else np.tanh(3 * (np.log10(rates) - middle))
+    return LearningRateSearch(list(rates), list(3 - fall + noise * np.random.RandomState(seed).randn(updates)))
+
+
+@pytest.mark.parametrize("updates", [60, 100, 300])
+def test_noise_alone_suggests_no_rate(updates):
+    for seed in range(20):
+        with pytest.raises(ValueError, match="did not fall .* by clearly more than it varies from batch to batch"):
+            _ = curve(seed, updates=updates).suggestion
+        assert 10**-2.6 < curve(seed, middle=-2, updates=updates).suggestion < 10**-1.4
+
+
+@pytest.mark.parametrize(
+    ("middle", "end", "way"), [(-6.5, "start", "Pass a lower start"), (0.5, "end", "Pass a higher end")]
+)
+def test_a_rate_at_an_end_of_the_range_is_no_suggestion(middle, end, way):
+    for noise in (0.0, 0.01):
+        with pytest.raises(
+            ValueError, match=f"falls fastest at the {end} of the range, .*no rate can be suggested. {way}"
+        ):
+            _ = curve(0, middle, noise).suggestion
+
+
+def test_a_half_trained_net_gets_no_rate_out_of_the_noise_of_its_batches():
+    centers = np.random.RandomState(0).randn(10, 20)
+    for seed in range(2):
+        random = np.random.RandomState(seed)
+        mxkit.seed_all(seed)
+        y = random.randint(0, 10, 3200)
+        train = mxkit.data.ArrayLoader((centers[y] + 2 * random.randn(3200, 20)).astype("float32"), y, 32, shuffle=True)
+        net = mxkit.models.mlp(10, hidden=[32])
+        mxkit.initialize(net)
+        run(net, [], ("sgd", {"learning_rate": 0.1}), train, 2)
+        with pytest.raises(ValueError, match="no rate can be suggested"):
+            _ = search(net, train, updates=60).suggestion
 
 
 def test_a_search_stops_where_the_loss_diverges():
