@@ -67,7 +67,7 @@ def of_folder(folder: Path) -> Tuple[List[Entry], List[str]]:
         (label, file)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).rglob("*"))
-        if file.suffix.lower() in _IMAGES and file.is_file()
+        if file.suffix.lower() in _IMAGES and not file.is_dir()  # a link to nothing is left out by name
     ]
     if not files:
         raise DataError(

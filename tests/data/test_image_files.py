@@ -38,6 +38,11 @@ def write(path, content):
     return path
 
 
+def link(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
 def write_classes(root, classes=("ant", "bee", "cat"), count=4, start=0):
     for number, name in enumerate(classes):
         for image in range(start, start + count):
@@ -201,6 +206,11 @@ def test_nested_folders_and_odd_names(tmp_path):
     ("make", "words"),
     [
         (lambda root: write(root / "bee/0.jpg", b""), r"1 image files are empty.*bee/0\.jpg"),
+        (
+            lambda root: link(root / "bee/0.jpg", "gone.jpg"),
+            r"1 image files are empty, or links to nothing.*bee/0\.jpg",
+        ),
+        (lambda root: link(root / "bee/0.jpg", "0.jpg"), r"1 image files are empty, or links to nothing.*bee/0\.jpg"),
         (lambda root: (root / "dog").mkdir(), r"dog: this folder is a class without an image"),
         (lambda root: shutil.rmtree(str(root)), "there is no folder"),
         (
@@ -226,8 +236,9 @@ def test_shares_that_leave_a_class_nothing(tmp_path):
     write_classes(tmp_path, count=1)
     with pytest.raises(DataError, match="the training part has no image of"):
         image_folder(tmp_path, valid=0.45, test=0.45)
-    with pytest.raises(ValueError, match="below 1 together"):
-        image_folder(tmp_path, valid=0.5, test=0.5)
+    for valid, test in ((0.5, 0.5), (5, 0)):
+        with pytest.raises(ValueError, match="below 1 together; received .* a number of files, as for csv"):
+            image_folder(tmp_path, valid=valid, test=test)
 
 
 def test_a_part_without_a_class_is_told_with_its_counts(tmp_path):

@@ -92,6 +92,12 @@ def test_images_that_cannot_be_read_are_left_out_by_name(photos, tmp_path):
     with pytest.raises(DataError, match="none of 2 images could be read"):
         make(tmp_path, of_list(tmp_path / "a.lst"), tmp_path / "b.rec", Encoding())
     assert not list(tmp_path.glob("*b.*"))
+    folder = tmp_path / "linked/dogs"
+    folder.mkdir(parents=True)
+    (folder / "0.jpg").symlink_to(photos / "dogs/01.jpg")
+    (folder / "1.jpg").symlink_to("gone.jpg")
+    done = call("make", tmp_path / "linked", tmp_path / "c")
+    assert (done.exit_code, "left out: dogs/1.jpg: No such file" in done.output) == (1, True)
 
 
 @pytest.mark.parametrize("line", ["x\t1\ta.jpg", "1\ta.jpg", "1\tone\ta.jpg", "1 2 a.jpg", "1\t2\t"])

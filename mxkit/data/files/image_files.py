@@ -122,7 +122,7 @@ def image_folder(
 
     Args:
         root: The folder.
-        valid: Fraction of the files for validation, if there is no folder of it.
+        valid: Fraction of the files for validation, if there is no folder of it; not a number of files.
         test: Fraction of the files for testing, if there are no folders of parts.
         channels: 3 for RGB, 1 for grey.
         seed: Seed of the split.
@@ -135,8 +135,8 @@ def image_folder(
 
     Raises:
         ValueError: The fractions leave no training data.
-        DataError: The folder has no image, a file is empty, a class has no image, or a part has a class that the
-            training part lacks.
+        DataError: The folder has no image, a file is empty or a link to nothing, a class has no image, or a part has a
+            class that the training part lacks.
 
     Warns:
         TrapWarning: Some files are not images; a test folder has no class folders; or a part lacks a class of the
@@ -144,7 +144,10 @@ def image_folder(
     """
     root = Path(root).expanduser()
     if not (valid >= 0 and test >= 0 and valid + test < 1):
-        raise ValueError(f"image_folder: expected shares for valid and test below 1 together; received {valid}, {test}")
+        raise ValueError(
+            f"image_folder: expected shares for valid and test below 1 together; received {valid}, {test}. A hash of "
+            "its path decides the part of a file, so a number of files, as for csv and image_records, is not possible"
+        )
     folders = _part_folders(root)
     images = scan(folders.get("train", root))
     share = _hashes(images.names, seed)
@@ -248,13 +251,23 @@ def _images(folder: Path, others: List[str], check_sizes: bool) -> List[str]:
         for name in sorted(filter(_is_visible, files)):
             if f".{name.rpartition('.')[2].lower()}" not in SUFFIXES:
                 others.append(f"{place}/{name}")
-            elif check_sizes and Path(place, name).stat().st_size == 0:
+            elif check_sizes and not _bytes_of(Path(place, name)):
                 empty.append(f"{place}/{name}")
             else:
                 names.append(f"{prefix}/{name}" if prefix else name)
     if empty:
-        raise DataError(f"{len(empty)} image files are empty; fetch them again or remove them: {', '.join(empty[:5])}")
+        raise DataError(
+            f"{len(empty)} image files are empty, or links to nothing; fetch them again or remove them: "
+            f"{', '.join(empty[:5])}"
+        )
     return names
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a link to nothing, or to itself
+        return 0
 
 
 def _part_folders(root: Path) -> Dict[str, Path]:
