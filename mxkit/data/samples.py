@@ -34,6 +34,8 @@ import numpy as np
 
 Read = Callable[[int, Any], Any]
 
+_CHANGE_SIZE = (transforms.Resize, transforms.CenterCrop, transforms.RandomResizedCrop)
+
 # All threads share Python's and NumPy's global generators; and Gluon's Blocks fail if two threads trace one.
 _LOCK = threading.RLock()
 
@@ -201,8 +203,7 @@ def resized_tensor(dataset: Any, transform: Any) -> str:
     _, _, functions = _layers(dataset, transform)
     steps = [type(step) for function, _ in functions for step in _single(function)]
     late = steps[steps.index(transforms.ToTensor) :] if transforms.ToTensor in steps else []
-    wrong = (transforms.Resize, transforms.CenterCrop, transforms.RandomResizedCrop)
-    return next((step.__name__ for step in late if step in wrong), "")
+    return next((step.__name__ for step in late if step in _CHANGE_SIZE), "")
 
 
 def _single(transform: Any) -> List[Any]:

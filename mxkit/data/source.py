@@ -240,7 +240,7 @@ def read_epoch(
 def _warn_of_resized_tensors(source: Any, name: str) -> None:
     loader = loader_parts(source)
     dataset = loader.dataset if loader else getattr(source, "dataset", None)
-    step = "" if dataset is None else resized_tensor(dataset, getattr(source, "transform", None))
+    step = resized_tensor(dataset, getattr(source, "transform", None))
     if step:
         warnings.warn(
             f"{name}: {step} comes after ToTensor in the transform, and takes (channels, height, width) for (height, "

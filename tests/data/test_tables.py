@@ -166,9 +166,7 @@ def test_standardising_uses_the_training_part_alone(tmp_path):
 
 def test_numbers_that_float32_cannot_tell_apart(tmp_path):
     path = write(tmp_path, "id,kind\n16777217,a\n16777216,b\n")
-    with pytest.warns(
-        TrapWarning, match=r"column 'id': numbers up to 16777217, .* equal \(T14\); pass standard"
-    ):
+    with pytest.warns(TrapWarning, match=r"column 'id': numbers up to 16777217, .* equal \(T14\); pass standard"):
         read(path, categories=["kind"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -228,9 +226,9 @@ def test_a_second_file_that_does_not_fit_the_first(tmp_path):
     other = write(tmp_path, TEXT.replace("green", "black"), "other.csv")
     with pytest.raises(DataError, match="other.csv, line 3, column 'colour': 'black' is no category of `like`"):
         read(other, like=table)
-    with pytest.raises(TypeError, match="csv: like: expected what csv returned for another file; received Split"):
+    with pytest.raises(TypeError, match="csv: like: expected a table that csv read, and no columns; received Split"):
         read(other, like=table.train)
-    with pytest.raises(ValueError, match="csv: pass columns or like"):
+    with pytest.raises(TypeError, match="csv: like: expected a table that csv read, and no columns"):
         read(other, like=table, columns=["size"])
     with pytest.raises(ValueError, match="csv: target: 'size' is a column of x in like"):
         read(other, like=table, target="size")

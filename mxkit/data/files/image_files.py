@@ -144,10 +144,7 @@ def image_folder(
     """
     root = Path(root).expanduser()
     if not (valid >= 0 and test >= 0 and valid + test < 1):
-        raise ValueError(
-            f"image_folder: expected shares for valid and test below 1 together; received {valid}, {test}. A hash of "
-            "its path decides the part of a file, so a number of files, as for csv and image_records, is not possible"
-        )
+        raise ValueError(f"image_folder: valid, test: expected shares, below 1 together; received {valid}, {test}")
     folders = _part_folders(root)
     images = scan(folders.get("train", root))
     share = _hashes(images.names, seed)
@@ -256,10 +253,7 @@ def _images(folder: Path, others: List[str], check_sizes: bool) -> List[str]:
             else:
                 names.append(f"{prefix}/{name}" if prefix else name)
     if empty:
-        raise DataError(
-            f"{len(empty)} image files are empty, or links to nothing; fetch them again or remove them: "
-            f"{', '.join(empty[:5])}"
-        )
+        raise DataError(f"{len(empty)} image files are empty, or links to nothing; remove them: {', '.join(empty[:5])}")
     return names
 
 

@@ -68,11 +68,12 @@ def csv(
         `standardise`, x is `(cells - mean) / std`: categories have the mean 0 and std 1, constant columns the std 1.
 
     Raises:
-        TypeError: `columns`, `categories` or `header` is one column instead of a list, or `like` is no table.
+        TypeError: `columns`, `categories` or `header` is one column instead of a list; or `like` is no table, or
+            stands beside `columns`.
         UnknownNameError: A column does not exist.
         DataError: A cell or a line cannot be read, `like` lacks a category, or the first line has numbers instead of
             names; the text has the line.
-        ValueError: The parts leave no training data, or `columns` are passed beside `like`.
+        ValueError: The parts leave no training data, or `target` is a column of x in `like`.
 
     Warns:
         TrapWarning: A column has numbers that float32 cannot tell apart.
@@ -89,7 +90,9 @@ def csv(
             text = repr(wanted)[:100]
             raise TypeError(f"csv: {name}: expected a list of columns; received {text}: write [{text}]")
     if like is not None:
-        columns, categories = _columns_of(like, columns, categories)
+        if columns is not None or not getattr(like, "columns", ()):
+            raise TypeError(f"csv: like: expected a table that csv read, and no columns; received {like!r:.60}")
+        columns, categories = like.columns, [*categories, *like.categories]
     table = _read_table(path, header, delimiter, encoding)
     label = _column(table, target)
     inputs = [_column(table, one) for one in (range(len(table.columns)) if columns is None else columns)]
@@ -178,15 +181,6 @@ def _pair(sample: Any, place: str) -> Tuple["np.ndarray", "np.ndarray"]:
     if any(array.dtype.kind not in "biuf" for array in arrays):
         raise DataError(f"{place}: parse must return numbers; it returned {sample!r}")
     return arrays
-
-
-def _columns_of(like: Splits, columns: Any, categories: Sequence[Union[str, int]]) -> Tuple[Any, Any]:
-    """Columns and categories of another table."""
-    if not getattr(like, "columns", ()):
-        raise TypeError(f"csv: like: expected what csv returned for another file; received {type(like).__name__}")
-    if columns is not None:
-        raise ValueError("csv: pass columns or like, whose columns are used")
-    return like.columns, [*categories, *like.categories]
 
 
 def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, encoding: str) -> _Table:
