@@ -24,7 +24,7 @@ from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
-from mxkit.runtime.engine_threads import in_force, threads
+from mxkit.runtime.engine_threads import threads_of_recipe
 from mxkit.storage.directory import checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
@@ -241,7 +241,7 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     data, problems = read_data(recipe, overrides)
     if recipe.threads is not None:
         try:
-            threads(min(recipe.threads, in_force() or 1))
+            threads_of_recipe(recipe.threads)
         except (ValueError, RuntimeError) as error:
             problems.append(located("threads", error, ()))
     results: Dict[str, Any] = {"data": data}
@@ -293,28 +293,43 @@ def _train_run(
 ) -> Run:
     recipe, folder, results, is_new, is_changed = prepared
     results["folder"] = folder.path
-    earlier = checkpoint_paths(folder.checkpoints)
+    earlier, trained = checkpoint_paths(folder.checkpoints), False
     files = [folder.path / name for name in ("recipe.yaml", "state.json")]
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
+    scores: Dict[str, Any] = {}
     try:
         history = _fit(recipe, prepared, progress, logs, callbacks)
-    except Exception:
+        interrupted = (history.stopped or "").startswith("KeyboardInterrupt")
+        if rank() or interrupted:
+            return Run(folder.path, results["net"], history, scores, recipe.evaluate.split)
+        _refuse_missing_end(folder, history)
+        trained = True
+        scores = _final_scores(recipe, folder, results)
+    except Exception as error:
         if rank() == 0:
-            if is_new:
+            if folder.is_running:  # the Recorder has not seen the error
+                folder.log_error(error)
+            if is_new and not trained:
                 folder.move_failed()
             _put_back(before, folder, earlier)
         raise
-    if rank():
-        return Run(folder.path, results["net"], history, {}, recipe.evaluate.split)
-    try:
-        scores = _final_scores(recipe, folder, results)
-    except Exception as error:
-        folder.log_error(error)
-        _put_back(before, folder, earlier)
+    except BaseException:
+        if rank() == 0:
+            folder.mark_stopped("KeyboardInterrupt before the final scores")
         raise
     had_ended = bool(earlier and history and history[-1]["updates"] <= int(earlier[0].name.split("-")[-1]))
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
+
+
+def _refuse_missing_end(folder: RunFolder, history: History) -> None:
+    """Refuse to score a net that no checkpoint holds, because the disk was full."""
+    newest = max((int(path.name.split("-")[-1]) for path in checkpoint_paths(folder.checkpoints)), default=-1)
+    if not history.stopped and history and newest < history[-1]["updates"]:
+        raise OSError(
+            f"the last checkpoint of {folder.path} could not be written. Free some space, and resume the run: "
+            f"mxkit train --resume {shlex.quote(str(folder.path))}"
+        )
 
 
 def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Path]) -> None:

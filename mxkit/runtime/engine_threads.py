@@ -13,7 +13,9 @@ import platform
 import re
 import sys
 from typing import Iterator, Mapping, NamedTuple, Optional
+import warnings
 
+from mxkit.errors import TrapWarning
 from mxkit.runtime.machine import Processors, read_processors
 
 _OPENMP = "OMP_NUM_THREADS"
@@ -184,6 +186,19 @@ def threads(number: int) -> None:
             f"mxkit.threads({number}) between `import mxkit` and the first `import mxnet`, or set "
             f"MXNET_OMP_MAX_THREADS={number} before Python starts"
         )
+
+
+def threads_of_recipe(number: int) -> None:
+    """As `threads`; where a variable or the import of MXNet set fewer, they stay, with a warning (T280).
+
+    `mxkit launch` sets such a variable for workers that share a machine, and the run computes as it should otherwise.
+    """
+    taken, setting = in_force(), choose(read_processors(), os.environ).setting
+    if taken is None or taken >= min(number, read_processors().threads):
+        threads(number)
+        return
+    reason = f"{setting}={os.environ[setting]} decides" if setting else "it is loaded with that number"
+    warnings.warn(f"threads: MXNet takes {taken}, not the {number} of the recipe: {reason}", TrapWarning, stacklevel=2)
 
 
 def in_force() -> Optional[int]:

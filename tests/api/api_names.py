@@ -59,7 +59,7 @@ def names_of(space):
         parent, _, name = space.rpartition(".")
         owner = getattr(module_of(parent), name)
         members = {one: getattr(owner, one) for one in dir(owner) if one not in dir(object)}
-        return {one: member for one, member in members.items() if _is_method(one)}
+        return {one: member for one, member in members.items() if _is_method(one) and (space, one) not in _OF_MXKIT}
     module = module_of(space)
     members = {one: getattr(module, one) for one in dir(module) if not one.startswith("_")}
     return {one: member for one, member in members.items() if _belongs(member, module, space)}
@@ -72,6 +72,13 @@ def _is_method(name):
 _NOT_METHODS = {
     *("__module__", "__dict__", "__weakref__", "__slots__", "__del__", "__array_priority__", "__annotations__"),
     *("__array_interface__", "__getstate__", "__setstate__", "__firstlineno__", "__static_attributes__"),
+}
+
+
+#: Methods that MXNet's classes lack and mxkit adds (T278, T279, T282): MXNet alone has nothing to compare them with.
+_OF_MXKIT = {
+    *(("mx.nd.NDArray", "__numpy_dtype__"), ("mx.np.ndarray", "__numpy_dtype__")),
+    *(("mx.np.ndarray", "__iter__"), ("mx.np.ndarray", "ravel")),
 }
 
 

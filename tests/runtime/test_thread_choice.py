@@ -329,6 +329,13 @@ def test_t187_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_p
     assert {one["threads"] for one in json.loads((run / "environment.json").read_text())} == {1}
 
 
+@pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
+def test_t280_a_recipe_with_more_threads_than_a_variable_allows_is_told(shell):
+    words = ("train", "linear_regression", "--set", "epochs=1", "--set", "threads=2")
+    done = shell(*words, MXNET_OMP_MAX_THREADS="1")
+    assert "MXNet takes 1, not the 2 of the recipe: MXNET_OMP_MAX_THREADS=1 decides" in " ".join(done.stderr.split())
+
+
 @pytest.mark.long
 @pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
 def test_a_recipe_sets_the_number_and_a_profile_compares_it_with_others(shell, tmp_path):
