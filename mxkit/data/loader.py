@@ -203,12 +203,9 @@ def _on_disk(array: Any) -> bool:
 def _warn_of_grey_images(x: Any) -> None:
     for array in x if isinstance(x, tuple) else (x,):
         if array.dtype == np.uint8 and array.ndim == 3 and array[:2].max() > 100:
-            warnings.warn(
-                f"ArrayLoader: uint8 of shape {array.shape} is taken as numbers and not divided by 255, because images "
-                "have four axes: x[:, None]. Pass scale=1/255 to divide, or scale=1.0 for numbers",
-                TrapWarning,
-                stacklevel=3,
-            )
+            way = "x[:, None] or scale=1/255 for grey images, scale=1.0 for numbers"
+            text = f"ArrayLoader: uint8 of shape {array.shape} is not divided by 255: pass {way}"
+            warnings.warn(text, TrapWarning, stacklevel=3)
 
 
 def _size(x: Any, y: Any) -> int:

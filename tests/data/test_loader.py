@@ -60,7 +60,7 @@ def test_bytes_are_divided_by_255_only_where_they_are_images(kind):
 
 def test_grey_images_without_the_axis_of_channels_are_pointed_out():
     grey = np.full((6, 4, 4), 200, "uint8")
-    with pytest.warns(TrapWarning, match=r"uint8 of shape \(6, 4, 4\) is taken as numbers.* x\[:, None\]"):
+    with pytest.warns(TrapWarning, match=r"uint8 of shape \(6, 4, 4\) is not divided by 255: pass x\[:, None\]"):
         ArrayLoader(grey, None, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
