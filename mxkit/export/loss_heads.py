@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 
@@ -89,24 +89,10 @@ def replaced_heads(text: str) -> List[Tuple[str, str, str]]:
 
 
 def outputs_without(symbol: Any, names: Sequence[str]) -> List[str]:
-    """Names of a graph's outputs that need none of some variables, then of inner outputs just before these."""
-    internals = symbol.get_internals()
-    graph = json.loads(internals.tojson())
-    reading: Set[int] = set()
-    before: Set[int] = set()
-    for number, node in enumerate(graph["nodes"]):
-        inputs = {one for one, *_ in node["inputs"]}
-        if inputs & reading or node["name"] in names:
-            reading.add(number)
-            before |= inputs
-    found = [
-        (name not in symbol.list_outputs(), name)
-        for name, (number, *_) in zip(internals.list_outputs(), graph["heads"])
-        if graph["nodes"][number]["op"] != "null"
-        and number not in reading
-        and (number in before or name in symbol.list_outputs())
-    ]
-    return [name for _, name in sorted(found, key=lambda one: one[0])]
+    """Names of a graph's outputs that need none of some variables, then of such inner outputs, the last one first."""
+    free = [one for one in symbol.get_internals() if not set(names).intersection(one.list_inputs())]
+    found = [one.list_outputs()[0] for one in reversed(free) if one.list_inputs() != one.list_outputs()]
+    return sorted(found, key=lambda name: name not in symbol.list_outputs())
 
 
 def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]:

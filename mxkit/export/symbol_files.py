@@ -12,7 +12,7 @@ from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import to_host
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
-from mxkit.core.replicas import load_values, shape_of
+from mxkit.core.replicas import first_value, load_values
 from mxkit.errors import CheckpointError, TrapWarning, unknown_name
 from mxkit.export.loss_heads import outputs_without, parameters_without_array, without_labels
 from mxkit.export.net_graph import Graph, computed, graph_of
@@ -103,13 +103,11 @@ def read_symbol_files(
     names = _input_names(symbol, set(arrays), [inputs] if isinstance(inputs, str) else inputs, graph_file)
     if unknown and inputs is None and len(names) != 1:
         raise CheckpointError(
-            f"{file} does not belong to its graph: {', '.join(unknown[:8])} in the file alone, and the graph has the "
-            f"inputs {', '.join(names)}. If that is right, name them: inputs={names}"
+            f"{file} does not belong to its graph: {', '.join(unknown[:8])} in the file alone, or name inputs={names}"
         )
     if unknown:
         warnings.warn(
-            f"{file}: left out {', '.join(unknown[:8])}{', ...' * (len(unknown) > 8)}, which the graph lacks: it was "
-            "probably cut from a larger one",
+            f"{file}: left out {', '.join(unknown[:8])}, which the graph lacks: it was probably cut from a larger one",
             TrapWarning,
             stacklevel=3,
         )
@@ -130,11 +128,10 @@ def _cut(symbol: Any, names: Sequence[str]) -> Any:
     """The part of a graph that computes some of its internal outputs."""
     internals = symbol.get_internals()
     known = internals.list_outputs()
-    whole = [name if name in known else f"{name}_output" for name in names]
-    for name, given in zip(whole, names):
-        if name not in known:
-            raise unknown_name("output of the graph", given, known)
-    return mx.sym.Group([internals[name] for name in whole]) if len(whole) != 1 else internals[whole[0]]
+    for name in names:
+        if not {name, f"{name}_output"}.intersection(known):
+            raise unknown_name("output of the graph", name, known)
+    return mx.sym.Group([internals[name if name in known else f"{name}_output"] for name in names])
 
 
 def _input_names(symbol: Any, arrays: Any, given: Optional[Sequence[str]], file: Path) -> List[str]:
@@ -146,7 +143,6 @@ def _input_names(symbol: Any, arrays: Any, given: Optional[Sequence[str]], file:
     Warns:
         TrapWarning: Nothing tells the order (T264).
     """
-    attributes = symbol.attr_dict()
     names = [name for name in symbol.list_inputs() if name not in arrays]
     text = f"{file}: the inputs of the graph are {', '.join(names)}"
     if given is not None:
@@ -155,12 +151,12 @@ def _input_names(symbol: Any, arrays: Any, given: Optional[Sequence[str]], file:
         return list(given)
     labels = [name for name in names if _LABEL.fullmatch(name)]
     if labels and len(names) > 1:
-        without = ", ".join(outputs_without(symbol, labels)[:12])
         raise ValueError(
             f"{text}: {', '.join(labels)} is not read by loss heads alone. Leave out what only training needs with "
-            f"outputs=[...]; these outputs do not read it: {without or 'none'}. "
-            f"To pass it, name all inputs: inputs={names}, in export as a dict of arrays or shapes"
+            f"outputs=; these do not read it: {', '.join(outputs_without(symbol, labels)[:12]) or 'none'}. To pass it, "
+            f"name all inputs: inputs={names}, in export as a dict of arrays or shapes"
         )
+    attributes = symbol.attr_dict()
     order = {name: _order(name, attributes.get(name, {}).get(_NUMBER, "")) for name in names}
     names = sorted(names, key=order.__getitem__)
     if len(names) > 1 and order[names[-1]] == _UNKNOWN:
@@ -185,8 +181,8 @@ def _with_current_attributes(text: str, of: Graph) -> str:
         parameter = of.parameters.get(node["name"]) if node["op"] == "null" else None
         if parameter is not None:
             current = {name: getattr(parameter, name) for name in ("dtype", "lr_mult", "wd_mult")}
-            current["shape"] = shape_of(parameter)
-            node["attrs"] = {**node.get("attrs", {}), **mx.sym.var("any", **current).list_attr()}
+            variable = mx.sym.var("any", shape=tuple(first_value(parameter).shape), **current)
+            node["attrs"] = {**node.get("attrs", {}), **variable.list_attr()}
     return json.dumps(sealed(graph), indent=2)
 
 

@@ -24,7 +24,6 @@ from mxkit.nets.architecture.describer import describe
 from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.initializers import InitializerSpec, initialize
 from mxkit.nets.replacing import replace
-from mxkit.nets.settings import freeze as freeze_parameters
 from mxkit.nets.settings import freeze_all, set_multipliers
 import mxnet as mx
 from mxnet import gluon
@@ -95,11 +94,10 @@ def finetune(
         initialize(new, initializer, devices=net_devices(net))
     set_multipliers(new, {"*": {"lr": head_multiplier}})
     replace(net, layer, new)
-    if freeze == "features":
-        own = {id(parameter) for parameter in new.collect_params().values()}
-        freeze_all(net, {path: one for path, one in parameters_by_path(net).items() if id(one) not in own})
-    elif freeze is not None:
-        freeze_parameters(net, freeze)
+    own = set(map(id, new.collect_params().values()))
+    others = {path: one for path, one in parameters_by_path(net).items() if id(one) not in own}
+    if freeze is not None:
+        freeze_all(net, others if freeze == "features" else match_parameters(net, freeze))
     return net
 
 
@@ -166,29 +164,30 @@ def _last_layer(net: Any, heads: Sequence[str]) -> str:
     """Path of the last Dense layer or convolution in the first of these blocks whose layers the forward pass uses."""
     layers = {path: block for path, block in blocks_by_path(net) if type(block) in _UNITS}
     used = _used(net)
-    reached = [path for path, block in layers.items() if used is None or id(block.weight) in used]
     for head in heads:
-        inside = [path for path in reached if path == head or path.startswith(f"{head}.")]
-        if inside:
-            return inside[-1]
-    if any(path == heads[0] or path.startswith(f"{heads[0]}.") for path in layers):
+        inside = [path for path in layers if path == head or path.startswith(f"{head}.")]
+        reached = [path for path in inside if id(layers[path].weight) in used]
+        if reached:
+            return reached[-1]
+    if inside:
+        reached = [path for path, block in layers.items() if id(block.weight) in used]
         raise ValueError(
-            f"finetune: the forward pass uses no layer of {heads[0]!r}: another one gives the classes. Pass its path: "
+            f"finetune: the forward pass uses no layer of {head!r}: another one gives the classes. Pass its path: "
             f"head={(reached or ['...'])[-1]!r}"
         )
-    kind = type(dict(blocks_by_path(net))[heads[0]]).__name__
+    kind = type(dict(blocks_by_path(net))[head]).__name__
     raise TypeError(
-        f"finetune: {heads[0]!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
+        f"finetune: {head!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
         "place with mxkit.nets.replace"
     )
 
 
-def _used(net: Any) -> Optional[Set[int]]:
-    """Ids of the parameters that a forward pass reads; None if the net cannot be traced with one input."""
+def _used(net: Any) -> Set[int]:
+    """Ids of the parameters that a forward pass reads; of all if the net cannot be traced with one input."""
     try:
         traced = trace(net, [of_kind(mx.nd.zeros(1), is_numpy_net(net))])
     except Exception:  # of any type: the net's code got a symbol, and may take several
-        return None
+        return set(map(id, parameters_by_path(net).values()))
     names = set(mx.sym.Group(traced.outputs).list_inputs())
     return {id(parameter) for name, parameter in traced.parameters.items() if name in names}
 

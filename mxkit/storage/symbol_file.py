@@ -118,7 +118,6 @@ class _Graph:
         self._where = "the graph"
         self._forms: Dict[Any, _Form] = {}
         self._outputs: List[int] = []
-        self._version = 0
         self.numpy = False
         self._known = frozenset(mx.operator.get_all_registered_operators())
         try:
@@ -143,9 +142,7 @@ class _Graph:
             if node["op"] == "null" and node["name"] in shapes:
                 self._drop_shape(node, shapes[node["name"]])
         self.numpy = attrs.get("is_np_shape") == ["int", 1]
-        return json.dumps({
-            "nodes": sound, "arg_nodes": variables, "heads": heads, **({"attrs": attrs} if attrs else {})
-        })  # fmt: skip
+        return json.dumps({"nodes": sound, "arg_nodes": variables, "heads": heads, "attrs": attrs})
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuse two variables of one name, also among those that MXNet added."""

@@ -133,13 +133,13 @@ def test_parameters_that_a_cut_graph_lacks_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "candidates"), [
-    ("arcface", "blockgrad0_output, fc7_output"), ("ssd", "cls_prob_output, det_out_output"),
+    ("arcface", "blockgrad0_output, fc7_output"), ("ssd", "det_out_output, cls_prob_output"),
     ("lstm_ocr", "pred_output"),
 ])  # fmt: skip
 def test_a_label_that_more_than_a_loss_head_reads_is_refused_with_the_outputs_without_it(name, candidates, tmp_path):
     graph = GRAPHS[name]()
     path, label = write(graph, tmp_path), next(iter(graph.labels))
-    text = f"{label} is not read by loss heads alone.*these outputs do not read it: {candidates}"
+    text = f"{label} is not read by loss heads alone.*these do not read it: {candidates}"
     for read in (load_exported, lambda path: export(path, tmp_path / "new", input_shape=(1, 3, 8, 8))):
         with pytest.raises(ValueError, match=text.replace("blockgrad0", r"blockgrad\d+")):
             read(path)
@@ -199,3 +199,17 @@ def test_a_net_that_fits_one_batch_only_is_written_with_the_inputs_that_are_give
     written = export(net, tmp_path / "net", inputs=given)
     assert mxkit.load_exported(tmp_path / "net")(*map(mx.nd.array, given)).shape == (2, 3)
     assert written.proof.rows
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")
+def test_values_tell_shapes_that_no_layer_tells(tmp_path):
+    graph = GRAPHS["arcface_head"]()
+    path, x = write(graph, tmp_path), pixels(graph)
+    files = (str(tmp_path / name) for name in graph.files)
+    block = gluon.SymbolBlock.imports(next(files), ["data"], next(files))  # without shapes of its parameters
+    for net in (block, load_exported(path)):
+        written = export(net, tmp_path / "new", input_shape=(1, 6), overwrite=True)
+        told = mx.sym.load(str(written.files["symbol"])).attr_dict()
+        assert [told[name]["__shape__"] for name in graph.weights] == [str(shape) for shape in graph.weights.values()]
+        assert_equal(computed(load_exported(tmp_path / "new"), x), outputs(graph, x))
+    assert mxkit.layers(load_exported(path), (1, 6))
