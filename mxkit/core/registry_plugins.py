@@ -39,7 +39,7 @@ class Plugged(Dict[str, _Value]):
         entry, owner = _entry_points(self._group)[name]
         try:
             value: _Value = self._convert(entry.load())
-        except Exception as error:  # of any kind: the plug-in's module runs
+        except (Exception, SystemExit) as error:  # of any kind: the plug-in's module runs
             warnings.warn(
                 f"plug-in {name!r} of {owner} ({self._group}: {entry.value}) cannot be loaded, and is left out: "
                 f"{type(error).__name__}: {error}. Repair it, or pip uninstall {owner.partition(' ')[0]}",

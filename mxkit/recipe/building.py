@@ -108,7 +108,7 @@ def attempt(calls: Iterable[Call], results: Dict[str, Any]) -> List[Problem]:
             named = dict(zip(names, result)) if len(names) > 1 else {call.result: result}
             if not isinstance(result, call.gives):
                 raise TypeError(f"expected a {call.gives.__name__}; received a {type(result).__name__}")
-        except (TypeError, ValueError, OSError, MxkitError) as error:
+        except (TypeError, ValueError, OSError, MxkitError, SystemExit) as error:  # SystemExit: of the user's code
             if not call.at or isinstance(error, (RecipeError, ConnectionError)):
                 raise
             problems.append(_refused(call, error))

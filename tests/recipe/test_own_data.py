@@ -59,6 +59,27 @@ def loader(size=8):
     return mxkit.data.ArrayLoader(X, Y, size)
 
 
+@pytest.mark.parametrize(
+    ("code", "settings", "expected"),
+    [
+        ("import sys; sys.exit()", {}, r"imports\.0: the module 'own_leaving_0' calls sys\.exit\(None\)"),
+        (
+            "import mxkit\n@mxkit.register('data')\ndef own_leaving_data(): raise SystemExit(3)",
+            {"data": "own_leaving_data"},
+            "data: SystemExit: 3",
+        ),
+    ],
+)  # fmt: skip
+def test_own_code_that_calls_exit_is_named(code, settings, expected, tmp_path):
+    name = f"own_leaving_{len(settings)}"
+    (tmp_path / f"{name}.py").write_text(code)
+    recipe = {"imports": [name], "import_path": str(tmp_path), "data": "digits", "model": "mlp"}
+    recipe.update(loss="softmax_ce", optimizer="sgd", epochs=1, **settings)
+    with pytest.raises(RecipeError, match=expected):
+        run_recipe(recipe, output=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path, capsys):
     run = run_recipe(recipe(Splits(Rows(), None, Rows())), output=tmp_path, progress=False)
     told = command("predict", run.folder, "1.png")[2]
