@@ -1,6 +1,6 @@
 """The `mxkit` command; it only calls the other rooms."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import math
 import os
 from pathlib import Path
@@ -96,6 +96,8 @@ def train(
             try:
                 table = cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))
                 typer.echo(str(table), err=True)
+            except BrokenPipeError:  # nobody reads it
+                pass
             except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress, report=_write_report)
@@ -125,10 +127,12 @@ def _write_report(runs: Sequence[Path]) -> None:
 
 @contextmanager
 def _stops() -> Iterator[List[Any]]:
-    """Print the command that resumes the run after Ctrl-C and SIGTERM, and the folder of the run after an error.
+    """Print the command that resumes the run after Ctrl-C and other signals, and its folder after an error.
 
-    Yields a list, to which the caller adds the folder of the run. SIGTERM then ends the process as usual.
+    Yields a list, to which the caller adds the folder of the run. The signal then ends the process as usual.
     """
+    from mxkit.distributed import rank
+
     folders: List[Any] = []
 
     def show_command() -> None:
@@ -136,23 +140,32 @@ def _stops() -> Iterator[List[Any]]:
             typer.echo(f"stopped; resume it with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
         elif folders:
             typer.echo(f"stopped before the first checkpoint; the files are in {folders[0].path}", err=True)
+        else:
+            typer.echo("stopped before the run had a folder", err=True)
 
     def terminated(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
         try:
+            mark_stopped(signal.Signals(number).name)
             show_command()
         finally:
             os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGTERM)
-    ours = before == signal.SIG_DFL
+    def mark_stopped(reason: str) -> None:
+        if folders and rank() == 0:
+            folders[0].mark_stopped(reason)
+
+    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
     try:
-        if ours:
-            signal.signal(signal.SIGTERM, terminated)
+        for number in ours:
+            signal.signal(number, terminated)
         yield folders
     except KeyboardInterrupt:
+        mark_stopped("KeyboardInterrupt")
         show_command()
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # nobody reads the scores of a run that is whole
+        raise
     except Exception as error:
         code = _show_error(error)
         if code is None:
@@ -161,8 +174,8 @@ def _stops() -> Iterator[List[Any]]:
             typer.echo(f"the files of the run are in {folders[0].path}", err=True)
         raise typer.Exit(code) from error
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, before)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @app.command()
@@ -230,6 +243,9 @@ def main(arguments: Optional[List[str]] = None) -> None:
     """
     if os.environ.get("_MXKIT_COMPLETE") == "complete_bash" and complete_value():
         return
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0].endswith("-completion") and {"-h", "--help"} & set(words):
+        arguments = ["--help"]  # typer installs the completion as soon as it reads the option
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # pyparsing's are both; matplotlib 3.9 has some
@@ -260,4 +276,5 @@ def _show_error(error: Exception) -> Optional[int]:
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    with suppress(OSError):  # a closed pipe or terminal must not end a training
+        typer.echo(f"warning: {message}", err=True)

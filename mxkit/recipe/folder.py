@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 import platform
+import shutil
 import traceback
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
@@ -81,7 +82,13 @@ def write_state(folder: Path, state: State, reason: str = "", **reached: Any) ->
     except (OSError, ValueError):  # the file is damaged
         before = RunState("running")
     after = before._replace(state=state, reason=reason, changed=now, **reached)
-    write_atomically(file, json.dumps(after._asdict(), indent=1, ensure_ascii=False).encode("utf-8"))
+    content = json.dumps(after._asdict(), indent=1, ensure_ascii=False).encode("utf-8")
+    try:
+        write_atomically(file, content)
+    except OSError:  # on a full disk the block of the old content can still be written
+        with file.open("r+b") as old:
+            old.write(content)
+            old.truncate()
 
 
 class RunFolder:
@@ -119,12 +126,17 @@ class RunFolder:
                 path.mkdir(parents=True)
                 break
         folder = cls(path)
-        write_state(path, "running")
-        folder.write_recipe(recipe)
-        folder.log(
-            f"mxkit {__version__}, MXNet {mx.__version__}, NumPy {np.__version__}, "
-            f"Python {platform.python_version()}, {platform.platform()}"
-        )
+        try:
+            folder.write_recipe(recipe)
+            folder.log(
+                f"mxkit {__version__}, MXNet {mx.__version__}, NumPy {np.__version__}, "
+                f"Python {platform.python_version()}, {platform.platform()}"
+            )
+            write_state(path, "stopped", "the training had not begun")  # until it begins
+        except BaseException:  # also Ctrl-C
+            if name is None:
+                shutil.rmtree(str(path))
+            raise
         return folder
 
     def move_failed(self) -> None:
@@ -186,9 +198,22 @@ class RunFolder:
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.writelines(f"{now}  {line}\n" for line in text.splitlines())
 
+    def mark_stopped(self, reason: str) -> None:
+        """Write the state "stopped" if it is "running"."""
+        if self.is_running:
+            write_state(self.path, "stopped", reason)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the state is "running"."""
+        with suppress(OSError, ValueError):
+            return parse_state((self.path / STATE).read_text(encoding="utf-8")).state == "running"
+        return False
+
     def log_error(self, error: BaseException) -> None:
         """Add an error's traceback to `log.txt`, and write the state "failed"."""
-        self.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        with suppress(OSError):  # of a full disk
+            self.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
         lines = "".join(traceback.format_exception_only(type(error), error)).splitlines()
         write_state(self.path, "failed", next(line for line in lines if line.strip() and not line.startswith(" ")))
 
@@ -228,12 +253,12 @@ class Recorder(Callback):
         write_state(self._folder.path, "running", epoch=row["epoch"], updates=row["updates"])
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        write_state(self._folder.path, "running", updates=state.updates)
+        if isinstance(error, (KeyboardInterrupt, Terminated)):
+            write_state(self._folder.path, "stopped", str(state.stop_reason))
+            self._folder.log(f"stopped by {state.stop_reason}")
+        elif error is not None:
+            self._folder.log_error(error)
         if len(state.history):
             state.history.to_json(self._folder.path / "history.json")
             state.history.plot(self._folder.path / "curves.png")
-        write_state(self._folder.path, "running", updates=state.updates)
-        if isinstance(error, (KeyboardInterrupt, Terminated)):
-            self._folder.log(f"stopped by {state.stop_reason}")
-            write_state(self._folder.path, "stopped", str(state.stop_reason))
-        elif error is not None:
-            self._folder.log_error(error)

@@ -35,9 +35,9 @@ class Checkpoints(Callback):
     before `fit` returns. Inside an epoch they fall on updates from which a run can resume bit for bit: on every one if
     nothing draws random numbers, else on every 16th of the epoch (T67).
 
-    Checkpoints are also written when `fit` ends, and before it stops on Ctrl-C (a second one stops at once) or
-    SIGTERM. If the net, the data or a callback raises an error, the copy of the run in memory is written: it is at most
-    a minute older. NaN is never written.
+    Checkpoints are also written when `fit` ends, and before it stops on Ctrl-C (a second one stops at once), SIGTERM or
+    SIGHUP. If the net, the data or a callback raises an error, the copy of the run in memory is written: at most a
+    minute older. NaN is never written.
 
     Args:
         directory: Holds the checkpoints of this run alone.
@@ -165,8 +165,8 @@ class Checkpoints(Callback):
         if snapshot is not None and snapshot.step > self._written and wanted:
             with _disk_errors_warn((OSError, MXNetError)):  # `fit` raises the error that ended the run
                 self._write(snapshot)
-        if error is None and self.signals.caught == signal.SIGTERM:  # received after the last update
-            deliver(signal.SIGTERM)
+        if error is None and self.signals.caught not in (None, signal.SIGINT):  # received after the last update
+            deliver(self.signals.caught)
 
     def _save(self, state: FitState, *, after_epoch: bool = False, row: Optional[Row] = None) -> None:
         with _disk_errors_warn():

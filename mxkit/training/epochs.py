@@ -97,7 +97,7 @@ def run_epochs(
     if state.together is not None and writer is not None:
         state.together.agree("the end of fit")  # the last checkpoint is written
     if isinstance(error, Terminated):
-        deliver(signal.SIGTERM)
+        deliver(error.args[0])
     return state.history
 
 
@@ -119,7 +119,7 @@ def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException
     """The error that `fit` raises; None if the error only stops the training, with the reason in `state`."""
     if isinstance(error, (Terminated, KeyboardInterrupt)):
         terminated = isinstance(error, Terminated)
-        name = "SIGTERM" if terminated else "KeyboardInterrupt"
+        name = signal.Signals(error.args[0]).name if terminated else "KeyboardInterrupt"
         state.end(f"{name} in epoch {state.epoch}, after update {state.updates}", terminated)
         return None
     if isinstance(error, NonFiniteError) and state.options.stop_at_nonfinite:

@@ -139,7 +139,7 @@ def fit(
 
     Side effects:
         The net's parameters and the Trainer's state change. `grad_req` is restored, also on an error. With
-        `checkpoint`, `fit` handles SIGINT and SIGTERM (see `Checkpoints`), and restores their handlers.
+        `checkpoint`, `fit` handles SIGINT, SIGTERM and SIGHUP (see `Checkpoints`), and restores their handlers.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
     >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=8)

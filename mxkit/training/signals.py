@@ -1,4 +1,4 @@
-"""Handles SIGINT and SIGTERM so that a run ends where it can be resumed exactly."""
+"""Handles SIGINT, SIGTERM and SIGHUP so that a run ends where it can be resumed exactly."""
 
 from contextlib import suppress
 import os
@@ -9,11 +9,11 @@ from typing import Any, Dict, Optional
 
 
 class Terminated(BaseException):
-    """SIGTERM came, and the run has reached a point where it can be resumed exactly."""
+    """The signal `args[0]`, SIGTERM or SIGHUP, came, and the run can be resumed exactly from here."""
 
 
 class PoliteSignals:
-    """Delays the first SIGINT or SIGTERM until `raise_caught`, inside `with`; a second SIGINT interrupts immediately.
+    """Delays the first SIGINT, SIGTERM or SIGHUP until `raise_caught`, inside `with`; a second SIGINT interrupts.
 
     Outside of Python's main thread, which alone can set handlers, it does nothing.
 
@@ -29,7 +29,7 @@ class PoliteSignals:
     def __enter__(self) -> "PoliteSignals":
         self.caught, self._process = None, os.getpid()
         if current_thread() is main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 before = signal.getsignal(number)
                 if before is not None and before is not signal.SIG_IGN:  # None: set by C code, cannot be restored
                     self._before[number] = before
@@ -55,9 +55,9 @@ class PoliteSignals:
             os.write(2, f"\nmxkit: stopping at the next checkpoint{again}\n".encode())
 
     def raise_caught(self) -> None:
-        """Raise KeyboardInterrupt for SIGINT, or `Terminated` for SIGTERM."""
+        """Raise KeyboardInterrupt for SIGINT, or `Terminated` for the others."""
         if self.caught is not None:
-            raise KeyboardInterrupt if self.caught == signal.SIGINT else Terminated
+            raise KeyboardInterrupt if self.caught == signal.SIGINT else Terminated(self.caught)
 
 
 def deliver(number: int) -> None:

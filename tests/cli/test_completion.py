@@ -13,6 +13,7 @@ from mxkit.recipe.reading import recipe_names
 from mxkit.recipe.schema import fields_at
 from mxkit.reports import run_list
 import pytest
+from sharing import command
 
 ROOT = Path(completion.__file__).parents[2]
 
@@ -122,3 +123,11 @@ def test_completion_loads_no_mxnet():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=words, timeout=60)
         assert "_arguments" in done.stdout, done.stderr
         assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_beside_an_option_of_completion_installs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for words in (["--install-completion", "bash", "--help"], ["--show-completion", "bash", "-h"]):
+        code, out, _ = command(*words)
+        assert (code, "Usage: mxkit" in out) == (0, True)
+    assert list(tmp_path.iterdir()) == []

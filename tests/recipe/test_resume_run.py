@@ -1,15 +1,21 @@
 """`mxkit train --resume` after a real kill, and the commands around checkpoints."""
 
+import contextlib
+import errno
 import json
 import os
 from pathlib import Path
 import re
 import shutil
 import signal
+import sys
 import time
 
+from mxkit.cli import main
 from mxkit.errors import CheckpointError
+from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.run import load_run, resume_run
+from mxkit.reports.run_list import list_runs
 from mxkit.storage.directory import only_writer
 import numpy as np
 import pytest
@@ -49,7 +55,15 @@ def rows(run):
     return [{name: value for name, value in row.items() if "second" not in name} for row in found]
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, long(signal.SIGTERM), signal.SIGINT])
+STATES = {
+    signal.SIGKILL: ("running?", "epoch"),
+    signal.SIGTERM: ("stopped", "SIGTERM"),
+    signal.SIGHUP: ("stopped", "SIGHUP"),
+    signal.SIGINT: ("stopped", "KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, long(signal.SIGTERM), signal.SIGHUP, signal.SIGINT])
 def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 4", "epochs: 400"))
 
@@ -66,6 +80,9 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     way = f"stopped; resume it with: mxkit train --resume {run}"
     assert (way in done.stderr.splitlines()) == (death != signal.SIGKILL)
     assert "Traceback" not in done.stderr
+    assert "test " not in done.stdout  # nothing is evaluated after Ctrl-C
+    state = list_runs(tmp_path / "runs")[0]
+    assert (state.state, state.reason.split(" ")[0]) == STATES[death]
     newest = max(path.name for path in run.glob("checkpoints/step-*"))
     if newest > "step-00000088":
         pytest.skip("this machine trained four epochs before the signal came")
@@ -103,6 +120,82 @@ def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, who
     np.testing.assert_array_equal(values(run), values(whole[0]))
     assert (rows(run), done.stdout.splitlines()[1:]) == (rows(whole[0]), whole[1].splitlines()[1:])
     assert not list(run.rglob(".writer"))
+
+
+@pytest.mark.parametrize(
+    "full", ["history.csv", long("history.json"), long("log.txt"), "run.json", long("scores.json")]
+)
+def test_a_full_disk_ends_a_run_as_failed_whatever_was_written_and_a_resume_is_exact(
+    full, whole, tmp_path, monkeypatch
+):
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    flush, log, met = os.fsync, RunFolder.log, []
+
+    def refuse(name):
+        met.append(name)
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    def fsync(handle):
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        if f".{full}." in name or (met and ".state.json." in name):
+            refuse(name)
+        flush(handle)
+
+    def log_line(self, text):
+        if full == "log.txt" and (met or text.startswith("epoch 2/4")):
+            refuse(full)
+        log(self, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        patched.setattr(RunFolder, "log", log_line)
+        code, _, err = command("train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet")
+    (state,) = list_runs(tmp_path / "runs")
+    assert (code, state.state, state.reason[:8], "\nerror: " in f"\n{err}") == (1, "failed", "OSError:", True), err
+    (run,) = (tmp_path / "runs").iterdir()
+    assert command("train", "--resume", run, "--quiet")[1].splitlines()[1:] == whole[1].splitlines()[1:]
+    np.testing.assert_array_equal(values(run), values(whole[0]))
+    assert (rows(run), list_runs(run)[0].state) == (rows(whole[0]), "finished")
+
+
+def test_a_closed_pipe_does_not_end_a_training(whole, tmp_path, monkeypatch):
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    there, here = os.pipe()
+    os.close(there)
+    monkeypatch.setattr(sys, "stderr", os.fdopen(here, "w", buffering=1))
+    code = command_to(sys.stderr, "train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--verbose")
+    monkeypatch.undo()
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (code, rows(run), list_runs(run)[0].state) == (1, rows(whole[0]), "finished")
+
+
+def command_to(stream, *words):
+    with contextlib.redirect_stdout(stream), pytest.raises(SystemExit) as caught:
+        main([*map(str, words)])
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("place", "states", "text"),
+    [
+        ("mxkit.recipe.folder.RunFolder.write_recipe", [], "stopped before the run had a folder"),
+        ("mxkit.recipe.run.fit_call", ["stopped"], "stopped before the first checkpoint; the files are in "),
+        ("mxkit.recipe.folder.record_environment", ["stopped"], "stopped before the first checkpoint"),
+        ("mxkit.recipe.run.score_calls", ["stopped"], "stopped; resume it with: mxkit train --resume "),
+    ],
+)
+def test_ctrl_c_leaves_no_run_that_is_called_running_or_broken(place, states, text, tmp_path, monkeypatch):
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    (tmp_path / "runs").mkdir()
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupt)
+    words = ["train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet", "--set", "epochs=1"]
+    code, out, err = command(*words)
+    assert (code, [one.state for one in list_runs(tmp_path / "runs")], "\ntest " in out) == (130, states, False)
+    assert text in err
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_run_that_failed(failed, shown):
     assert "No epoch was ended." in page.text
     assert "There is no scores.json with numbers" in page.text
     assert "No confusion matrix and no mistakes: no whole checkpoint in" in page.text
-    assert "The run has no checkpoint" in page.text
+    assert "The run has no folder of checkpoints" in page.text
     assert page.tables["layers"][1][0] == "(net)"
     assert page.attributes("svg") == []
     assert page.tables["environment"]

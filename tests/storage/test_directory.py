@@ -210,9 +210,9 @@ def _dies_beside_a_worker(folder, pipe):
 
 
 def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
-    with only_writer(tmp_path), pytest.raises(CheckpointError, match=rf"^process {os.getpid()} on .* writes into"):
-        with only_writer(tmp_path):
-            pass
+    refused = pytest.raises(CheckpointError, match=rf"^process {os.getpid()} on .* writes into")
+    with only_writer(tmp_path), refused, only_writer(tmp_path):
+        pass
     assert list(tmp_path.iterdir()) == []
     here, there = multiprocessing.Pipe()
     dying = multiprocessing.get_context("fork").Process(target=_dies_beside_a_worker, args=(tmp_path, there))

@@ -1,6 +1,6 @@
 """Shows progress: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 import os
 from pathlib import Path
 import sys
@@ -163,11 +163,12 @@ class Progress(Callback):
         self._print(f"training     {state.length}, {length} updates an epoch")
 
     def _print(self, text: str) -> None:
-        if self._lines:
-            print(text, file=self._stream, flush=True)
-        else:
-            tqdm.write(text, file=self._stream)
-            self._stream.flush()
+        with suppress(OSError):  # a closed pipe or terminal must not end the training
+            if self._lines:
+                print(text, file=self._stream, flush=True)
+            else:
+                tqdm.write(text, file=self._stream)
+                self._stream.flush()
 
 
 class CheckpointNews(Callback):
@@ -181,7 +182,7 @@ class CheckpointNews(Callback):
         self._looked_at = time.monotonic()
 
     def on_fit_begin(self, state: FitState) -> None:
-        tqdm.write(f"checkpoints  {self._directory}", file=self._stream)
+        self._write(f"checkpoints  {self._directory}")
 
     def on_update(self, state: FitState, update: Update) -> None:
         if time.monotonic() - self._looked_at >= LONG_SECONDS:
@@ -195,7 +196,11 @@ class CheckpointNews(Callback):
         for path in reversed(checkpoint_paths(self._directory)):
             if path not in self._reported:
                 self._reported.add(path)
-                tqdm.write(f"checkpoint {path.name} is written", file=self._stream)
+                self._write(f"checkpoint {path.name} is written")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # as for `Progress`
+            tqdm.write(text, file=self._stream)
 
 
 def get_progress(spec: Union[bool, str]) -> List[Progress]:
