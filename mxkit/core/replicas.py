@@ -2,7 +2,7 @@
 
 from copy import copy
 import ctypes
-from typing import Any, Iterable, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxnet import autograd, gluon
@@ -19,6 +19,12 @@ def values_of(parameter: Any) -> Optional[List[Any]]:
 def first_value(parameter: Any) -> Any:
     """Values on the first device of an initialized parameter, dense or sparse, as NDArray."""
     return legacy(parameter._data[0])
+
+
+def shape_of(parameter: Any) -> Optional[Tuple[int, ...]]:
+    """Shape of the values; without values what is known of it, or None. SymbolBlock.imports sets no `shape`."""
+    known = parameter.shape if parameter._data is None else parameter._data[0].shape
+    return None if known is None else tuple(known)
 
 
 def gradients_of(parameter: Any) -> Optional[List[Any]]:

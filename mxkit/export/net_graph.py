@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Seq
 from mxkit.core.array_kind import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
-from mxkit.core.replicas import finish_initialization, first_value, is_deferred, values_of
+from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.storage.params_format import dtype_name
@@ -219,8 +219,7 @@ def _flat(outputs: Any) -> Iterator[Any]:
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
     names = outputs.list_inputs()
-    # SymbolBlock.imports sets no `shape`
-    known = {name: tuple(first_value(one).shape) for name, one in parameters.items() if values_of(one)}
+    known = {name: shape_of(one) for name, one in parameters.items() if values_of(one)}
     known.update({name: shape for name, shape in shapes.items() if name in names})
     try:
         # infer_shape warns of shapes that depend on values

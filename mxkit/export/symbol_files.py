@@ -12,7 +12,7 @@ from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import to_host
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
-from mxkit.core.replicas import first_value, load_values
+from mxkit.core.replicas import load_values, shape_of
 from mxkit.errors import CheckpointError, TrapWarning, unknown_name
 from mxkit.export.loss_heads import outputs_without, parameters_without_array, without_labels
 from mxkit.export.net_graph import Graph, computed, graph_of
@@ -181,7 +181,7 @@ def _with_current_attributes(text: str, of: Graph) -> str:
         parameter = of.parameters.get(node["name"]) if node["op"] == "null" else None
         if parameter is not None:
             current = {name: getattr(parameter, name) for name in ("dtype", "lr_mult", "wd_mult")}
-            variable = mx.sym.var("any", shape=tuple(first_value(parameter).shape), **current)
+            variable = mx.sym.var("any", shape=shape_of(parameter), **current)
             node["attrs"] = {**node.get("attrs", {}), **variable.list_attr()}
     return json.dumps(sealed(graph), indent=2)
 
