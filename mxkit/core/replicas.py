@@ -21,10 +21,9 @@ def first_value(parameter: Any) -> Any:
     return legacy(parameter._data[0])
 
 
-def shape_of(parameter: Any) -> Optional[Tuple[int, ...]]:
-    """Shape of the values; without values what is known of it, or None. SymbolBlock.imports sets no `shape`."""
-    known = parameter.shape if parameter._data is None else parameter._data[0].shape
-    return None if known is None else tuple(known)
+def shape_of(parameter: Any) -> Tuple[int, ...]:
+    """Shape of the values; without values what is known of it, or (). SymbolBlock.imports sets no `shape`."""
+    return tuple((parameter.shape if parameter._data is None else parameter._data[0].shape) or ())
 
 
 def gradients_of(parameter: Any) -> Optional[List[Any]]:
