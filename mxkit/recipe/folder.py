@@ -153,9 +153,12 @@ class RunFolder:
             self.path.rename(new)
             self.path = new
 
-    def write_recipe(self, recipe: Recipe) -> None:
-        """Write the resolved recipe."""
-        write_atomically(self.path / "recipe.yaml", dump_recipe(recipe).encode())
+    def write_recipe(self, recipe: Recipe, notes: Sequence[str] = ()) -> None:
+        """Write the resolved recipe, below the comments that the file has and the new notes."""
+        file = self.path / "recipe.yaml"
+        before = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        comments = [line for line in before if line.startswith("#")] + [f"# {note}" for note in notes]
+        write_atomically(file, "\n".join([*comments, dump_recipe(recipe)]).encode())
 
     def recipe(self, overrides: Sequence[str] = (), *, to_train: bool = False) -> Recipe:
         """Load the resolved recipe and import its own modules.

@@ -14,9 +14,10 @@ from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept
-from mxkit.errors import DeviceError, DownloadError, MxkitError, RecipeError
+from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, MxkitError, RecipeError
 from mxkit.recipe.attachments import recipe_run
 from mxkit.recipe.building import Call, attempt, execute, fit_call, kvstore_call, loader_calls, net_calls, value_of
+from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
@@ -33,6 +34,9 @@ from mxkit.training.callbacks.run_log import RunLog, closed_logs
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
 from mxkit.training.state import FitState
+
+# Keys that do not decide the weights of a run that goes on, or that `fit` itself compares.
+_NOT_OF_TRAINING = ("name", "description", "epochs", "updates", "evaluate", "checkpoints", "callbacks", "metrics")
 
 
 class Run(NamedTuple):
@@ -197,6 +201,25 @@ def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
     )
 
 
+def _changes_of_training(folder: RunFolder, recipe: Recipe, state: FitState) -> List[str]:
+    """Changed values that train the rest of a resumed run, with the epoch from which they hold.
+
+    Warns:
+        CheckpointWarning: There are some.
+    """
+    lines = differences(folder.recipe(to_train=True), recipe) if state.updates else []
+    changed = [" ".join(line.split()) for line in lines if not line.startswith(_NOT_OF_TRAINING)]
+    notes = [f"from epoch {state.epoch}, after update {state.updates}: {line}" for line in changed]
+    if notes:
+        warnings.warn(
+            f"{folder.path}: {'; '.join(notes)}. The run does not equal one with these values in all epochs; comments "
+            "in its recipe.yaml say so",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+    return notes
+
+
 def _refuse_changes_of_training(folder: RunFolder, recipe: Recipe, stopped: Optional[str]) -> None:
     """Refuse changes of a run that has ended: its recipe would describe a training that never was."""
     before, now = (one.model_dump() for one in (folder.recipe(to_train=True), recipe))
@@ -348,7 +371,7 @@ def _fit(
         if is_changed:
             if state.done:
                 _refuse_changes_of_training(folder, recipe, state.stop_reason)
-            folder.write_recipe(recipe)
+            folder.write_recipe(recipe, _changes_of_training(folder, recipe, state))
         record_facts(folder.path, recipe, prepared.data)
 
     planned = fit_call(recipe, prepared.data)
@@ -372,6 +395,13 @@ def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) ->
     write_atomically(folder.path / "scores.json", content.encode())
     for line in describe_scores(split, scores):
         folder.log(line)
+    if recipe.evaluate.which == "last" and any(one.arguments.get("restore_best") for one in recipe.callbacks):
+        text = (
+            "these scores are of the weights that restore_best put back, and no checkpoint holds them: mxkit evaluate, "
+            "predict and export load the last weights. For one net set checkpoints.keep_best and evaluate.which=best"
+        )
+        folder.log(text)
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
     return scores
 
 

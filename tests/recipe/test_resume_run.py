@@ -234,6 +234,35 @@ def test_changes_with_which_a_run_cannot_go_on_leave_its_folder_as_it_is(copied,
     assert {name: (run / name).read_bytes() for name in kept} == kept
 
 
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ("model.dropout=0.6", "model.dropout: 0.3 -> 0.6"),
+        long("freeze=['1.*']", "freeze: [] -> ['1.*']"),
+        long("optimizer.multipliers={'1.*': {lr: 0.5}}", "optimizer.multipliers.1.*.lr: (not said) -> 0.5"),
+    ],
+)
+def test_a_changed_value_is_named_and_written_down_with_its_epoch(copied, setting, change):
+    code, _, err = command("train", "--resume", copied, "--quiet", "--set", "epochs=5", "--set", setting)
+    note = f"from epoch 5, after update 88: {change}"
+    assert (code, f"warning: {copied}: from epoch 5" in err, note in err) == (0, True, True), err
+    code, _, err = command("train", "--resume", copied, "--quiet", "--set", "epochs=6")
+    assert (code, err) == (0, "")
+    assert f"# {note}\n" in (copied / "recipe.yaml").read_text()
+    assert load_run(copied)[0].epochs == 6
+
+
+def test_final_scores_of_weights_that_no_command_loads_say_so(tmp_path):
+    stops = {"name": "early_stopping", "monitor": "valid_loss", "mode": "max", "patience": 9, "restore_best": True}
+    (tmp_path / "a.yaml").write_text(f"{RECIPE}callbacks: [{json.dumps(stops)}]\n")
+    words = ["train", tmp_path / "a.yaml", "--output", tmp_path / "runs", "--quiet"]
+    for settings, differ in (([], True), (["--set", "evaluate.which=best"], False)):
+        code, out, err = command(*words, *settings, "--set", "checkpoints.keep_best=[valid_loss,max]")
+        run = out.splitlines()[0].partition(" ")[2]
+        assert (code, "no checkpoint holds them: mxkit evaluate" in err) == (0, differ)
+        assert (command("evaluate", run)[1].splitlines() != out.splitlines()[1:]) == differ
+
+
 def test_checkpoints_are_listed_verified_pruned_and_removed(copied):
     """tests/storage has what is kept."""
     names = sorted((path.name for path in (copied / "checkpoints").iterdir()), reverse=True)
