@@ -31,7 +31,6 @@ _FIRST_WITH_STATES = 900
 _HIDDEN = re.compile(r"(\w+_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage)")
 _DIGEST = "mxkit_sha256"
 _FIELDS = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
-_OLD_FIELDS = ("param", "attr", "backward_source_id")  # of nodes, before MXNet 1.0
 # These operators hold addresses of memory, call back into the process that wrote them, or read files by name.
 _REFUSED = frozenset(
     ["_Native", "_NDArray", "_CustomFunction", "_CachedOp", "_CachedOpThreadSafe", "_NoGradient", "_cvimread"]
@@ -176,7 +175,8 @@ class _Graph:
                 f"{self._path}: {node.get('name')!r:.100} holds operators that oneDNN joined, as in an exported net of "
                 "mxkit.optimize. gluon.SymbolBlock.imports reads it, unchecked; for mxkit write the net with save_net"
             )
-        fields = self._dict(node, ("op", "name", "attrs", "inputs", *_OLD_FIELDS))
+        # the last three before MXNet 1.0
+        fields = self._dict(node, ("op", "name", "attrs", "inputs", "param", "attr", "backward_source_id"))
         op, name = fields.get("op"), fields.get("name")
         if not isinstance(op, str) or not _is_text(name) or not name:
             self._refuse("an operator and a name", (op, name))
