@@ -291,6 +291,7 @@ _CORE = {
     "bool": "true|True|TRUE|false|False|FALSE",
     "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
     "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "merge": "<<",  # of YAML 1.1: the loader refuses it
 }
 for _kind, _pattern in _CORE.items():
     for _either in (_Loader, _Dumper):
