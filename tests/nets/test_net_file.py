@@ -134,8 +134,23 @@ def test_a_block_of_ones_own_needs_its_class(tmp_path, monkeypatch):
     path = save_net(tmp_path / "net.mxk", net)
     assert (load_net(path)(x) == expected).asnumpy().all()
     monkeypatch.delitem(REGISTERED, "Scaled")
-    with pytest.raises(ArchitectureError, match="unknown class 'Scaled'.*@mxkit.nets.register_block"):
+    with pytest.raises(ArchitectureError, match=r"unknown class 'Scaled'.*@mxkit.*, or call mxkit.*_block\(Class\)"):
         load_net(path)
+
+
+class Halved(gluon.HybridBlock):
+    __module__ = "library.nets"
+
+    def hybrid_forward(self, F, x):
+        return x / 2
+
+
+def test_a_class_of_another_library_is_registered_by_a_call(tmp_path):
+    with pytest.raises(ArchitectureError, match=r"register_block\(Halved\) with the class of library.nets.*decorator"):
+        save_net(tmp_path / "net.mxk", Halved())
+    register_block(Halved)
+    path = save_net(tmp_path / "net.mxk", Halved())
+    assert type(load_net(path)) is Halved
 
 
 def test_a_net_that_cannot_be_saved_leaves_the_file_as_it_was(tmp_path):

@@ -138,7 +138,7 @@ class _Builder:
             hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
             raise ArchitectureError(
                 f"{where}: unknown class {name!r:.100}{': ' * bool(hint)}{hint} For a block of your own, first import "
-                "its class, decorated with @mxkit.nets.register_block"
+                "its class, decorated with @mxkit.nets.register_block, or call mxkit.nets.register_block(Class)"
             )
         return self._stock(name, arguments, children, (path, where, depth))
 

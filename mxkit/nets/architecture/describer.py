@@ -26,8 +26,9 @@ def describe(net: Any) -> Dict[str, Any]:
     Args:
         net: A net of MXNet's own blocks: gluon.nn, gluon.rnn, gluon.contrib.nn, gluon.contrib.rnn, SymbolBlocks and
             the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv must come
-            from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`; its constructor
-            makes its children. The net may be uninitialized, hybridized, in training, on any devices.
+            from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`, another
+            library's `register_block(Class)`; its constructor makes its children. The net may be uninitialized,
+            hybridized, in training, on any devices.
 
     Returns:
         `{"format": 1, "net": {...}}`. A block has "class", "arguments" and "children"; a block that stands before has
@@ -172,6 +173,7 @@ def _way_out(block: Any) -> str:
             "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.nets.register_block(their class)"
         )
     return (
-        "it is not a block of MXNet, so its forward pass is not known. Decorate its class with "
-        "@mxkit.nets.register_block, which records the arguments of its constructor, and make the net again"
+        "it is not a block of MXNet, so its forward pass is not known. Call mxkit.nets.register_block("
+        f"{kind.__name__}) with the class of {kind.__module__}, or write it as the decorator of your own class: it "
+        "records the arguments of the constructor. Then make the net again"
     )
