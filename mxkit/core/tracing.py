@@ -9,6 +9,7 @@ import warnings
 from mxkit.core.array_kind import is_numpy, legacy, switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.core.graphs import hooks_replaced, nesting, traced_graph
+from mxkit.core.replicas import shape_of
 import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import SymbolBlock
@@ -122,7 +123,8 @@ def infer_shapes(
     with switches(is_numpy(traced.inputs)), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # layers with one tensor for all weights, like LSTM, need the sizes that are known before the first batch
-        known.update({name: tuple(parameter.shape) for name, parameter in traced.parameters.items() if parameter.shape})
+        shapes_of = {name: shape_of(one) or () for name, one in traced.parameters.items()}
+        known.update({name: shape for name, shape in shapes_of.items() if shape})
         arguments, outputs, states = graph.infer_shape(**{name: known[name] for name in known if name in names})
     if outputs is None:
         reason = caught[0].message if caught else ""

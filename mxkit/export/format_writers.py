@@ -20,6 +20,7 @@ from mxkit.export.safetensors_files import (
 from mxkit.export.sources import Source
 from mxkit.export.symbol_files import compare_symbol, symbol_contents
 from mxkit.nets.architecture.optimized_net import OptimizedNet
+from mxkit.runtime.operators import draws_numbers, operators_in
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -98,6 +99,9 @@ def write_format(job: Job, format: str, verify: bool) -> Written:
     Raises:
         ExportError: The graph differs from the net, or the net cannot be converted.
     """
+    drawing = _drawing(job.graph) if job.batches else []
+    if drawing:  # two runs differ
+        job = job._replace(batches=[], more_batches=[])
     batches = [*job.batches, *job.more_batches]
     numbers = format in ("onnx", "torch")
     rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis, numbers) if batches else []
@@ -108,7 +112,25 @@ def write_format(job: Job, format: str, verify: bool) -> Written:
             f"export: mxkit's conversion of this net to {format!r} failed, and nothing was written: "
             f"{type(error).__name__}: {str(error)[:500]}. format='symbol' takes every net"
         ) from error
-    return written._replace(rows=[*rows, *written.rows], notes=(*job.source.notes, *written.notes))
+    if drawing and numbers:  # PyTorch has a Dropout with mode="always"
+        raise ExportError(
+            f"export: {', '.join(drawing)} draws random numbers in prediction: {format!r} cannot be compared with "
+            "MXNet, and was not written. format='symbol' takes every net"
+        )
+    notes = [f"outputs were not compared, because these operators draw random numbers: {', '.join(drawing)}"]
+    notes = [*job.source.notes, *written.notes, *(notes if drawing else [])]
+    return written._replace(rows=[*rows, *written.rows], notes=tuple(notes))
+
+
+def _drawing(graph: Graph) -> List[str]:
+    """Operators that draw random numbers, with their names; those inside of loops have the loop's name."""
+    nodes = json.loads(graph.symbol.tojson())["nodes"]
+    return [
+        f"{kind} ({node['name']})"
+        for node in nodes
+        for kind, own in operators_in({"nodes": [node]})
+        if draws_numbers(kind, own)
+    ]
 
 
 def _symbol(job: Job, verify: bool) -> Written:

@@ -82,7 +82,7 @@ class Proof(NamedTuple):
     def summary(self) -> str:
         """One sentence."""
         if self.worst is None:
-            return "nothing was compared: the net has no parameters, and the shapes of its inputs are not known"
+            return "nothing was compared: the net has no parameters, and is random or takes inputs of unknown shapes"
         state = f"{len(self.failures)} above" if self.failures else "all within"
         return (
             f"{len(self.rows)} arrays compared, {state} {self.tolerance:g}; largest relative difference "

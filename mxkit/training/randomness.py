@@ -9,7 +9,7 @@ from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
-from mxkit.runtime.operators import operators_in
+from mxkit.runtime.operators import draws_numbers, operators_in
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -20,12 +20,6 @@ RESEED_EVERY = 16
 
 # Names in lower case, and attributes.
 Operators = List[Tuple[str, Mapping[str, str]]]
-
-_RANDOM = (
-    *("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom"),
-    *("choice", "exponential", "gumbel", "laplace", "pareto", "rayleigh", "weibull"),  # of mx.np
-    *("_npi_gamma", "_npi_logistic", "_npi_powerd"),  # without the prefix, other operators have these names
-)
 
 
 class Position(NamedTuple):
@@ -124,4 +118,4 @@ def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:
         return float(attributes.get("p", 0.5 if name == "dropout" else 0)) > 0
     if name == "leakyrelu":
         return attributes.get("act_type") == "rrelu"
-    return any(word in name for word in _RANDOM)
+    return draws_numbers(name, attributes) or "custom" in name

@@ -7,6 +7,7 @@ from mxkit.export.net_graph import Graph
 from mxkit.export.to_onnx import conversions
 from mxkit.export.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.export.to_onnx.operators_of_graph import Operators, operators_of
+from mxkit.runtime.operators import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -105,7 +106,9 @@ def _convert(operator: Operator, writer: Writer) -> None:
     """Write the nodes of an operator, and give its outputs their names."""
     convert = conversions.CONVERTERS.get(operator.kind)
     if convert is None:
-        raise Unsupported("mxkit has no conversion of this operator")
+        drawn = draws_numbers(operator.kind, operator.attrs)
+        reason = "it draws random numbers, which no other library draws alike"
+        raise Unsupported(reason if drawn else "mxkit has no conversion of this operator")
     if any(tensor.dims == UNKNOWN for tensor in [*operator.inputs, *operator.outputs]):
         raise Unsupported("the shape of its inputs or outputs depends on values, or not linearly on the batch size")
     writer.prefix = operator.outputs[0].name

@@ -15,7 +15,7 @@ from mxkit.export.to_torch.net_steps import Program
 from mxkit.export.to_torch.program import extract
 from mxkit.export.to_torch.refusals import Problem, refuse
 from mxkit.export.to_torch.shared import operators_of, shared_statements
-from mxkit.export.to_torch.trees import Instance, statements
+from mxkit.export.to_torch.trees import Instance, is_buffer, statements
 from mxkit.version import __version__
 import mxnet as mx
 from mxnet import gluon
@@ -247,11 +247,12 @@ def _load(name: str, frozen: Sequence[str]) -> str:
 def frozen_parameters(source: Source) -> List[str]:
     """Keys of layers' parameters that MXNet does not train, like a BatchNorm's weight with `scale=False`."""
     buffers = ("running_mean", "running_var", "num_batches_tracked")
-    constant = {  # registered as buffers
+    constant = {
         f"{target}.{name}" if target else name
         for target, one in source.instances.items()
         if one.forward
-        for name in one.forward.parameters
+        for name, parameter in one.forward.parameters.items()
+        if is_buffer(source.program, parameter)
     }
     frozen = [key for key, (_, trained) in state(source).items() if not trained and not key.endswith(buffers)]
     return [key for key in frozen if key not in constant]

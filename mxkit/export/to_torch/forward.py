@@ -174,6 +174,7 @@ class Renderer:
         others = [other for other in self.scope.operators() if other is not operator]
         alone = not any(entry in other.inputs for entry in used for other in others)
         of_symbol = used and isinstance(self.module.block, gluon.SymbolBlock)
+        alone = alone and bool(data_inputs(self.program, operator, self.fixed))
         if alone and (of_symbol or not self._has_expression(operator)):
             layer = layer_of(self.program, operator)
             if layer is not None:

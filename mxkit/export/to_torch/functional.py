@@ -16,6 +16,7 @@ from mxkit.export.to_torch.functional_shapes import SHAPES
 from mxkit.export.to_torch.node import Conversion, Node
 from mxkit.export.to_torch.recurrent import check_recurrent
 from mxkit.export.to_torch.refusals import SUBGRAPHS
+from mxkit.runtime.operators import draws_numbers
 
 EXPRESSIONS: Dict[str, Conversion] = {
     **ARITHMETIC,
@@ -40,16 +41,6 @@ _REASONS = {
     "ROIPooling": "torch has no such function; torchvision.ops.roi_pool has",
     **SUBGRAPHS,
 }
-_RANDOM = (
-    "_random_",
-    "_sample_",
-    "sample_",
-    "_shuffle",
-    "_npi_normal",
-    "_npi_uniform",
-    "_npi_bernoulli",
-    "_npi_choice",
-)
 
 
 def expression(node: Node) -> str:
@@ -70,7 +61,7 @@ def expression(node: Node) -> str:
         return convert(node)
     if node.operator == "RNN":
         check_recurrent(node)
-    if node.operator.startswith(_RANDOM):
+    if draws_numbers(node.operator, node.attrs):
         raise node.refused("it draws random numbers, which no other library draws alike")
     raise node.refused(_REASONS.get(node.operator, "mxkit knows no equivalent"))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from mxkit.core.replicas import is_trainable
+from mxkit.core.replicas import is_trainable, shape_of
 from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
@@ -141,19 +141,26 @@ def statements(program: Program, module: Module, forward: Any) -> Tuple[str, Lis
         inner = Call("[", numbered(program, module))
         return "nn.ModuleList", [Statement("", Call("super().__init__", [("", inner)]))]
     lines = [Statement("", Call("super().__init__", []))]
-    lines += [_parameter(name, parameter) for name, parameter in forward.parameters.items()]
+    lines += [_parameter(name, one, is_buffer(program, one)) for name, one in forward.parameters.items()]
     for name, child in module.children.items():
         lines.append(Statement(f"self.{name}", constructor(program, child)))
     lines += [Statement(f"self.{name}", parse(layer.constructor)) for name, layer in forward.layers.items()]
     return "nn.Module", lines
 
 
-def _parameter(name: str, parameter: Any) -> Statement:
-    shape: List[Tuple[str, Expression]] = [("", str(size)) for size in parameter.shape] or [("", "()")]
+def is_buffer(program: Program, parameter: Any) -> bool:
+    """Whether PyTorch does not train a parameter: a constant, or running statistics, which Gluon may not mark."""
+    states = set(program.internals.list_auxiliary_states())
+    names = [program.names[entry] for entry, one in program.parameters.items() if one is parameter]
+    return not is_trainable(parameter) or bool(states.intersection(names))
+
+
+def _parameter(name: str, parameter: Any, buffer: bool) -> Statement:
+    shape: List[Tuple[str, Expression]] = [("", str(size)) for size in shape_of(parameter) or ()] or [("", "()")]
     dtype = dtype_name(parameter.dtype)
     if dtype != "float32":
         shape.append(("dtype", f"torch.{dtype}"))
     zeros = Call("torch.zeros", shape)
-    if is_trainable(parameter):
+    if not buffer:
         return Statement(f"self.{name}", Call("nn.Parameter", [("", zeros)]))
     return Statement("", Call("self.register_buffer", [("", f'"{name}"'), ("", zeros)]))
