@@ -13,6 +13,7 @@ from mxnet.gluon import nn, rnn
 import numpy as np
 from public_graphs import GRAPHS, PublicGraph, arrays, conv, dense, json_of, normed, outputs, pixels, served, var, write
 import pytest
+from sharing import needs
 
 
 def computed(block, inputs):
@@ -80,6 +81,8 @@ def test_damage_of_old_json_is_refused(change, text, tmp_path):
 # -- names and order of inputs ----------------------------------------------------------------------------------
 
 
+@needs("safetensors")
+@needs("onnxruntime")
 def test_t264_inputs_have_the_order_that_is_named_in_every_format(tmp_path):
     graph = GRAPHS["recommender"]()
     path, x = write(graph, tmp_path), pixels(graph)
@@ -107,6 +110,8 @@ def test_t264_inputs_have_the_order_that_is_named_in_every_format(tmp_path):
         load_exported(tmp_path / "onnx_1.onnx", inputs=["user", "item"])
 
 
+@needs("safetensors")
+@needs("onnxruntime")
 def test_a_single_input_keeps_its_name(tmp_path):
     graph = PublicGraph(dense(var("image"), "fc", 2), {"image": (2, 3)})
     path = write(graph, tmp_path)
@@ -181,7 +186,9 @@ class Steps(gluon.HybridBlock):
         return self.cells(x, [h, c])
 
 
-@pytest.mark.parametrize("format", ["symbol", "safetensors", "onnx"])
+@pytest.mark.parametrize("format", [
+    "symbol", pytest.param("safetensors", marks=needs("safetensors")), pytest.param("onnx", marks=needs("onnxruntime"))
+])  # fmt: skip
 def test_inputs_with_the_batch_on_another_axis(format, tmp_path):
     net = Steps()
     net.initialize()
