@@ -73,22 +73,19 @@ def summands(internals: Any, arrays: Mapping[str, Any], numpy: bool, train: bool
 
     def draw() -> Dict[Key, float]:
         moved: Dict[Key, Any] = {}
-        for number, own in outputs.items():
-            made = [plain[number, output] for output in own]
-            if number in functions:
-                inputs = {f"input{place}": moved[one[0], one[1]] for place, one in enumerate(nodes[number]["inputs"])}
-                made = functions[number](inputs)
-            for key, array in zip([(number, output) for output in own], made):
+        with switches(numpy), mode():
+            for number, own in outputs.items():
+                made = [plain[number, output] for output in own]
                 if number in functions:
-                    largest[key] = max(largest[key], _distance(array.asnumpy(), plain[key].asnumpy()))
-                moved[key] = _moved(array, random)
+                    inputs = [moved[source[0], source[1]] for source in nodes[number]["inputs"]]
+                    made = functions[number]({f"input{place}": one for place, one in enumerate(inputs)})
+                for key, array in zip([(number, output) for output in own], made):
+                    if number in functions:
+                        largest[key] = max(largest[key], _distance(array.asnumpy(), plain[key].asnumpy()))
+                    moved[key] = _moved(array, random)
         return largest
 
-    def within_mode() -> Dict[Key, float]:
-        with switches(numpy), mode():
-            return draw()
-
-    return within_mode
+    return draw
 
 
 def _alone(content: Mapping[str, Any], number: int, outputs: Sequence[int]) -> Any:
