@@ -117,9 +117,9 @@ def write_format(job: Job, format: str, verify: bool) -> Written:
             f"export: {', '.join(drawing)} draws random numbers in prediction: {format!r} cannot be compared with "
             "MXNet, and was not written. format='symbol' takes every net"
         )
-    notes = [f"outputs were not compared, because these operators draw random numbers: {', '.join(drawing)}"]
-    notes = [*job.source.notes, *written.notes, *(notes if drawing else [])]
-    return written._replace(rows=[*rows, *written.rows], notes=tuple(notes))
+    note = f"outputs were not compared, because these operators draw random numbers: {', '.join(drawing)}"
+    notes = (*job.source.notes, *written.notes, *([note] if drawing else []))
+    return written._replace(rows=[*rows, *written.rows], notes=notes)
 
 
 def _drawing(graph: Graph) -> List[str]:
