@@ -282,7 +282,7 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
 
 def check_lazy(net: Any, optimizer: Any) -> None:
     """Warn of an optimizer that leaves out rows without a gradient, whose momentum and decay would move them (T257)."""
-    moves = isinstance(optimizer, mx.optimizer.Adam) or getattr(optimizer, "momentum", 0) or optimizer.wd
+    moves = isinstance(optimizer, mx.optimizer.Adam) or getattr(optimizer, "momentum", None) or optimizer.wd
     sparse = [
         path for path, one in parameters_by_path(net).items() if has_sparse_gradient(one) and one.grad_req != "null"
     ]
