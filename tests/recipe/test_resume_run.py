@@ -94,7 +94,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     assert load_run(run)[0].epochs == 4
 
 
-@pytest.mark.parametrize("offset", [0, *(long(0.05 * number) for number in range(1, 20))])
+@pytest.mark.parametrize("offset", [0, *(long(0.02 * number) for number in range(1, 20))])
 def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, whole, tmp_path, forks):
     (tmp_path / "small.yaml").write_text(RECIPE)
     refused = []
