@@ -35,7 +35,7 @@ def takes_statistics(block: Any) -> bool:
 
 
 def fix_statistics(net: Any, frozen: Set[int]) -> None:
-    """Let BatchNorms whose gamma and beta are frozen use their running statistics in training too (use_global_stats).
+    """Let BatchNorms without a trained gamma or beta use their running statistics in training too (use_global_stats).
 
     Where nothing before them is trained, MXNet does not move these statistics, and the layers behind would learn from
     other numbers than they get in prediction (T265).

@@ -142,6 +142,8 @@ def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
     for name, default in optimizer_defaults(kind).items():
         value = values.get(name)
         number = isinstance(default, Real) and not isinstance(default, bool)
+        if number and name in values and value is None:  # for MXNet another number than the default
+            raise ValueError(f"{where}: {name}: expected a number; received None. Leave it out for {default!r}")
         if number and (isinstance(value, str) or (isinstance(value, Real) and not math.isfinite(value))):
             raise ValueError(f"{where}: {name}: expected a finite number; received {value!r}")
 

@@ -31,7 +31,8 @@ def load_exported(
             `.safetensors` alone, whose net is built from its description.
         inputs: Names of a graph's inputs in the order of your calls, like Module's `data_names`, which no file holds.
             None is the order in which `export` wrote them; of other files, `data` or `data0` before `data1`, then the
-            order of the graph, with a warning. A label among them stays an input.
+            order of the graph, with a warning. A label stays an input if it is named, and more than
+            a loss head reads it.
         outputs: Name or names of internal outputs of a graph, like "fc1_output", which becomes the graph up to there:
             for features, and without what only training needs. None keeps the graph's own.
         epoch: Number in the parameters' file name of a graph; None is the highest.

@@ -55,7 +55,7 @@ def compare_symbol(graph: Graph, contents: Mapping[str, bytes], batches: Sequenc
             for name, array in graph.arrays.items()
         ]
         if batches:
-            read = graph_of(read_symbol_files(prefix))
+            read = graph_of(read_symbol_files(prefix, inputs=graph.inputs))
     for batch in batches:
         size = next(iter(batch.values())).shape[0]
         again = dict(zip(read.inputs, batch.values()))

@@ -54,7 +54,7 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
             received shape.
     """
     kind = kind_of(loss)
-    if is_plain(loss) and not isinstance(output, (mx.nd.NDArray, list, tuple)):
+    if is_plain(loss) and not isinstance(output, (mx.nd.NDArray, mx.sym.Symbol, list, tuple)):
         keys = f" with the keys {', '.join(map(repr, output))}" if isinstance(output, dict) else ""
         raise _no_array(loss, f"a {type(output).__name__}{keys}")
     if kind is None or hasattr(loss, "check_shapes"):

@@ -213,7 +213,7 @@ def freeze_all(net: Any, parameters: Mapping[str, Any]) -> List[str]:
     changed = [path for path, parameter in parameters.items() if parameter.grad_req != "null"]
     for path in changed:
         set_grad_req(parameters[path], "null")
-    fix_statistics(net, {id(parameters[path]) for path in changed})
+    fix_statistics(net, set(map(id, parameters.values())))  # also of a BatchNorm that has nothing to train
     return changed
 
 
@@ -221,7 +221,7 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     """Resume the training of frozen parameters.
 
     Running statistics, constants, and gammas and betas of norms made with `scale=False` or `center=False` have no
-    gradients and stay as they are.
+    gradients and stay as they are. A BatchNorm that `freeze` fixed keeps its running statistics fixed too.
 
     Args:
         net: Any block. A Trainer trains only parameters that it was made over (T19); one over

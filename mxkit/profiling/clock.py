@@ -12,7 +12,8 @@ import mxnet as mx
 from mxnet import autograd
 
 PHASES = ("data", "forward", "backward", "metrics", "update", "other", "waiting")
-_MXNET = str(Path(mx.__file__).parent)
+# MXNet and its repairs
+_MXNET = str(Path(mx.__file__).parent), str(Path(__file__).parents[1] / "runtime"), __file__
 
 
 class Span(NamedTuple):
@@ -163,8 +164,8 @@ class Clock:
 
 
 def _caller() -> str:
-    """File and line of the innermost frame that is neither in MXNet nor in this file."""
+    """File and line of the innermost frame that is neither in MXNet or its repairs nor in this file."""
     frame: Any = sys._getframe(1)
-    while frame.f_back and (frame.f_code.co_filename.startswith(_MXNET) or frame.f_code.co_filename == __file__):
+    while frame.f_back and frame.f_code.co_filename.startswith(_MXNET):
         frame = frame.f_back
     return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"

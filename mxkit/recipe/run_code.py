@@ -86,9 +86,9 @@ def _import(name: str, folder: str) -> str:
         importlib.import_module(name)
     except SyntaxError as error:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    except SystemExit as error:
+    except SystemExit:
         way = 'remove the call, or move it below `if __name__ == "__main__":`'
-        return f"the module {name!r} calls sys.exit({error.code!r}) when it is imported: {way}"
+        return f"the module {name!r} calls sys.exit() when it is imported: {way}"
     for new in set(sys.modules) - before:
         file = _file_of(new)
         if file is not None and not _is_installed(file):

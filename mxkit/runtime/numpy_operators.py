@@ -131,6 +131,8 @@ def differentiable_variance(root: bool, kind: str) -> Callable[[Operator], Opera
         ) -> Any:
             if kind == "ndarray" and dtype is None and out is None and is_whole(a):
                 a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
+            if kind == "symbol" and dtype is None:
+                a = mxnet_module("symbol.numpy._internal").true_divide_scalar(a, scalar=1.0)  # T241; floats stay
             options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
             if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
                 return operator(a, ddof=ddof, out=out, **options)

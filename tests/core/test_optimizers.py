@@ -73,6 +73,7 @@ def test_t20_a_trainer_of_other_devices():
         (("sgd", {"learning_rate": float("nan")}), "learning_rate: .*received nan"),
         (("sgd", {"momentum": "0.9"}), "'sgd': momentum: expected a finite number, at least 0; received '0.9'"),
         (("sgd", {"wd": -1e-4}), "'sgd': wd: expected a finite number, at least 0; received -0.0001"),
+        (("adam", {"learning_rate": None}), "learning_rate: expected a number; received None. Leave it out for 0.001"),
         (("adam", {"beta1": "0.9"}), "'adam': beta1: expected a finite number; received '0.9'"),
         (("adam", {"epsilon": float("nan")}), "'adam': epsilon: expected a finite number; received nan"),
         (mx.optimizer.SGD(learning_rate=-0.1), "SGD: learning_rate: .*received -0.1"),

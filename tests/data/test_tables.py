@@ -70,6 +70,8 @@ def test_classes_that_are_numbers_are_sorted_as_numbers(tmp_path):
         (TEXT.replace("30", ""), r"line 4, column 'weight': the value is missing"),
         (TEXT.replace("30", "NA"), "line 4, column 'weight': expected a number; received 'NA'. Name the col"),
         (TEXT.replace("30", "nan"), r"line 4, column 'weight': expected a finite number; received 'nan'"),
+        (TEXT.replace("30", "1e39"), r"line 4, column 'weight': expected a finite number; received '1e39'"),
+        (TEXT.replace("30", "1_000"), r"line 4, column 'weight': expected a number; received '1_000'"),
         (TEXT.replace("30", "-inf"), r"line 4, column 'weight': expected a finite number; received '-inf'"),
         (TEXT.replace("green", " "), r"line 3, column 'colour': the value is missing"),
         (TEXT.replace(",30", ""), r"line 4: expected 4 cells, as columns are \['size', .*; received 3"),
@@ -225,13 +227,17 @@ def test_a_second_file_that_does_not_fit_the_first(tmp_path):
     table = read(write(tmp_path, TEXT), standardise=True)
     other = write(tmp_path, TEXT.replace("green", "black"), "other.csv")
     with pytest.raises(DataError, match="other.csv, line 3, column 'colour': 'black' is no category of `like`"):
-        read(other, like=table)
+        read(other, like=table, standardise=True)
     with pytest.raises(TypeError, match="csv: like: expected a table that csv read, and no columns; received Split"):
         read(other, like=table.train)
+    with pytest.raises(ValueError, match="csv: like: its x is standardised: pass standardise=True"):
+        read(other, like=table)
+    with pytest.raises(ValueError, match="csv: like: its x is not standardised: pass standardise=False"):
+        read(other, like=read(write(tmp_path, TEXT)), standardise=True)
     with pytest.raises(TypeError, match="csv: like: expected a table that csv read, and no columns"):
         read(other, like=table, columns=["size"])
     with pytest.raises(ValueError, match="csv: target: 'size' is a column of x in like"):
-        read(other, like=table, target="size")
+        read(other, like=table, target="size", standardise=True)
 
 
 # Lines

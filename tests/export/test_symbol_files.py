@@ -381,6 +381,16 @@ def test_t117_two_heads_and_a_label_that_the_net_reads(tmp_path):
         assert abs(ours - theirs).max().asscalar() <= 2e-7
 
 
+def test_an_input_that_is_called_like_a_label_leaves_under_its_name(tmp_path):
+    graph = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2, name="fc") * mx.sym.var("softmax_label")
+    graph.save(str(tmp_path / "net-symbol.json"))
+    mx.nd.save(str(tmp_path / "net-0000.params"), {"arg:fc_weight": mx.nd.ones((2, 3)), "arg:fc_bias": mx.nd.zeros(2)})
+    x, y = mx.nd.random.normal(shape=(4, 3)), mx.nd.random.normal(shape=(4, 2))
+    export(tmp_path / "net", tmp_path / "out", inputs={"softmax_label": y, "data": x})
+    found = load_exported(tmp_path / "out", inputs=["softmax_label", "data"])(y, x)
+    np.testing.assert_allclose(found.asnumpy(), (x.sum(axis=1, keepdims=True) * y).asnumpy(), rtol=1e-5)
+
+
 def test_t117_the_loss_trains_what_was_a_module_and_not_its_old_head(tmp_path):
     data = mx.sym.var("data")
     mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=3, name="fc"), name="softmax").save(

@@ -465,6 +465,12 @@ def test_t241_the_variance_of_integers_is_no_integer():
     assert mx.np.var(x).dtype == np.float32
     assert mx.np.array([7, 200], dtype="uint8").std().item() == 96.5
     assert mx.np.var(x, dtype="float64").dtype == np.float64
+    for one in (x, mx.np.array([7, 200], dtype="uint8"), mx.np.array([0.5, 3], dtype="float64")):
+        for function in ("var", "std"):
+            graph = getattr(mx.sym.np, function)(mx.sym.var("x").as_np_ndarray())
+            found = mx.nd.CachedOp(graph)(one)
+            assert found.item() == getattr(mx.np, function)(one).item()
+            assert found.dtype == getattr(mx.np, function)(one).dtype
 
 
 def test_t242_rayleigh_has_the_same_scale_in_graphs():

@@ -73,7 +73,8 @@ def csv(
         UnknownNameError: A column does not exist.
         DataError: A cell or a line cannot be read, `like` lacks a category, or the first line has numbers instead of
             names; the text has the line.
-        ValueError: The parts leave no training data, or `target` is a column of x in `like`.
+        ValueError: The parts leave no training data, `standardise` is not that of `like`, or `target` is a column of x
+            in `like`.
 
     Warns:
         TrapWarning: A column has numbers that float32 cannot tell apart.
@@ -92,6 +93,7 @@ def csv(
     if like is not None:
         if columns is not None or not getattr(like, "columns", ()):
             raise TypeError(f"csv: like: expected a table that csv read, and no columns; received {like!r:.60}")
+        _check_unit(like, standardise)
         columns, categories = like.columns, [*categories, *like.categories]
     table = _read_table(path, header, delimiter, encoding)
     label = _column(table, target)
@@ -288,9 +290,19 @@ def _numbers(table: _Table, column: int, coded: bool, names: Dict[str, List[str]
     return values
 
 
+def _check_unit(like: Splits, standardise: bool) -> None:
+    """Refuse another unit than that of x in `like`, where its mean tells that."""
+    numbers = [name not in like.categories for name in like.columns]
+    mean, std = (np.asarray(one)[numbers] for one in (like.mean, like.std))
+    here = like.train.x.mean(axis=0, dtype=np.float64)[numbers]
+    raw, unit = (abs(here - mean) <= 1e-3 * (abs(mean) + std)).all(), (abs(here) <= 1e-3).all()
+    if raw != unit and unit != standardise:
+        raise ValueError(f"csv: like: its x is {'' if unit else 'not '}standardised: pass standardise={bool(unit)}")
+
+
 def _number(cell: str, where: str) -> float:
     try:
-        number = float(cell)
+        number = float(cell.replace("_", "?"))  # Python takes 1_000, which may be a code
     except ValueError:
         way = "Name the column in categories if it holds names"
         if re.fullmatch(r"[-+]?[\d.]*,\d+", cell):
@@ -298,6 +310,6 @@ def _number(cell: str, where: str) -> float:
         elif ", line 1," in where:
             way += "; pass header=True if the line holds the columns' names"
         raise DataError(f"{where}: expected a number; received {cell!r}. {way}") from None
-    if not np.isfinite(number):
+    if not abs(number) <= np.finfo(np.float32).max:
         raise DataError(f"{where}: expected a finite number; received {cell!r}. Fill it, or drop the line")
     return number
