@@ -33,7 +33,7 @@ def test_the_page_has_every_public_name_and_no_other():
 
 
 def test_no_row_of_the_page_is_unexplained():
-    lines = api_page.PAGE.read_text(encoding="utf-8").splitlines()
+    lines = api_page.PAGE.read_text(encoding="utf-8").partition("## Differences")[0].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line[:2] == "| "]
     assert [row[0] for row in rows[1:] if row[-1] != "0"] == []
     assert len(rows) == 2 + len(api_names.GROUPS)

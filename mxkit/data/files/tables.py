@@ -310,6 +310,6 @@ def _number(cell: str, where: str) -> float:
         elif ", line 1," in where:
             way += "; pass header=True if the line holds the columns' names"
         raise DataError(f"{where}: expected a number; received {cell!r}. {way}") from None
-    if not abs(number) <= np.finfo(np.float32).max:
+    if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(f"{where}: expected a finite number; received {cell!r}. Fill it, or drop the line")
     return number
