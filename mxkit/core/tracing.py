@@ -123,7 +123,7 @@ def infer_shapes(
     with switches(is_numpy(traced.inputs)), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # layers with one tensor for all weights, like LSTM, need the sizes that are known before the first batch
-        shapes_of = {name: shape_of(one) or () for name, one in traced.parameters.items()}
+        shapes_of = {name: shape_of(one) for name, one in traced.parameters.items()}
         known.update({name: shape for name, shape in shapes_of.items() if shape})
         arguments, outputs, states = graph.infer_shape(**{name: known[name] for name in known if name in names})
     if outputs is None:

@@ -220,9 +220,7 @@ def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
             self._turn = threading.RLock()
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            with (
-                self._turn
-            ):  # T200: MXNet plans the graph anew for other shapes, without a lock (`CheckDynamicShapeExists`)
+            with self._turn:  # T200: `CheckDynamicShapeExists` infers new shapes in the shared graph, without a lock
                 return self._call(*args, **kwargs)
 
         def __getstate__(self) -> Any:

@@ -102,8 +102,8 @@ def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, who
     def train_too(process):
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/.writer")) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(offset)
+            time.sleep(0.005)  # the run is another process
+        time.sleep(offset)  # into its training
         os.kill(process, signal.SIGSTOP)
         (run,) = (tmp_path / "runs").iterdir()
         code, _, err = command("train", "--resume", run, "--quiet")

@@ -203,7 +203,7 @@ def _dies_beside_a_worker(folder, pipe):
     with only_writer(folder):
         worker = os.fork()  # as a DataLoader does
         if not worker:
-            time.sleep(60)
+            time.sleep(60)  # it outlives its process; the test kills it
             os._exit(0)
         pipe.send(worker)
         os.kill(os.getpid(), signal.SIGKILL)

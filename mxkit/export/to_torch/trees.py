@@ -156,7 +156,7 @@ def is_buffer(program: Program, parameter: Any) -> bool:
 
 
 def _parameter(name: str, parameter: Any, buffer: bool) -> Statement:
-    shape: List[Tuple[str, Expression]] = [("", str(size)) for size in shape_of(parameter) or ()] or [("", "()")]
+    shape: List[Tuple[str, Expression]] = [("", str(size)) for size in shape_of(parameter)] or [("", "()")]
     dtype = dtype_name(parameter.dtype)
     if dtype != "float32":
         shape.append(("dtype", f"torch.{dtype}"))
