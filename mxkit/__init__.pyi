@@ -1,6 +1,7 @@
 from . import data as data
 from . import distributed as distributed
 from . import errors as errors
+from . import exporting as exporting
 from . import gradients as gradients
 from . import losses as losses
 from . import metrics as metrics
@@ -10,14 +11,13 @@ from . import plots as plots
 from . import profiling as profiling
 from . import recipe as recipe
 from . import reports as reports
+from . import serving as serving
 from . import storage as storage
 from . import training as training
 from .core.device import devices as devices
 from .core.seeding import seed_all as seed_all
-from .export.exported_files import load_exported as load_exported
-from .export.inference.optimizing import optimize as optimize
-from .export.inference.predictor import Predictor as Predictor
-from .export.writing import export as export
+from .exporting.exported_files import load_exported as load_exported
+from .exporting.writing import export as export
 from .metrics import Metric as Metric
 from .nets.features import Features as Features
 from .nets.finetuning import finetune as finetune
@@ -32,6 +32,8 @@ from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
 from .runtime.engine_threads import threads as threads
+from .serving.optimizing import optimize as optimize
+from .serving.predictor import Predictor as Predictor
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint
@@ -43,6 +45,7 @@ from .training.evaluation import evaluate as evaluate
 from .training.evaluation import predict as predict
 from .training.extraction import extract as extract
 from .training.history import History as History
+from .training.ledger import Update as Update
 from .training.loop import fit as fit
 from .training.rate_search import find_learning_rate as find_learning_rate
 from .training.update import updates as updates

@@ -15,8 +15,8 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("bash", "python")
 PROGRAMS = {
     "mxkit": "mxkit.cli:main",
-    "mxkit.export.params": "mxkit.export.params:main",
-    "mxkit.export.records": "mxkit.export.records:main",
+    "mxkit.exporting.params": "mxkit.exporting.params:main",
+    "mxkit.data.records": "mxkit.data.records:main",
 }
 SHOWN = ("console", "diff", "text", "toml", "yaml")  # what a reader types elsewhere, or sees
 

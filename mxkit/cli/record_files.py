@@ -28,7 +28,7 @@ def make_records(
     ),
 ) -> None:
     """Make a .rec file from images; all labels of a list are stored. Exit code 1 if images were left out."""
-    from mxkit.export.record_making import Encoding, make, of_folder, of_list, split
+    from mxkit.data.record_making import Encoding, make, of_folder, of_list, split
 
     encoding = "." + encoding.lower().lstrip(".").replace("jpeg", "jpg")
     if encoding not in (".jpg", ".png"):
@@ -64,8 +64,8 @@ def make_records(
 @rec_app.command("list")
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
     """List the records: number, byte, id, labels, bytes, format, height and width. Damaged records are left out."""
-    from mxkit.export.record_checking import rows
-    from mxkit.export.terminal import write_lines
+    from mxkit.core.text import write_lines
+    from mxkit.data.record_checking import rows
 
     if json:
         print_json(list(rows(file)))
@@ -85,8 +85,8 @@ def list_records(file: Path = _FILE, json: bool = JSON) -> None:
 @rec_app.command("check")
 def check_records(file: Path = _FILE, json: bool = JSON) -> None:
     """Read every record, decode its image and compare the .idx file. Exit code 1 if something is damaged."""
-    from mxkit.export.record_checking import check
-    from mxkit.export.terminal import shown, write_lines
+    from mxkit.core.text import shown, write_lines
+    from mxkit.data.record_checking import check
 
     checked = check(file)
     if json:

@@ -176,7 +176,7 @@ def export(
     json: bool = JSON,
 ) -> None:
     """Write a RUN's net as MXNet's symbol, ONNX, PyTorch code or safetensors, compared with MXNet."""
-    from mxkit.export.writing import export as export_net
+    from mxkit.exporting.writing import export as export_net
 
     shapes = [_shape(text) for text in shape or []] or None
     options: Any = {"which": which, "input_shape": shapes, "verify": verify, "tolerance": tolerance}

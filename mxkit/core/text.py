@@ -3,7 +3,7 @@
 from io import StringIO
 import shutil
 import sys
-from typing import Any, Collection, List, Optional, Sequence
+from typing import Any, Collection, Iterable, List, Optional, Sequence
 
 # rich needs a width also for files and pipes
 _UNLIMITED = 1_000_000
@@ -96,3 +96,20 @@ def score_name(part: str, name: str) -> str:
     ('accuracy', 'train:accuracy')
     """
     return name if part == "test" else f"{part}:{name}"
+
+
+def shown(text: str) -> str:
+    """Return a text as it is if every character can be printed, else with escapes: a name in a file that nobody
+    checked may hold what moves the cursor of a terminal.
+
+    >>> shown("größe.weight"), shown("a\\x1b[2J")
+    ('größe.weight', 'a\\\\x1b[2J')
+    """
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Print lines; characters that standard output cannot encode become escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

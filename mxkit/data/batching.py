@@ -4,11 +4,13 @@ from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 from mxkit.core.array_kind import handed_over as handed_over
 from mxkit.core.array_kind import is_numpy, of_kind
+from mxkit.core.device import Shards as Shards
 from mxkit.core.device import each as each
 from mxkit.core.device import empty_batch as empty_batch
 from mxkit.core.device import memory_of
 from mxkit.core.device import narrow as narrow
 from mxkit.core.device import narrow_dtype as narrow_dtype
+from mxkit.core.device import split_batch as split_batch
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np

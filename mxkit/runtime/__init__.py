@@ -11,7 +11,7 @@ from mxkit.runtime.wheels import wheel_problem
 __all__ = ["install"]
 
 # Of `python -m`: they start without MXNet.
-_OWN_COMMANDS = (["mxkit"], ["mxkit.runtime.doctor"], ["mxkit.export.params"], ["mxkit.export.records"])
+_OWN_COMMANDS = (["mxkit"], ["mxkit.runtime.doctor"], ["mxkit.exporting.params"], ["mxkit.data.records"])
 
 
 def install() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from mxkit.export.net_graph import graph_function, graph_of
+from mxkit.exporting.net_graph import graph_function, graph_of
 from mxkit.nets.prediction_graphs import with_folded_norms
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -1,6 +1,6 @@
 """Damages `.rec` files and reads them without MXNet: `python tests/storage/fuzz_records.py --count 2000`.
 
-`mxkit.export.records` must refuse each file with a DataError, or MXNet's reader must read the same records. Exit code 1
+`mxkit.data.records` must refuse each file with a DataError, or MXNet's reader must read the same records. Exit code 1
 if a file crashed, hung, cost more than 4 times its size and 32 MB, or was read otherwise.
 """
 
@@ -9,8 +9,8 @@ import random
 import sys
 
 import fuzz_files
+from mxkit.data.records import records, summarize
 from mxkit.errors import DataError
-from mxkit.export.records import records, summarize
 import mxnet as mx
 import numpy as np
 

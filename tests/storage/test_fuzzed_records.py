@@ -4,7 +4,7 @@ import sys
 
 import fuzz_files
 import fuzz_records
-from mxkit.export.records import records
+from mxkit.data.records import records
 import mxnet as mx
 import numpy as np
 import pytest

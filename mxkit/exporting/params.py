@@ -1,0 +1,143 @@
+"""`python -m mxkit.exporting.params FILE [--to OUT]`: lists, checks and converts a parameter file, without MXNet."""
+
+import argparse
+from pathlib import Path
+import re
+import sys
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from mxkit.core.files import write_atomically
+from mxkit.core.text import aligned, shown, write_lines
+from mxkit.errors import CheckpointError
+from mxkit.exporting.array_files import WRITERS
+from mxkit.storage.params_format import V1, V2, V3, dtype_name
+from mxkit.storage.params_values import each_array, widened
+import numpy as np
+
+_VERSIONS = {0: "oldest, ndim first", V1: "V1", V2: "V2", V3: "V3, NumPy shapes"}
+_SINGLE_LAYER = re.compile(
+    r"((l|r)\d+_)?(i2h|h2h|h2r)_(weight|bias)|weight|bias|gamma|beta|alpha|const|running_mean|running_var"
+)
+_ROLES = ("arg:", "aux:")
+
+
+class Listed(NamedTuple):
+    """An array of a parameter file.
+
+    Attributes:
+        size: Bytes of its dense values.
+        version: Magic number of its format; 0 for the oldest.
+        nans: Number of its values that are NaN.
+        infinities: Number of its values that are infinite.
+    """
+
+    name: str
+    shape: Sequence[int]
+    dtype: str
+    size: int
+    version: int
+    nans: int
+    infinities: int
+
+
+def list_array(name: str, version: int, array: "np.ndarray") -> Listed:
+    """Describe an array, and count its values that are not finite."""
+    numbers = widened(array)
+    nans = infinities = 0
+    if numbers.dtype.kind == "f":
+        nans, infinities = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
+    return Listed(name, array.shape, dtype_name(array.dtype), array.nbytes, version, nans, infinities)
+
+
+def naming(names: Sequence[str]) -> str:
+    """Return the functions of MXNet that name arrays in this way.
+
+    >>> naming(["arg:fc1_weight", "aux:bn_moving_mean"])
+    'arg:/aux: (export, Module)'
+    >>> naming(["0.weight", "0.bias"]), naming(["dense0_weight"]), naming(["0", "1"])
+    ('structural (save_parameters)', 'prefixed (collect_params)', 'other')
+    """
+    if names and all(name.startswith(_ROLES) for name in names):
+        return "arg:/aux: (export, Module)"
+    if any("." in name for name in names) or (names and all(map(_SINGLE_LAYER.fullmatch, names))):
+        return "structural (save_parameters)"
+    return "prefixed (collect_params)" if names and all("_" in name for name in names) else "other"
+
+
+def without_roles(arrays: Mapping[str, "np.ndarray"], path: Path) -> Dict[str, "np.ndarray"]:
+    """Remove `arg:` and `aux:` from the names.
+
+    Args:
+        arrays: By name.
+        path: Their file, for the message.
+
+    Raises:
+        CheckpointError: An `arg:x` and an `aux:x`, or an `x`, would get one name.
+    """
+    renamed: Dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name[4:] if name.startswith(_ROLES) else name
+        if short in renamed:
+            raise CheckpointError(
+                f"{path} is not converted: {name!r} and another array would both be named {short!r}. "
+                "Rename one of them with MXNet (mx.nd.load, mx.nd.save)"
+            )
+        renamed[short] = array
+    return renamed
+
+
+def report(path: Path, listed: Sequence[Listed]) -> List[str]:
+    """Lines that describe a parameter file."""
+    rows = [["name", "shape", "dtype", "bytes", ""]]
+    for array in listed:
+        counts = ((array.nans, "NaN"), (array.infinities, "infinite"))
+        faults = ", ".join(f"{count} {what}" for count, what in counts if count)
+        rows.append([shown(array.name), str(tuple(array.shape)), array.dtype, str(array.size), faults])
+    total = sum(array.size for array in listed)
+    version = _VERSIONS[listed[0].version] if listed else "no arrays"
+    faulty = sum(bool(array.nans or array.infinities) for array in listed)
+    return [
+        *aligned(rows, left=(0, 1, 2, 4)),
+        f"{shown(str(path))}: {len(listed)} arrays, {total:,} bytes; format {version}; "
+        f"names: {naming([array.name for array in listed])}",
+        f"{faulty} arrays have values that are not finite" if faulty else "all values are finite",
+    ]
+
+
+def run(path: Path, target: Optional[Path]) -> int:
+    """List and check a file, and convert it; return how many arrays are not finite."""
+    listed, kept = [], {}
+    for name, headers, array in each_array(path, unnamed=True):
+        listed.append(list_array(name, headers.version, array))
+        if target:
+            kept[name] = array
+    write_lines(report(path, listed))
+    if target:
+        arrays = without_roles(kept, path)
+        content = WRITERS[target.suffix](arrays)
+        write_atomically(target, content)
+        write_lines([f"wrote {shown(str(target))}: {len(arrays)} arrays, {len(content):,} bytes"])
+    return sum(bool(array.nans or array.infinities) for array in listed)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> None:
+    """Run the command.
+
+    Exit codes: 0 success; 1 the file is refused, or has values that are not finite (it is converted all the same);
+    2 a wrong command line.
+    """
+    parser = argparse.ArgumentParser("python -m mxkit.exporting.params", description=__doc__)
+    parser.add_argument("file", type=Path, help="a file of save_parameters, export, nd.save or Module")
+    parser.add_argument("--to", type=Path, metavar="OUT", help="a .safetensors or .npz file to write")
+    options = parser.parse_args(arguments)
+    if options.to and options.to.suffix not in WRITERS:
+        parser.error(f"--to: expected a file that ends in {' or '.join(WRITERS)}; received {options.to}")
+    try:
+        faulty = run(options.file, options.to)
+    except (CheckpointError, ImportError, OSError) as error:
+        sys.exit(f"error: {shown(str(error))}")
+    sys.exit(1 if faulty else 0)
+
+
+if __name__ == "__main__":
+    main()

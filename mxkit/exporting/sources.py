@@ -1,0 +1,179 @@
+"""Loads the net to export: from a run's folder, a file of `save_net`, files of a graph, or the name of a zoo's net."""
+
+from contextlib import ExitStack
+import json
+from pathlib import Path
+import re
+import tarfile
+import tempfile
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+import zipfile
+
+from mxkit.core.blocks import check_net
+from mxkit.core.device import unpack
+from mxkit.core.graphs import traced_graph
+from mxkit.data.source import read_epoch
+from mxkit.errors import MxkitError
+from mxkit.exporting.loss_heads import replaced_heads
+from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files
+from mxkit.models.zoo import get_model
+from mxkit.nets.saving import load_net
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.run import load_run, run_facts
+from mxnet import gluon
+import numpy as np
+
+_LARGEST_MEMBER = 2**33
+
+
+class Source(NamedTuple):
+    """A net to export, and what is known about its inputs and outputs.
+
+    Attributes:
+        net: The net.
+        shapes: Shapes of its inputs for one sample; empty if they are not known.
+        examples: Arrays for its inputs, as NumPy's; empty if there are none.
+        facts: Metadata of the exported file: `classes` and `preprocessing`, in JSON.
+        notes: Changes that loading made, a sentence each.
+        compared: The inputs of a comparison, in a sentence.
+        epoch: Number of the graph's parameters that were read; None without a graph's files.
+    """
+
+    net: Any
+    shapes: Tuple[Tuple[int, ...], ...] = ()
+    examples: Tuple[Any, ...] = ()
+    facts: Dict[str, str] = {}
+    notes: Tuple[str, ...] = ()
+    compared: Tuple[str, ...] = ()
+    epoch: Optional[int] = None
+
+
+def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, **names: Any) -> Source:
+    """Load the net of `source`.
+
+    Args:
+        source: As for `export`.
+        which: As for `export`.
+        epoch: As for `export`.
+        names: `inputs` and `outputs` of `load_exported`, for files of a graph.
+
+    Raises:
+        TypeError: `source` is neither a net nor a path.
+        FileNotFoundError: There is no such file.
+        ValueError: The file holds no net.
+        MxkitError: The file is damaged, or the name of a zoo's net is unknown.
+    """
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        return _of_symbol_files((source[0], source[1]), epoch, names)
+    if not isinstance(source, (str, Path)):
+        check_net(source)
+    is_run = isinstance(source, (str, Path)) and (Path(source).expanduser() / "recipe.yaml").is_file()
+    if which != "last" and not is_run:
+        raise ValueError(f"which: {which!r} is for the folder of a run")
+    if isinstance(source, gluon.Block):
+        return Source(source)
+    text, path = str(source), Path(source).expanduser()
+    if text.startswith(("zoo:", "gluoncv:")):
+        return Source(get_model(text, weights="pretrained"))
+    if is_run:
+        return _of_run(path, which)
+    if text.endswith((".tar.gz", ".tgz")):
+        return _of_archive(path, epoch, names)
+    if path.is_file() and zipfile.is_zipfile(path):
+        return Source(load_net(path))
+    numbered = re.fullmatch(r"(.+)-(\d{4,})\.params", str(path))
+    prefix = re.sub(r"-symbol\.json$", "", numbered[1] if numbered else str(path))
+    if not Path(f"{prefix}-symbol.json").is_file():
+        raise FileNotFoundError(_missing(path))
+    return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
+
+
+def _of_run(path: Path, which: str) -> Source:
+    recipe, net = load_run(path, which)
+    facts = run_facts(path, recipe)
+    known = {"classes": json.dumps(facts.classes)} if facts.classes else {}
+    preprocessing = {
+        "images": None if facts.images is None else facts.images._asdict(),
+        "augment": recipe.data.model_dump(mode="json").get("eval_augment"),
+    }
+    if any(preprocessing.values()):
+        known["preprocessing"] = json.dumps(preprocessing)
+    shapes = tuple(one.shape for one in facts.known_inputs())
+    try:
+        part = recipe.evaluate.split
+        inputs, _ = unpack(next(read_epoch(batches(recipe, load_data(recipe), part), keep_count=True)))
+        examples = tuple(np.asarray(one[:4].asnumpy()) for one in inputs)
+        compared = f"compared on the first samples of the run's {part} data"
+    except (MxkitError, OSError) as error:
+        examples = ()
+        compared = f"compared on random inputs, because the run's data cannot be read: {str(error)[:200]}"
+    return Source(net, shapes, examples, known, compared=(compared,))
+
+
+def _of_symbol_files(path: GraphPath, epoch: Optional[int], names: Mapping[str, Any]) -> Source:
+    graph, file = graph_files(path, epoch)
+    net = read_symbol_files((graph, file), **names)
+    inside = traced_graph(net)[1].get_internals().list_outputs()
+    heads = tuple(
+        f"the training head {name!r} ({operator}) became {plain}; its label is no input"
+        for name, operator, plain in replaced_heads(graph.read_text(encoding="utf-8"))
+        if f"{name}_output" in inside
+    )
+    numbered = re.fullmatch(r".+-(\d{4,})\.params", file.name)
+    notes = (f"the parameters are those of {file.name}", *heads)
+    return Source(net, notes=notes, epoch=int(numbered[1]) if numbered else 0)
+
+
+def _missing(path: Path) -> str:
+    if path.suffix == ".params" and path.is_file():
+        return (
+            f"export: {path} holds arrays without a graph. Load it into its net (mxkit.load_parameters(net, path)) and "
+            f"export the net; with a graph beside it, pass the common beginning of both files. `python -m "
+            f"mxkit.exporting.params {path}` lists and converts the arrays alone"
+        )
+    return (
+        f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's files "
+        f"(for {path.name}-symbol.json and {path.name}-0000.params), a model.tar.gz, or a name like 'zoo:resnet18_v2'; "
+        + ("received another folder" if path.is_dir() else "received another file" if path.exists() else "not found")
+    )
+
+
+def _of_archive(path: Path, epoch: Optional[int], names: Mapping[str, Any]) -> Source:
+    """Read the graph and the parameters of an archive like SageMaker's `model.tar.gz`."""
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder, ExitStack() as stack:
+        try:
+            archive = stack.enter_context(tarfile.open(str(path), "r:*"))
+            members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise ValueError(f"export: {path} is damaged, or no archive: {str(error)[:200]}") from error
+        graphs = [name for name in members if name.endswith("-symbol.json")]
+        if len(graphs) != 1:
+            raise ValueError(
+                f"export: {path}: expected one file NAME-symbol.json with a NAME-0000.params; received "
+                f"{', '.join(sorted(members)) or 'no file'!s:.300}"
+            )
+        prefix = graphs[0][: -len("-symbol.json")]
+        for name, member in members.items():
+            if name == graphs[0] or (name.startswith(f"{prefix}-") and name.endswith(".params")):
+                _unpack_member(archive, member, Path(folder) / name)
+        return _of_symbol_files(Path(folder) / prefix, epoch, names)
+
+
+def _unpack_member(archive: Any, member: Any, target: Path) -> None:
+    if member.size > _LARGEST_MEMBER:
+        raise ValueError(f"export: {member.name}: expected at most {_LARGEST_MEMBER} bytes, received {member.size}")
+    source = archive.extractfile(member)
+    with target.open("wb") as file:
+        for chunk in iter(lambda: source.read(2**20), b""):
+            file.write(chunk)
+
+
+def base_path(path: Union[str, Path], ending: str) -> Path:
+    """The common beginning of the exported files: `path` without the ending of its format.
+
+    >>> base_path("models/net.onnx", ".onnx").as_posix(), base_path("models/net-1.5", ".onnx").as_posix()
+    ('models/net', 'models/net-1.5')
+    """
+    text = str(path)
+    return Path(text[: -len(ending)] if text.endswith(ending) and Path(text).name != ending else text)

@@ -1,0 +1,257 @@
+"""Traces a net as one graph, and divides it into the steps of every block."""
+
+from contextlib import redirect_stdout
+from functools import lru_cache
+import io
+import json
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple, Union
+import warnings
+
+from mxkit.core.array_kind import legacy, switches
+from mxkit.core.blocks import check_net, is_numpy_net, place_of
+from mxkit.core.graphs import graphs_left_aside, hooks_replaced
+from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
+from mxkit.errors import ExportError
+from mxkit.exporting.net_check import net_inputs
+from mxkit.exporting.to_torch.net_steps import Entry, Operator, Program, Scope, as_lists, flat
+from mxkit.exporting.to_torch.refusals import SUBGRAPHS, Problem, refuse
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+# Numbers below are those of operators that MXNet's graph does not have
+_FLATTENED = -1000000
+
+
+def extract(net: Any, inputs: Sequence[Any]) -> Program:
+    """Trace a net and divide its graph among its blocks.
+
+    Args:
+        net: An initialized block that can be traced with symbols.
+        inputs: An example of each argument, as NumPy's arrays, in nested lists.
+
+    Raises:
+        ExportError: The net cannot be traced.
+
+    Side effects:
+        Parameters that waited for a first batch are initialized, as this batch would do.
+    """
+    check_net(net)
+    numpy = is_numpy_net(net)
+    arrays = net_inputs(net, inputs, numpy)
+    with switches(numpy), mx.autograd.pause(), graphs_left_aside(net), hooks_replaced(net):
+        try:
+            net(*arrays)
+            traced = trace(net, arrays)
+        except (mx.MXNetError, ValueError, TypeError, AttributeError, AssertionError, NotImplementedError) as error:
+            raise ExportError(
+                f"export: {type(net).__name__} cannot be traced with symbols: {type(error).__name__}: "
+                f"{str(error)[:500]}. Every block must be a HybridBlock, or a Block whose forward reads neither shapes "
+                "nor numbers"
+            ) from error
+    return _Division(net, traced, flat(as_lists(arrays)), numpy).program()
+
+
+class _Division:
+    """The nodes of a graph, and to which call each belongs."""
+
+    def __init__(self, net: Any, traced: Trace, arrays: Sequence[Any], numpy: bool) -> None:
+        self.net, self.traced, self.numpy = net, traced, numpy
+        symbols = [one for call in traced.calls for one in (*call.inputs, *call.outputs) if one is not None]
+        with switches(numpy):
+            flat_symbols = legacy([*traced.outputs, *symbols])
+            self.internals = mx.sym.Group(flat_symbols).get_internals()
+            graph = mx.sym.Group([self.internals, *flat_symbols])
+            content = json.loads(graph.tojson())
+            self.nodes: List[Dict[str, Any]] = content["nodes"]
+            heads = [Entry(head[0], head[1]) for head in content["heads"]]
+            count = len(self.internals.list_outputs())
+            self.entries = heads[:count]
+            rest = iter(heads[count + sum(len(one.list_outputs()) for one in legacy(traced.outputs)) :])
+            self.calls = [
+                (self._nest(call, rest, regroup_inputs), self._nest(call, rest, regroup)) for call in traced.calls
+            ]
+            with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                shapes = self._shapes(arrays)
+                dtypes = self._dtypes(arrays)
+        self.shapes, self.dtypes = dict(zip(self.entries, shapes)), dict(zip(self.entries, dtypes))
+        variables = {node["name"]: Entry(number, 0) for number, node in enumerate(self.nodes) if node["op"] == "null"}
+        self.inputs = [variables.get(one.name, Entry(-1 - number, 0)) for number, one in enumerate(traced.inputs)]
+        # a recurrent layer's first states of zeros reach its own forward pass, but are no arguments of the net
+        given, made = self.calls[0]
+        self.calls[0] = ([one for one in given if not flat(one) or set(flat(one)) & set(self.inputs)], made)
+        self.parameters = {variables[name]: one for name, one in traced.parameters.items() if name in variables}
+        self.names = {entry: name for name, entry in variables.items()}
+        self.outputs_of: Dict[int, List[Entry]] = {}
+        for entry in self.entries:
+            self.outputs_of.setdefault(entry.node, []).append(entry)
+        self.flattening: Dict[int, Operator] = {}
+        self.owners = self._untagged()
+        self.children: Dict[int, List[int]] = {}
+        for index, call in enumerate(traced.calls):
+            self.children.setdefault(call.parent, []).append(index)
+
+    def program(self) -> Program:
+        """Build the tree of calls."""
+        dtypes = self.dtypes
+        return Program(
+            *(self.net, self._scope(0), self.inputs, self.shapes, dtypes),
+            *(self.parameters, self.internals, self.entries, self.names, self.numpy),
+        )
+
+    def _nest(self, call: Any, heads: Iterator[Entry], group: Any) -> Any:
+        """Nest the next entries like a call's inputs or outputs."""
+        symbols = call.inputs if group is regroup_inputs else call.outputs
+        entries: List[Any] = []
+        for one in symbols:
+            entries += [None] if one is None else [next(heads) for _ in legacy(one).list_outputs()]
+        structure = call.nesting if group is regroup_inputs else call.structure
+        return group(call, entries) if structure is not None else entries
+
+    def _shapes(self, arrays: Sequence[Any]) -> List[Tuple[int, ...]]:
+        nodes = [node for node in self.nodes if node["op"] != "null"]
+        if not nodes:
+            raise ExportError("export: the net returns its inputs and computes nothing, so there is nothing to convert")
+        try:
+            return infer_shapes(self.traced, [self.internals], [array.shape for array in arrays])[0]
+        except ValueError:
+            calls = [
+                (self.traced.calls[int(node.get("attrs", {}).get(CALL, 0))], node["op"])
+                for node in nodes
+                if node["op"] in SUBGRAPHS
+            ]
+            refuse([Problem(call.path, call.block, operator, SUBGRAPHS[operator]) for call, operator in calls])
+            raise
+
+    def _dtypes(self, arrays: Sequence[Any]) -> List[str]:
+        names = set(self.internals.list_inputs())
+        known = {one.name: array.dtype for one, array in zip(self.traced.inputs, arrays)}
+        known.update({name: one.dtype for name, one in self.traced.parameters.items()})
+        given = {name: np.dtype(dtype).type for name, dtype in known.items() if name in names and dtype is not None}
+        types = self.internals.infer_type(**given)[1]
+        return [
+            np.dtype(one).name if one is not None else "float32" for one in types or [np.float32] * len(self.entries)
+        ]
+
+    def _untagged(self) -> Dict[int, int]:
+        """Calls of the operators that a SymbolBlock's graph had before the trace."""
+        owners: Dict[int, int] = {}
+        for index in reversed(range(len(self.calls))):
+            if not isinstance(self.traced.calls[index].block, gluon.SymbolBlock):
+                continue
+            inputs = set(flat(self.calls[index][0]))
+            below = [entry for entry in flat(self.calls[index][1]) if entry not in inputs]
+            while below:
+                number = below.pop().node
+                node = self.nodes[number]
+                if node["op"] != "null" and number not in owners:
+                    owners[number] = index
+                    sources = [Entry(source[0], source[1]) for source in node["inputs"]]
+                    below.extend(entry for entry in sources if entry not in inputs)
+        return owners
+
+    def is_variable(self, entry: Entry) -> bool:
+        """Whether an entry is an input or a parameter."""
+        return entry.node not in self.flattening and self.nodes[entry.node]["op"] == "null"
+
+    def owner(self, number: int) -> int:
+        """Index of the innermost call that made an operator."""
+        return self.owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
+
+    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as one extraction
+    def operator(self, number: int) -> Operator:
+        """An operator of the graph."""
+        node = self.nodes[number]
+        attrs = {name: text for name, text in node.get("attrs", {}).items() if not name.startswith("__")}
+        inputs = [Entry(source[0], source[1]) for source in node["inputs"]]
+        if node["op"] == "FullyConnected" and attrs.get("flatten", "True") in ("True", "1"):
+            inputs[0] = self._flattened(number, node["name"], inputs[0])
+        return Operator(number, node["name"], node["op"], attrs, inputs, self.outputs_of[number])
+
+    def _flattened(self, number: int, name: str, entry: Entry) -> Entry:
+        """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""
+        shape = self.shapes[entry]
+        if len(shape) == 2:
+            return entry
+        flattened = Entry(_FLATTENED - number, 0)
+        self.shapes[flattened], self.dtypes[flattened] = (shape[0], int(np.prod(shape[1:]))), self.dtypes[entry]
+        self.flattening[flattened.node] = Operator(
+            flattened.node, f"{name}_flatten", "Flatten", {}, [entry], [flattened]
+        )
+        return flattened
+
+    def _scope(self, index: int) -> Scope:
+        call = self.traced.calls[index]
+        inputs, outputs = self.calls[index]
+        inner = [self._scope(child) for child in self.children.get(index, [])]
+        # first which of the calls are used, then all steps, with the calls in their own order
+        live = _Order(self, index, inputs, inner)
+        live.need_all(flat(outputs))
+        order = _Order(self, index, inputs, [scope for scope in inner if scope.number in live.called])
+        for scope in order.inner:
+            order.add_call(scope)
+        order.need_all(flat(outputs))
+        return Scope(index, call.path, call.block, list(inputs), outputs, order.steps)
+
+
+class _Order:
+    """Steps of one call in the order in which they are needed."""
+
+    def __init__(self, graph: _Division, index: int, inputs: Any, inner: Sequence[Scope]) -> None:
+        self.graph, self.index, self.inner = graph, index, list(inner)
+        self.steps: List[Union[Operator, Scope]] = []
+        self.called: Set[int] = set()
+        self.known: Set[Entry] = set(flat(inputs))
+        self.by_output: Dict[Entry, Scope] = {}
+        for scope in inner:
+            for entry in flat(scope.outputs):
+                self.by_output.setdefault(entry, scope)
+
+    def need_all(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.need(entry)
+
+    def need(self, entry: Entry) -> None:
+        """Add the steps that compute an entry."""
+        waiting: List[Tuple[Entry, bool]] = [(entry, False)]  # a stack: nets are deeper than Python's own
+        while waiting:
+            entry, ready = waiting.pop()
+            if entry in self.known or self.graph.is_variable(entry):
+                continue
+            scope = self.by_output.get(entry)
+            step: Any = scope or self._own(entry)
+            sources = flat(scope.inputs) if scope else step.inputs
+            if ready:
+                if not (scope and scope.number in self.called):
+                    self._add(step)
+            else:
+                waiting.append((entry, True))
+                waiting.extend((source, False) for source in reversed(sources) if source not in self.known)
+
+    def add_call(self, scope: Scope) -> None:
+        """Add a call with all that it needs."""
+        if scope.number not in self.called:
+            self.need_all(flat(scope.inputs))
+            self._add(scope)
+
+    def _add(self, step: Union[Operator, Scope]) -> None:
+        self.steps.append(step)
+        self.known.update(flat(step.outputs))
+        if isinstance(step, Scope):
+            self.called.add(step.number)
+
+    def _own(self, entry: Entry) -> Operator:
+        if entry.node in self.graph.flattening:
+            return self.graph.flattening[entry.node]
+        operator = self.graph.operator(entry.node)
+        owner = self.graph.owner(entry.node)
+        # an operator without inputs, like the zeros of a first state, is computed where it is used
+        if owner != self.index and operator.inputs:
+            calls = self.graph.traced.calls
+            here, other = calls[self.index], calls[owner]
+            raise ExportError(
+                f"export: {place_of(here.path, here.block)} uses {operator.operator} {operator.name!r}, which "
+                f"{place_of(other.path, other.block)} computed and did not return. Return it, or pass it as an argument"
+            )
+        return operator

@@ -1,0 +1,344 @@
+"""`export` of everything that holds a net, and what it says where it cannot."""
+
+import json
+import sys
+import tarfile
+
+import mxkit
+from mxkit.errors import CheckpointError, ExportError, MxkitError, UnknownNameError
+from mxkit.exporting.proof import Row, compare
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+from sharing import command, long, needs_onnx
+
+X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
+
+
+@pytest.fixture
+def net():
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net, "xavier")
+    net(mx.nd.array(X))
+    return net
+
+
+def outputs(net):
+    return net(mx.nd.array(X)).asnumpy()
+
+
+def module_files(folder, head="SoftmaxOutput"):
+    dense = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    symbol = getattr(mx.sym, head)(dense, mx.sym.var("softmax_label"), name="softmax")
+    symbol.save(str(folder / "old-symbol.json"))
+    weight, bias = mx.nd.array(np.arange(15).reshape(3, 5) / 10), mx.nd.array([1, 2, 3])
+    mx.nd.save(str(folder / "old-0004.params"), {"arg:fc_weight": weight, "arg:fc_bias": bias})
+    scores = X @ (np.arange(15, dtype="float32").reshape(3, 5) / 10).T + np.array([1, 2, 3], "float32")
+    return np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+
+
+def test_a_file_of_save_net(net, tmp_path):
+    mxkit.save_net(tmp_path / "a.net", net)
+    mxkit.export(tmp_path / "a.net", tmp_path / "out")
+    assert outputs(mxkit.load_exported(tmp_path / "out")).tobytes() == outputs(net).tobytes()
+
+
+@pytest.mark.parametrize("ending", ["", "-symbol.json"])
+def test_files_of_module_without_their_head(tmp_path, ending):
+    expected = module_files(tmp_path)
+    exported = mxkit.export(f"{tmp_path}/old{ending}", tmp_path / "new", input_shape=(1, 5))
+    assert exported.notes == (
+        "the parameters are those of old-0004.params",
+        "the training head 'softmax' (SoftmaxOutput) became softmax; its label is no input",
+    )
+    assert exported.files["parameters"].name == "new-0004.params"
+    np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("folder", ["", "model/"])
+def test_an_archive_as_of_sagemaker(folder, tmp_path):
+    expected = module_files(tmp_path)
+    (tmp_path / "shapes.json").write_text(json.dumps([{"shape": [1, 5], "name": "data"}]))
+    names = ("image-classification-symbol.json", "image-classification-0004.params", "model-shapes.json")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        for file, name in zip(("old-symbol.json", "old-0004.params", "shapes.json"), names):
+            archive.add(tmp_path / file, folder + name)
+    with pytest.raises(FileNotFoundError, match=r"is read by mxkit.export\('.*model.tar.gz', 'NAME'\); load NAME then"):
+        mxkit.load_exported(tmp_path / "model.tar.gz")
+    mxkit.export(tmp_path / "model.tar.gz", tmp_path / "new")
+    np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
+
+
+def test_sources_that_hold_no_net(net, tmp_path):
+    net.save_parameters(str(tmp_path / "alone.params"))
+    with pytest.raises(FileNotFoundError, match=r"alone.params holds arrays without a graph. Load it into its net"):
+        mxkit.export(tmp_path / "alone.params", tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="expected a net, a run's folder, .*received another folder"):
+        mxkit.export(tmp_path, tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="nothing: expected a net.*not found"):
+        mxkit.export(tmp_path / "nothing", tmp_path / "out")
+    with pytest.raises(UnknownNameError, match="resnet19_v1"):
+        mxkit.export("zoo:resnet19_v1", tmp_path / "out")
+    with pytest.raises(TypeError, match="expected a net, a gluon.Block; received int"):
+        mxkit.export(3, tmp_path / "out")
+    (tmp_path / "model.tar.gz").write_bytes(b"\x1f\x8b no archive")
+    with pytest.raises(ValueError, match="is damaged, or no archive"):
+        mxkit.export(tmp_path / "model.tar.gz", tmp_path / "out")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "alone.params", "alone.params")
+    with pytest.raises(ValueError, match="expected one file NAME-symbol.json .*received alone.params"):
+        mxkit.export(tmp_path / "model.tar.gz", tmp_path / "out")
+
+
+def test_safetensors_by_structural_path(net, tmp_path):
+    exported = mxkit.export(net, tmp_path / "net.safetensors", format="safetensors")
+    assert [path.name for path in exported.files.values()] == ["net.safetensors", "net.safetensors.json"]
+    from safetensors.numpy import load_file
+
+    stored = load_file(exported.files["weights"])
+    assert sorted(stored) == ["1.bias", "1.weight", "2.bias", "2.weight"]
+    assert stored["1.weight"].tobytes() == net[1].weight.data().asnumpy().tobytes()
+    twin = mxkit.models.mlp(3, hidden=[4])
+    mxkit.load_parameters(twin, exported.files["weights"])
+    assert outputs(twin).tobytes() == outputs(net).tobytes()
+    assert outputs(mxkit.load_exported(exported.files["weights"])).tobytes() == outputs(net).tobytes()
+
+
+def test_a_file_that_computes_something_else_gets_no_name(net, tmp_path, monkeypatch):
+    wrong = [Row("fc1", "FullyConnected", (1, 3), 1, 1.0, 0.25, 0.25), Row("fc2", "FullyConnected", (1, 3), 1, 1, 0, 0)]
+    monkeypatch.setattr("mxkit.exporting.format_writers.compare_symbol", lambda *_: wrong)
+    text = (
+        r"up to 0.0001; received at 1 of 3 arrays, the first ones:\n  fc1 \(FullyConnected, shape \(1, 3\), batch 1\)"
+    )
+    with pytest.raises(ExportError, match=text):
+        mxkit.export(net, tmp_path / "out" / "net", input_shape=(1, 5))
+    assert not (tmp_path / "out").exists()
+    assert mxkit.export(net, tmp_path / "net", input_shape=(1, 5), tolerance=0.3).proof.worst.name == "fc1"
+
+
+def test_the_comparison_reads_the_files_that_it_writes(net, tmp_path, monkeypatch):
+    contents = mxkit.exporting.symbol_files.symbol_contents
+
+    def damaged(graph, casts):
+        net[2].bias.set_data(net[2].bias.data() + 1)
+        try:
+            return contents(mxkit.exporting.net_graph.graph_of(net))
+        finally:
+            net[2].bias.set_data(net[2].bias.data() - 1)
+
+    monkeypatch.setattr("mxkit.exporting.format_writers.symbol_contents", damaged)
+    with pytest.raises(ExportError, match=r"dense\d+_bias"):
+        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+
+
+def test_the_proof_is_a_table_and_json(net, tmp_path):
+    exported = mxkit.export(net, tmp_path / "net", inputs=X)
+    assert "11 arrays" not in str(exported)
+    lines = str(exported.proof).splitlines()
+    assert lines[0].split() == ["layer", "operator", "shape", "batch", "largest", "value", "difference", "relative"]
+    assert len(lines) == len(exported.proof.rows) + 2
+    stored = json.loads(exported.files["proof"].read_text())
+    assert {row["batch"] for row in stored["rows"]} == {0, 3}
+    assert stored["versions"]["mxnet"] == mx.__version__
+    assert stored["largest_relative_difference"] == 0
+    assert exported.inputs == ("data (N, 5) float32",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"format": "onxx"}, "onnx"),
+        pytest.param({"format": "onnx"}, "needs the shape of the net's 1 input", marks=needs_onnx),
+        ({"inputs": (X, X)}, "cannot be traced with 2 symbols"),
+        ({"train": True}, "it needs format='torch' and verify=True"),
+        ({"input_shape": (None, None)}, "None may stand for the batch size"),
+        ({"input_shape": (1, 7)}, "does not fit"),
+        ({"tolerance": -1}, "tolerance: expected a number from 0"),
+        ({"which": "best"}, "which: 'best' is for the folder of a run"),
+        ({"epoch": 3, "format": "safetensors"}, "epoch: is the number of a graph's parameters"),
+        ({"inputs": X, "input_shape": (1, 4)}, r"inputs: expected an array of shape \(1, 4\) with samples"),
+        ({"inputs": X[:0]}, r"received \(0, 5\)"),
+    ],
+)
+def test_wrong_arguments(net, tmp_path, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        mxkit.export(net, tmp_path / "net", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_formats_replace_nothing_unasked(net, tmp_path):
+    mxkit.export(net, tmp_path / "net", format="safetensors")
+    with pytest.raises(ValueError, match=r"net.safetensors exists. Choose another path, or overwrite=True"):
+        mxkit.export(net, tmp_path / "net", format="safetensors")
+    mxkit.export(net, tmp_path / "net", format="safetensors", overwrite=True)
+
+
+@needs_onnx
+def test_a_missing_package_is_named_before_anything_is_done(net, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"onnxruntime is not installed: pip install 'mxkit\[onnx\]'"):
+        mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(1, 5))
+
+
+def test_safetensors_without_a_description(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": X}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="without a description of their net: make the net and call"):
+        mxkit.load_exported(tmp_path / "x.safetensors")
+    (tmp_path / "y.safetensors").write_bytes((tmp_path / "x.safetensors").read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
+        mxkit.load_parameters(nn.Dense(1), tmp_path / "y.safetensors")
+
+
+def test_the_room_is_the_function(net, tmp_path):
+    import mxkit.exporting.writing
+
+    assert mxkit.export(net, tmp_path / "net").files["symbol"].is_file()
+    assert mxkit.exporting.Exported is mxkit.exporting.writing.Exported
+
+
+@pytest.mark.parametrize("count", [100, long(2000)])
+def test_damaged_safetensors_are_refused_or_read(net, tmp_path, count):
+    content = mxkit.export(net, tmp_path / "net", format="safetensors").files["weights"].read_bytes()
+    random, path, refused = np.random.RandomState(0), tmp_path / "damaged.safetensors", 0
+    header = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(count):
+        damaged = bytearray(content)
+        for place in random.randint(0, header, random.randint(1, 4)):
+            damaged[place] = random.choice([random.randint(256), ord("9"), ord("0"), ord('"')])
+        path.write_bytes(damaged[: random.randint(1, len(damaged))] if random.rand() < 0.1 else damaged)
+        try:
+            mxkit.load_exported(path)
+        except MxkitError:
+            refused += 1
+    assert refused > count // 2
+
+
+@pytest.mark.parametrize(
+    ("actual", "relative"),
+    [
+        ([1.0, np.nan, np.inf], 0.0),
+        ([1.5, np.nan, np.inf], 0.5),
+        ([np.nan, np.nan, np.inf], np.inf),
+        ([1.0, 0.0, np.inf], np.inf),
+        ([1.0, np.nan, -np.inf], np.inf),
+        ([[1.0, np.nan, np.inf]], np.inf),
+    ],
+)
+def test_a_row_compares_numbers_and_the_places_of_others(actual, relative):
+    expected = np.array([1.0, np.nan, np.inf])
+    assert compare("x", "relu", 1, expected, np.array(actual)).relative == relative
+
+
+@needs_onnx
+def test_none_names_the_axis_of_the_samples(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
+    net.initialize()
+    exported = mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(7, None, 5))
+    assert exported.inputs == ("data (7, N, 5) float32",)
+    x = mx.nd.random.uniform(shape=(7, 3, 5))
+    served = mxkit.load_exported(exported.files["onnx"])
+    np.testing.assert_allclose(served(x).asnumpy(), net(x).asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def epochs(folder):
+    net = nn.Dense(3, in_units=5)
+    net.initialize()
+    for epoch in (0, 3):
+        net.weight.set_data(mx.nd.ones((3, 5)) * (epoch + 1))
+        mxkit.export(net, folder / "model", epoch=epoch)
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("source", "epoch", "weight"),
+    [("", None, 4), ("", 0, 1), ("-symbol.json", 0, 1), ("-0000.params", None, 1), ("-0003.params", None, 4)],
+)
+def test_the_epoch_is_that_of_the_source(tmp_path, source, epoch, weight):
+    exported = mxkit.export(f"{epochs(tmp_path)}{source}", tmp_path / "out.safetensors", epoch=epoch)
+    assert mxkit.load_exported(exported.files["weights"])(mx.nd.ones((1, 5))).asnumpy().tolist() == [[5 * weight] * 3]
+    assert exported.notes == (f"the parameters are those of model-{weight - 1:04d}.params",)
+
+
+def test_an_epoch_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no model-0007.params; epochs that are there: 0, 3"):
+        mxkit.export(epochs(tmp_path), tmp_path / "out", epoch=7)
+
+
+class Lambda(mx.gluon.HybridBlock):
+    """A function as a net."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def hybrid_forward(self, F, *inputs):
+        return self.function(F, *inputs)
+
+
+def test_the_graph_is_compared_with_the_net_itself(tmp_path):
+    with pytest.raises(ExportError, match="output 0 of the traced graph differs from the net's own, for a batch of 1"):
+        mxkit.export(Lambda(lambda F, x: x * 2 if F is mx.nd else x * 3), tmp_path / "net", input_shape=(1, 4))
+
+    def large(F, x):
+        return x * 2 if F is mx.nd and x.shape[0] > 5 else x
+
+    shape = {"format": "onnx", "input_shape": (1, 4)}
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ExportError, match="differs from the net's own, for a batch of 7: relative difference"):
+        mxkit.export(Lambda(large), tmp_path / "net", **shape)
+
+
+@needs_onnx
+def test_a_net_of_nan_proves_nothing(net, tmp_path):
+    net[2].weight.set_data(net[2].weight.data() * float("nan"))
+    with pytest.raises(ExportError, match="output 0 of the net holds NaN or infinity only.*NaN in the weights"):
+        mxkit.export(net, tmp_path / "net.onnx", input_shape=(1, 5))
+    assert np.isnan(
+        outputs(mxkit.load_exported(mxkit.export(net, tmp_path / "net").files["symbol"].parent / "net"))
+    ).all()
+
+
+def test_an_input_that_is_not_read(tmp_path):
+    with pytest.raises(ValueError, match="the net does not read data1 of its inputs data0, data1"):
+        mxkit.export(Lambda(lambda F, x, y: x * 2), tmp_path / "net", input_shape=[(1, 4), (1, 3)])
+
+
+def test_other_floats_are_refused_with_the_cast(net, tmp_path):
+    net.cast("float64")
+    with pytest.raises(ValueError, match=r"takes parameters of float32; received float64: .*net.cast\('float32'\)"):
+        mxkit.export(net, tmp_path / "net.py", input_shape=(1, 5), verify=False)
+
+
+def test_gammas_that_mxnet_reads_as_ones_are_written_as_ones(tmp_path):
+    norm = nn.BatchNorm(scale=False, in_channels=3)
+    norm.initialize()
+    norm.gamma.set_data(mx.nd.ones(3) * 5)
+    exported = mxkit.export(norm, tmp_path / "net.safetensors", input_shape=(1, 3, 4, 4))
+    assert exported.notes == ("written as ones, as which MXNet reads them (scale=False, fix_gamma): gamma",)
+    same = mxkit.load_exported(exported.files["weights"])
+    assert same.gamma.data().asnumpy().tolist() == [1, 1, 1]
+
+
+def test_a_proof_of_another_net_is_removed(net, tmp_path):
+    assert mxkit.export(net, tmp_path / "net", input_shape=(1, 5)).files["proof"].is_file()
+    assert "proof" not in mxkit.export(net, tmp_path / "net", input_shape=(1, 5), verify=False).files
+    assert not (tmp_path / "net.symbol.json").exists()
+
+
+def test_not_inside_a_recording(net, tmp_path):
+    with mx.autograd.record(), pytest.raises(ValueError, match="cannot be called inside autograd.record"):
+        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+
+
+def test_the_command_says_its_own_options(net, tmp_path):
+    mxkit.save_net(tmp_path / "a.net", net)
+    code, _, err = command("export", tmp_path / "a.net", tmp_path / "b.safetensors")
+    assert code == 0
+    code, _, err = command("export", tmp_path / "a.net", tmp_path / "b.safetensors")
+    assert code == 2
+    assert "--overwrite" in err
+    assert "Traceback" not in err

@@ -1,0 +1,353 @@
+"""Nets as ONNX: what the file states, what is refused, and wrong conversions, which the comparison finds."""
+
+import json
+import re
+
+import cancelling_nets
+import mxkit
+from mxkit.core.array_kind import switches
+from mxkit.errors import ExportError
+from mxkit.exporting.net_graph import graph_of
+from mxkit.exporting.to_onnx import conversions_recurrent
+from mxkit.exporting.to_onnx import onnx_model as model_of
+from mxkit.exporting.to_onnx.conversions import CONVERTERS
+from mxkit.exporting.to_onnx.onnx_model import onnx_model
+from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
+from mxkit.models import get_model
+import mxnet as mx
+from mxnet.gluon import nn, rnn
+import numpy as np
+import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="mxkit[onnx] is not installed")
+
+TOLERANCE = 1e-4
+
+
+def layer(function):
+    return nn.HybridLambda(function)
+
+
+def batches_of(shapes, names, sizes=(1, 4), axes=None):
+    """Random batches of float32; axes are those of the batch."""
+    random = np.random.RandomState(0)
+    axes = axes or [0] * len(shapes)
+    return [
+        {
+            name: random.uniform(-1, 1, (*shape[:axis], size, *shape[axis + 1 :])).astype("float32")
+            for name, shape, axis in zip(names, shapes, axes)
+        }
+        for size in sizes
+    ]
+
+
+def compared(net, shapes, axes=None):
+    """The rows of a net's comparison."""
+    graph = graph_of(net, shapes)
+    model = onnx_model(graph, shapes, ["float32"] * len(shapes), {}).SerializeToString()
+    return compare_onnx(graph, model, batches_of(shapes, graph.inputs, axes=axes))
+
+
+def all_within(made):
+    assert made.not_compared == []
+    assert [row for row in made.rows if not row.relative <= TOLERANCE] == []
+    return made.rows
+
+
+@pytest.fixture(scope="module")
+def net():
+    """Layers of many kinds."""
+    mxkit.seed_all(0)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, strides=2, padding=1, in_channels=3), nn.BatchNorm(scale=False), nn.LeakyReLU(0.1))
+    net.add(nn.AvgPool2D(3, 2, 1), layer(lambda F, x: F.L2Normalization(x)), nn.Flatten(), nn.Dense(16), nn.LayerNorm())
+    net.add(layer(lambda F, x: F.softmax(F.Reshape(x, shape=(0, 4, 4)), axis=1)))
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.ones((1, 3, 8, 8)))
+    net[0].bias.set_data(mx.nd.array([0.1, 0.2, 0.3, 0.4]))
+    net[1].gamma.set_data(mx.nd.array([2, 2, 2, 2]))
+    return net
+
+
+@pytest.fixture(scope="module")
+def lstm():
+    mxkit.seed_all(0)
+    net = rnn.LSTM(6, num_layers=2, bidirectional=True)
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+class Attention(mx.gluon.HybridBlock):
+    """Self-attention with queries, keys and values side by side, time first."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Dense(24, flatten=False)
+
+    def hybrid_forward(self, F, x):
+        mixed = self.project(x)
+        weights = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(mixed, heads=2))
+        return F.contrib.interleaved_matmul_selfatt_valatt(mixed, weights, heads=2)
+
+
+@pytest.fixture(scope="module")
+def attention():
+    mxkit.seed_all(0)
+    net = Attention()
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def test_a_net_of_the_zoo():
+    mxkit.seed_all(0)
+    net = get_model("zoo:resnet18_v2", classes=5)
+    net.initialize(mx.init.Xavier(magnitude=3))
+    rows = all_within(compared(net, [(2, 3, 32, 32)]))
+    assert {row.batch for row in rows} == {1, 4}
+    operators = json.loads(graph_of(net).symbol.tojson())["nodes"]
+    assert {row.name for row in rows} >= {node["name"] for node in operators if node["op"] != "null"}
+
+
+def test_the_net_of_layers(net):
+    all_within(compared(net, [(2, 3, 8, 8)]))
+
+
+def test_recurrent_layers_with_states(lstm):
+    all_within(compared(lstm, [(5, 2, 3)], axes=[1]))
+    plain = rnn.GRU(4, num_layers=2, layout="NTC")
+    plain.initialize()
+    all_within(compared(plain, [(2, 5, 3)]))
+
+
+class WithStates(mx.gluon.HybridBlock):
+    """A recurrent layer whose states are inputs and outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = rnn.GRU(4, num_layers=2)
+
+    def hybrid_forward(self, F, x, state):
+        made, states = self.cells(x, [state])
+        return made, states[0]
+
+
+def test_states_as_inputs_and_outputs():
+    net = WithStates()
+    net.initialize()
+    all_within(compared(net, [(5, 2, 3), (2, 2, 4)], axes=[1, 1]))
+
+
+def test_attention(attention):
+    all_within(compared(attention, [(5, 2, 8)], axes=[1]))
+
+
+class OfNumpy(mx.gluon.HybridBlock):
+    """Layers and functions under npx.set_np()."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.HybridSequential()
+        self.layers.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.MaxPool2D(), nn.LeakyReLU(0.1), nn.Flatten(), nn.Dense(6))
+
+    def hybrid_forward(self, F, x):
+        y = self.layers(x)
+        y = F.np.concatenate([y * 2.0 + 1.0 - y / 3, F.np.tanh(y)], axis=1)
+        y = F.npx.softmax(y, axis=-1) + F.np.mean(y, axis=1, keepdims=True)
+        y = F.np.transpose(F.np.expand_dims(y, 1).reshape(-1, 3, 4), (0, 2, 1))
+        return F.np.where(y > 0.5, y, y * 0), F.np.sum(y), F.np.max(y, axis=1), F.np.argmax(y, axis=-1), F.npx.relu(-y)
+
+
+def test_a_net_of_numpy():
+    with switches(True):
+        net = OfNumpy()
+        net.initialize()
+    all_within(compared(net, [(2, 3, 8, 8)]))
+
+
+def test_two_inputs():
+    net = mxkit.models.Siamese(mxkit.models.mlp(3, hidden=[4]))
+    mxkit.initialize(net)
+    all_within(compared(net, [(2, 5), (2, 5)]))
+
+
+def test_what_the_file_states(net):
+    graph = graph_of(net, [(2, 3, 8, 8)])
+    model = onnx_model(graph, [(2, 3, 8, 8)], ["float32"], {"classes": "a, b"})
+    described = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [(value.name, value.shape) for value in described.get_inputs()] == [("data", ["N", 3, 8, 8])]
+    assert [(value.name, value.shape) for value in described.get_outputs()] == [("output", ["N", 4, 4])]
+    meta = described.get_modelmeta()
+    assert meta.producer_name == "mxkit"
+    assert meta.custom_metadata_map == {
+        "classes": "a, b",
+        "mxnet": mx.__version__,
+        "mxnet.outputs": graph.symbol.list_outputs()[0],
+    }
+
+
+def test_every_array_in_the_file_is_read(net):
+    model = onnx_model(graph_of(net, [(2, 3, 8, 8)]), [(2, 3, 8, 8)], ["float32"], {})
+    read = {name for node in model.graph.node for name in node.input}
+    assert net[1].gamma.name not in read  # scale=False
+    assert {one.name for one in model.graph.initializer} <= read
+
+
+class Twice(mx.gluon.HybridBlock):
+    """Operators of one name, an output that is used again, one that is returned twice, and the input itself."""
+
+    def hybrid_forward(self, F, x):
+        first = F.relu(x, name="same")
+        second = F.sigmoid(first, name="same")
+        return first, second, second, x
+
+
+def test_repeated_names_and_outputs():
+    made = compared(Twice(), [(2, 3)])
+    all_within(made)
+    # both operators at two batch sizes, and the three outputs that an operator computes, under optimization
+    assert [row.name.rpartition("_")[2] for row in made.rows][:4] == ["same", "output0", "same", "output1"]
+
+
+def test_all_refusals_come_at_once():
+    net = nn.HybridSequential()
+    net.add(layer(lambda F, x: F.contrib.count_sketch(x, F.ones((1, 4)), F.ones((1, 4)), out_dim=3, name="sketch")))
+    net.add(layer(lambda F, x: F.Dropout(x, mode="always", name="drop")))
+    net.add(layer(lambda F, x: F.squeeze(F.expand_dims(x, axis=1), name="tight")))
+    with pytest.raises(ExportError) as error:
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
+    text = str(error.value)
+    assert "3 operators cannot be converted to ONNX; nothing was written" in text
+    assert re.search(r"_contrib_count_sketch \(\w*sketch\): mxkit has no conversion of this operator", text)
+    assert re.search(r"Dropout \(\w*drop\): mode='always' draws random numbers", text)
+    assert re.search(r"squeeze \(\w*tight\): without axis it removes the batch's axis", text)
+    assert "What cannot leave" in text
+
+
+def test_slopes_that_are_drawn_are_refused():
+    net = layer(lambda F, x: F.LeakyReLU(x, act_type="rrelu", name="drawn"))
+    with pytest.raises(ExportError, match=r"LeakyReLU \(\w*drawn\): act_type='rrelu' draws its slopes"):
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
+
+
+def test_shapes_that_depend_on_values_are_refused():
+    net = layer(lambda F, x: F.contrib.boolean_mask(x, F.slice_axis(x, axis=1, begin=0, end=1).reshape((-1,))))
+    with pytest.raises(ExportError, match="_contrib_boolean_mask"):
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
+
+
+def test_a_fixed_batch_is_refused():
+    with pytest.raises(ExportError, match="the new shape fits one batch size only"):
+        onnx_model(graph_of(layer(lambda F, x: F.Reshape(x, shape=(2, 2, 2))), [(2, 4)]), [(2, 4)], ["float32"], {})
+
+
+def test_a_file_beyond_protobuf_is_refused(net, monkeypatch):
+    monkeypatch.setattr(model_of, "_LARGEST", 1000)
+    with pytest.raises(ExportError, match="an ONNX file holds up to 2 GB"):
+        onnx_model(graph_of(net), [(2, 3, 8, 8)], ["float32"], {})
+
+
+def changed(kind, **attributes):
+    """A conversion that reads other attributes than the operator's."""
+    own = CONVERTERS[kind]
+    return kind, lambda operator, writer: own(operator._replace(attrs={**operator.attrs, **attributes}), writer)
+
+
+def without_bias(kind):
+    own = CONVERTERS[kind]
+    return kind, lambda operator, writer: own(operator._replace(inputs=operator.inputs[:2]), writer)
+
+
+def turned_weight(operator, writer):
+    data, weight, bias = operator.inputs
+    return writer.op("Gemm", data, weight, bias, transB=0)
+
+
+def scaled(kind):
+    own = CONVERTERS[kind]
+    return kind, lambda operator, writer: writer.op("Mul", own(operator, writer), np.float32(1.01))
+
+
+WRONG = {
+    "pads": ("net", changed("Convolution", pad="(1, 2)", dilate="(1, 2)")),
+    "bias": ("net", without_bias("Convolution")),
+    "fix_gamma": ("net", changed("BatchNorm", fix_gamma="False")),
+    "eps": ("net", changed("BatchNorm", eps="0.001")),
+    "slope": ("net", changed("LeakyReLU", slope="0.11")),
+    "border": ("net", changed("Pooling", count_include_pad="False")),
+    "axes": ("net", changed("L2Normalization", mode="channel")),
+    "weight": ("net", ("FullyConnected", turned_weight)),
+    "layer_norm_eps": ("net", changed("LayerNorm", eps="0.01")),
+    "softmax_axis": ("net", changed("softmax", axis="2")),
+    "attention_scale": ("attention", scaled("_contrib_interleaved_matmul_selfatt_qk")),
+}
+SHAPES = {"net": ((2, 3, 8, 8), 0), "attention": ((5, 2, 8), 1)}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_conversion_is_found_where_it_is(wrong, request, monkeypatch):
+    fixture, (kind, converter) = WRONG[wrong]
+    shape, axis = SHAPES[fixture]
+    monkeypatch.setitem(CONVERTERS, kind, converter)
+    rows = compared(request.getfixturevalue(fixture), [shape], axes=[axis]).rows
+    first = next(row for row in rows if not row.relative <= TOLERANCE)
+    assert first.operator == kind
+
+
+def test_a_wrong_order_of_gates_is_found(lstm, monkeypatch):
+    monkeypatch.setitem(conversions_recurrent._GATES, "lstm", [0, 1, 2, 3])
+    first = next(row for row in compared(lstm, [(5, 2, 3)], axes=[1]).rows if not row.relative <= TOLERANCE)
+    assert first.operator == "RNN"
+
+
+def test_a_wrong_shape_is_found_where_it_is(net, monkeypatch):
+    monkeypatch.setitem(CONVERTERS, *changed("Convolution", pad="(0, 2)"))
+    with pytest.raises(ExportError, match=r"differs first at \w+ \(Convolution\): expected \(1, 4, 4, 4\), got"):
+        compared(net, [(2, 3, 8, 8)])
+
+
+def swapped(operator, writer):
+    first, second = operator.inputs
+    return writer.op("Sub", second, first)
+
+
+def summed(operator, writer):
+    return CONVERTERS["sum"](operator._replace(kind="sum"), writer)
+
+
+def negated(kind):
+    own = CONVERTERS[kind]
+    return kind, lambda operator, writer: writer.op("Neg", own(operator, writer))
+
+
+# What is broken, in which net the sum cancels, and how
+WRONG_SUMS = {
+    "a swapped difference": ("branches", ("elemwise_sub", swapped)),
+    "a sign": ("variance", negated("square")),
+    "a difference that is a sum": ("centred", ("broadcast_sub", lambda one, writer: writer.op("Add", *one.inputs))),
+    "the axis of a sum": ("centred", changed("sum", axis="2")),
+    "the axis of a softmax": ("chances", changed("softmax", axis="3")),
+    "a number": ("chances", changed("_minus_scalar", scalar="1.00005")),
+    "a bias": ("shifted", without_bias("FullyConnected")),
+    "epsilon before a sum": ("instance", changed("InstanceNorm", eps="0.01")),
+    "epsilon of numbers around 0": ("layer_norm", changed("LayerNorm", eps="0.01")),
+    "a mean that is a sum": (
+        "shifted",
+        ("mean", lambda one, writer: CONVERTERS["sum"](one._replace(kind="sum"), writer)),
+    ),
+    "a scale": ("shifted", scaled("mean")),
+    "a curve through another place": ("instance", changed("Activation", act_type="sigmoid")),
+}
+
+
+@pytest.mark.parametrize("name", cancelling_nets.NETS)
+def test_a_sum_that_cancels_is_judged_by_its_summands(name):
+    all_within(compared(cancelling_nets.NETS[name](), [cancelling_nets.SHAPE]))
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUMS)
+def test_a_wrong_conversion_is_found_where_a_sum_cancels(wrong, monkeypatch):
+    name, (kind, converter) = WRONG_SUMS[wrong]
+    monkeypatch.setitem(CONVERTERS, kind, converter)
+    rows = compared(cancelling_nets.NETS[name](), [cancelling_nets.SHAPE]).rows
+    first = next(row for row in rows if not row.relative <= TOLERANCE)
+    assert first.operator == kind

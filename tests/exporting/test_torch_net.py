@@ -1,0 +1,268 @@
+"""The PyTorch code of nets, run by torch: every step against MXNet, gradients, torch.compile, torch.export, mypy."""
+
+import ast
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import cancelling_nets
+import mxkit
+from mxkit.errors import ExportError
+from mxkit.exporting.proof import Proof
+from mxkit.exporting.to_torch import torch_layers
+from mxkit.exporting.to_torch.code import torch_files
+from mxkit.exporting.to_torch.functional import EXPRESSIONS
+from mxkit.exporting.to_torch.identifiers import identifier
+from mxkit.exporting.to_torch.torch_proof import compare_torch, not_compared
+import mxnet as mx
+import numpy as np
+from pages import ROOT, run_python
+import pytest
+from torch_nets import NETS, SMALL, language, lenet, mobilenet, recurrent, resnet, several, shared, twice
+
+pytestmark = pytest.mark.torch
+TOLERANCE = 1e-4
+DOCS = ROOT / "docs"
+
+
+def batch_of(inputs, size):
+    """Other arguments like these, at another batch size."""
+    random = np.random.RandomState(size)
+
+    def like(value):
+        if isinstance(value, list):
+            return [like(part) for part in value]
+        shape = list(value.shape)
+        shape[shape.index(2)] = size
+        if value.dtype == np.int32:
+            return random.randint(0, 11, shape).astype("int32")
+        return random.uniform(-1, 1, shape).astype("f")
+
+    return [like(value) for value in inputs.values()]
+
+
+def rows_of(build, sizes=(1,), train=False):
+    """The rows of a net's comparison."""
+    net, inputs = build()
+    text, weights, source = torch_files(net, inputs)
+    return compare_torch(source, text, weights, [batch_of(inputs, size) for size in sizes], train)
+
+
+def written(tmp_path, build):
+    """The net as the two files give it, and its weights."""
+    from safetensors.numpy import save_file
+
+    text, weights, _ = torch_files(*build())
+    (tmp_path / "net.py").write_text(text, encoding="utf-8")
+    save_file({key: np.ascontiguousarray(value) for key, value in weights.items()}, tmp_path / "model.safetensors")
+    spec = importlib.util.spec_from_file_location("converted_net", tmp_path / "net.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(tmp_path / "model.safetensors"), weights
+
+
+@pytest.mark.parametrize("build", NETS)
+def test_every_step_and_gradient_is_equal(build):
+    rows = rows_of(build, (1, 4), train=True)
+    Proof(rows, TOLERANCE, {}).check(build.__name__)
+    kinds = {row.operator.partition(",")[0] for row in rows}
+    assert {"training", "gradient", "the file"} <= kinds
+    assert {row.batch for row in rows} == {1, 4}
+
+
+def test_no_operator_is_left_out():
+    net, inputs = resnet()
+    text, weights, source = torch_files(net, inputs)
+    rows = compare_torch(source, text, weights, [batch_of(inputs, 1)])
+    operators = [one for one in source.program.root.all_operators() if one.operator != "Flatten"]
+    assert len(rows) == len(operators) + 1  # and the file's output
+
+
+def test_what_is_not_compared_is_listed():
+    assert not_compared(torch_files(*resnet())[2]) == []
+    left = not_compared(torch_files(*recurrent())[2])
+    # the axes' exchange, the eight parameters' reshaping and joining, and the first state are parts of nn.GRU
+    assert len(left) == 1 + 8 + 1 + 1
+    assert not [name for name in left if "dense" in name]
+
+
+@pytest.mark.parametrize("build", [several, shared, language, lenet, twice, mobilenet])
+def test_the_files_alone_make_the_net(build, tmp_path):
+    import torch
+
+    loaded, weights = written(tmp_path, build)
+    assert set(loaded.state_dict()) == set(weights)
+    assert not loaded.training
+    for key, value in loaded.state_dict().items():
+        assert torch.equal(value, torch.from_numpy(np.array(weights[key])))
+
+
+def test_shared_modules_are_one(tmp_path):
+    loaded, _ = written(tmp_path, shared)
+    assert loaded.again is loaded.middle
+    assert loaded.out.weight is loaded.embed.weight
+    loaded, _ = written(tmp_path, twice)
+    assert loaded[2] is loaded[0]
+
+
+def _other(name, change):
+    own = torch_layers._TABLE[name]
+
+    def changed(node):
+        made = own(node)
+        return made if made is None else change(made)
+
+    return name, changed
+
+
+BROKEN = {
+    "features.1": _other("BatchNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.1)"))),
+    "features.2": _other("Activation", lambda one: one._replace(constructor="nn.Sigmoid()")),
+    "features.3": _other("Pooling", lambda one: one._replace(constructor=one.constructor.replace("Max", "Avg"))),
+    "features.0": _other("Convolution", lambda one: one._replace(state={"weight": one.state["weight"][..., ::-1]})),
+    "output": _other("FullyConnected", lambda one: one._replace(state={**one.state, "bias": one.state["bias"] + 0.01})),
+}
+
+
+@pytest.mark.parametrize("path", BROKEN)
+def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
+    monkeypatch.setitem(torch_layers._TABLE, *BROKEN[path])
+    proof = Proof(rows_of(resnet), TOLERANCE, {})
+    assert proof.failures[0].name == path
+    with pytest.raises(ExportError, match=f"the first ones:\n  {path} "):
+        proof.check("the net")
+
+
+def rows_of_cancelling(name, train=False):
+    return rows_of(lambda: (cancelling_nets.NETS[name](), {"x": np.zeros(cancelling_nets.SHAPE, "f")}), (1, 4), train)
+
+
+@pytest.mark.parametrize("name", cancelling_nets.NETS)
+def test_a_sum_that_cancels_is_judged_by_its_summands(name):
+    Proof(rows_of_cancelling(name, train=True), TOLERANCE, {}).check(name)
+
+
+def _in_place_of(name, pattern, other):
+    own = EXPRESSIONS[name]
+
+    def changed(node):
+        assert pattern in own(node)
+        return own(node).replace(pattern, other)
+
+    return name, changed
+
+
+WRONG_SUMS = {
+    "a sign": ("branches", _in_place_of("elemwise_sub", " - ", " + ")),
+    "the axis of a sum": ("centred", _in_place_of("sum", "dim=1", "dim=2")),
+    "a number": ("chances", _in_place_of("_minus_scalar", "1", "1.00005")),
+    "a mean that is a sum": ("shifted", _in_place_of("mean", "mean", "sum")),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SUMS)
+def test_a_wrong_expression_is_found_where_a_sum_cancels(wrong, monkeypatch):
+    name, (kind, changed) = WRONG_SUMS[wrong]
+    monkeypatch.setitem(EXPRESSIONS, kind, changed)
+    assert Proof(rows_of_cancelling(name), TOLERANCE, {}).failures[0].operator == kind
+
+
+def test_a_wrong_epsilon_is_found_where_a_sum_cancels(monkeypatch):
+    wrong = _other("InstanceNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.01)")))
+    monkeypatch.setitem(torch_layers._TABLE, *wrong)
+    assert Proof(rows_of_cancelling("instance"), TOLERANCE, {}).failures[0].operator == "InstanceNorm"
+
+
+def test_a_change_of_the_file_is_found():
+    net, inputs = resnet()
+    text, weights, source = torch_files(net, inputs)
+    broken = text.replace("x = x + y", "x = x - y")
+    assert broken != text
+    proof = Proof(compare_torch(source, broken, weights, [batch_of(inputs, 1)]), TOLERANCE, {})
+    assert [row.operator for row in proof.failures] == ["the file"]
+
+
+def test_a_wrong_gradient_is_found(monkeypatch):
+    own = torch_layers._TABLE["Activation"]
+
+    def detached(node):
+        made = own(node)
+        return made._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else made
+
+    monkeypatch.setitem(torch_layers._TABLE, "Activation", detached)
+    rows = rows_of(lenet, (4,), train=True)
+    assert "0.weight" in [row.name for row in Proof(rows, TOLERANCE, {}).failures if row.operator == "gradient"]
+
+
+def test_code_that_fails_is_named_by_its_path(monkeypatch):
+    changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
+    monkeypatch.setitem(torch_layers._TABLE, *changed)
+    with pytest.raises(ExportError, match="the PyTorch code fails after '0': "):
+        rows_of(lenet)
+
+
+@pytest.mark.parametrize(
+    ("build", "backend"), [(lenet, "inductor"), (resnet, "eager"), (several, "eager"), (language, "eager")]
+)
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_compiled_and_exported(build, backend, tmp_path):
+    import torch
+
+    loaded, _ = written(tmp_path, build)
+    arguments = [
+        [torch.from_numpy(part) for part in value] if isinstance(value, list) else torch.from_numpy(value)
+        for value in build()[1].values()
+    ]
+    backend = backend if shutil.which("g++") else "eager"
+    whole = build is not language  # torch does not compile its own recurrent layers as a part of a graph
+    with torch.no_grad():
+        expected = loaded(*arguments)
+        compiled = torch.compile(loaded, fullgraph=whole, backend=backend)(*arguments)
+        exported = torch.export.export(loaded, tuple(arguments)).module()(*arguments)
+    for actual in (compiled, exported):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mypy_has_nothing_to_say(tmp_path):
+    for build in NETS:
+        (tmp_path / f"{build.__name__}_net.py").write_text(torch_files(*build())[0], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--disallow-untyped-defs", "."],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout.decode()[:3000]
+
+
+def test_names_of_torch_are_known():
+    import torch
+
+    for kind in (torch.nn.Module, torch.nn.ModuleList, torch.nn.Sequential):
+        for name in dir(kind()):
+            if not name.startswith("_"):
+                assert identifier(name, set()) != name
+
+
+def test_forward_has_one_step_a_line():
+    for build in SMALL:
+        for node in ast.walk(ast.parse(torch_files(*build())[0])):
+            if isinstance(node, ast.FunctionDef) and node.name == "forward":
+                assert len({part.lineno for part in node.body}) == len(node.body)
+
+
+def test_a_net_on_another_device(tmp_path):
+    net = mx.gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=mx.cpu(1))
+    exported = mxkit.export(net, tmp_path / "net.py", input_shape=(1, 4))
+    assert exported.proof.worst.relative < TOLERANCE
+    assert net.weight.list_ctx() == [mx.cpu(1)]
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run_python(DOCS / "leave-pytorch.md")

@@ -1,0 +1,321 @@
+"""Operators as PyTorch computes them, against MXNet, at two batch sizes and with gradients."""
+
+import json
+from types import SimpleNamespace
+
+from all_rows import ROWS
+from mxkit.core.array_kind import switches
+from mxkit.errors import ExportError
+from mxkit.exporting.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
+from mxkit.exporting.to_torch.node import Node
+from mxkit.exporting.to_torch.recurrent import unpacked
+from mxkit.exporting.to_torch.torch_layers import layer
+import mxnet as mx
+import numpy as np
+from operator_rows import drawn, symbol_of
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+def nodes_of(symbol, row, arrays):
+    """Yield the operators of a symbol as Nodes, with the number of each in the symbol and its inputs' entries."""
+    given = {f"x{number}": array for number, array in enumerate(arrays)}
+    internals = symbol.get_internals()
+    described = json.loads(internals.tojson())
+    have = set(symbol.list_inputs())
+    shapes, auxiliary = {}, internals.list_auxiliary_states()
+    known = {name: array.shape for name, array in given.items() if name in have}
+    _, outputs, _ = internals.infer_shape(**known)
+    types = {name: array.dtype for name, array in given.items() if name in have}
+    _, dtypes, _ = internals.infer_type(**types)
+    kinds = {}
+    for (number, output, *_), shape, dtype in zip(described["heads"], outputs, dtypes):
+        shapes[number, output], kinds[number, output] = shape, np.dtype(dtype).name
+    assert auxiliary is not None
+    for number, one in enumerate(described["nodes"]):
+        if one["op"] != "null":
+            entries = [(source, output) for source, output, *_ in one["inputs"]]
+            names = [described["nodes"][source]["name"] for source, _ in entries]
+            own = [shapes[key] for key in sorted(shapes) if key[0] == number]
+            parameters = [f"x{place}" for place in row.parameters]
+            values = [given[name] if name in parameters else None for name in names]
+            expressions = [name if name in given else f"v{entry[0]}_{entry[1]}" for name, entry in zip(names, entries)]
+            yield number, Node(
+                one["op"], one.get("attrs", {}), expressions, [tuple(shapes[entry]) for entry in entries],
+                [tuple(shape) for shape in own], values, [kinds[entry] for entry in entries], one["name"],
+            )  # fmt: skip
+
+
+def evaluated(torch, row, symbol, inputs, built, nested):
+    """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size.
+
+    With `nested`, the inputs are no names but expressions that bind weaker than any operator.
+    """
+    nn = torch.nn.functional
+    names = {f"x{number}": value for number, value in enumerate(inputs)}
+    names.update(
+        torch=torch, F=nn, self=SimpleNamespace(training=row.gradients), device=inputs[0].device, batch_size=None
+    )
+    described = json.loads(symbol.tojson())
+    results = {}
+    for number, node in nodes_of(symbol, row, built):
+        if nested:
+            node = node._replace(inputs=[f"{name} if True else {name}" for name in node.inputs])
+        code = expression(node)
+        for helper in helpers_used(code):
+            exec(HEADER + HELPERS[helper], names)
+        assert set(names_used(code)) <= {"device"}
+        result = eval(code, names)
+        many = result if len(node.outputs) > 1 else [result]
+        assert isinstance(many, (list, tuple))
+        assert len(many) == len(node.outputs), code
+        for output, value in enumerate(many):
+            results[number, output] = names[f"v{number}_{output}"] = value
+    internals = json.loads(symbol.get_internals().tojson())
+    order = {node["name"]: place for place, node in enumerate(internals["nodes"])}
+    return [results[order[described["nodes"][number]["name"]], output] for number, output, *_ in described["heads"]]
+
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom typing import Optional, Sequence\n"
+
+
+def by_mxnet(symbol, row, arrays, gradients):
+    """Outputs of MXNet, and the gradients of their sum of squares."""
+    have = {f"x{number}": mx.nd.array(array, dtype=array.dtype) for number, array in enumerate(arrays)}
+    values = {name: have[name] for name in symbol.list_arguments() if name in have}
+    states = {name: have[name] for name in symbol.list_auxiliary_states()}
+    grads = {name: mx.nd.zeros_like(value) for name, value in values.items()}
+    kind = {name: "write" if gradients and int(name[1:]) not in row.still else "null" for name in values}
+    executor = symbol.bind(mx.cpu(), values, args_grad=grads, grad_req=kind, aux_states=states)
+    outputs = executor.forward(is_train=gradients)
+    results = [output.asnumpy() for output in outputs]
+    if gradients:
+        executor.backward([mx.nd.array(result, dtype=result.dtype) for result in results])
+    return results, {name: grad.asnumpy() for name, grad in grads.items()}
+
+
+def assert_close(ours, theirs, what):
+    ours = ours.detach().cpu().numpy()
+    assert ours.shape == theirs.shape, what
+    same = np.isnan(ours) == np.isnan(theirs)
+    assert same.all(), what
+    np.testing.assert_allclose(
+        ours, theirs, rtol=1e-5, atol=1e-5 * max(1, np.nanmax(np.abs(theirs), initial=0)), err_msg=what
+    )
+
+
+BATCHES = (1, 3)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_operator_gives_what_mxnet_gives(torch, row):
+    with switches(row.numpy):
+        compare(torch, row)
+
+
+def compare(torch, row):
+    symbol, built = symbol_of(row), drawn(row, 2)
+    for batch in BATCHES:
+        arrays = drawn(row, batch)
+        theirs, grads = by_mxnet(symbol, row, arrays, row.gradients)
+        inputs = [
+            torch.tensor(array, requires_grad=row.gradients and array.dtype == "float32" and number not in row.still)
+            for number, array in enumerate(arrays)
+        ]
+        ours = evaluated(torch, row, symbol, inputs, built, nested=batch > 1)
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs):
+            assert str(one.dtype)[6:] == other.dtype.name
+            assert_close(one, other, f"{row.name}, batch {batch}")
+        if row.gradients:
+            sum((one * one.detach()).sum() for one in ours if one.requires_grad).backward()
+            for number, value in enumerate(inputs):
+                if value.grad is not None:
+                    assert_close(value.grad, grads[f"x{number}"], f"{row.name}: gradient of input {number}")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.layer], ids=lambda row: row.name)
+def test_a_layer_gives_what_mxnet_gives(torch, row):
+    symbol, built = symbol_of(row), drawn(row, 2)
+    ((_, node),) = nodes_of(symbol, row, built)
+    made = layer(node)
+    module = eval(made.constructor, {"nn": torch.nn})
+    missing, unexpected = module.load_state_dict(
+        {key: torch.tensor(value) for key, value in made.state.items()}, strict=False
+    )
+    assert not unexpected
+    assert set(missing) <= {"num_batches_tracked"}
+    module.eval()
+    for batch in BATCHES:
+        arrays = drawn(row, batch)
+        theirs, _ = by_mxnet(symbol, row, arrays, gradients=False)
+        call = (made.call or "{layer}({0})").format("x", layer="module")
+        names = {"module": module, "x": torch.tensor(arrays[0]), "torch": torch}
+        for helper in helpers_used(call):
+            exec(HEADER + HELPERS[helper], names)
+        assert_close(eval(call, names), theirs[0], row.name)
+
+
+def test_a_dropout_keeps_and_scales(torch):
+    for axes, shape in (((), (40, 50)), ((1,), (400, 5)), ((1, 2), (400, 5, 3))):
+        node = Node(
+            "Dropout", {"p": "0.25", "axes": str(axes)}, ["x"], [shape], [shape], [None], ["float32"], "dropout0"
+        )
+        x = torch.ones(shape)
+        y = eval(
+            expression(node), {"x": x, "F": torch.nn.functional, "torch": torch, "self": SimpleNamespace(training=True)}
+        )
+        kept = y != 0
+        assert torch.equal(y[kept], torch.full_like(y[kept], 4 / 3))
+        assert 0.65 < kept.float().mean() < 0.85
+        if axes:
+            assert torch.equal(
+                kept, kept[:, :1, ...].expand_as(kept) if len(shape) == 2 else kept[:, :1, :1].expand_as(kept)
+            )
+
+
+def test_batch_norm_keeps_the_momentum_and_leaves_a_fixed_scale(torch):
+    (row,) = (row for row in ROWS if row.name == "BatchNorm scale")
+    ((_, node),) = nodes_of(symbol_of(row), row, drawn(row, 2))
+    module = eval(layer(node).constructor, {"nn": torch.nn})
+    assert (module.momentum, module.eps) == (0.2, 0.1)
+    assert "self.training, momentum=0.2, eps=0.1" in expression(node)
+    assert layer(node).frozen == ()
+    assert layer(node._replace(attrs={**node.attrs, "fix_gamma": "True"})).frozen == ("weight",)
+
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def recurrent(mode, layers, both, random):
+    """A fused RNN of 3 inputs and 4 units, for a batch of 2: symbol, flat parameters and Node."""
+    sides = 2 if both else 1
+    widths = [3] + [4 * sides] * (layers - 1)
+    count = sum(sides * GATES[mode] * 4 * (width + 4 + 2) for width in widths)
+    flat = random.uniform(-0.7, 0.7, count).astype("float32")
+    state = (layers * sides, 2, 4)
+    attrs = {"mode": mode, "num_layers": str(layers), "state_size": "4", "bidirectional": str(both), "p": "0.0"}
+    states = [state] * (2 if mode == "lstm" else 1)
+    shapes = [(5, 2, 3), flat.shape, *states]
+    names = ["x", "flat", "h", "c"][: len(shapes)]
+    outputs = [(5, 2, 4 * sides), *states]
+    values = [None, flat, None, None][: len(shapes)]
+    return flat, Node("RNN", attrs, names, shapes, outputs, values, ["float32"] * len(shapes), "rnn0")
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("mode", GATES)
+def test_a_fused_rnn_gives_what_mxnet_gives(torch, mode, layers, both):
+    random = np.random.default_rng(0)
+    flat, node = recurrent(mode, layers, both, random)
+    made = layer(node)
+    module = eval(made.constructor, {"nn": torch.nn})
+    module.load_state_dict({key: torch.tensor(value) for key, value in made.state.items()})
+    names = ["h", "c"][: len(node.inputs) - 2]
+    symbol = mx.sym.RNN(*map(mx.sym.var, node.inputs), state_outputs=True, **node.attrs)
+    for batch in BATCHES:
+        arrays = {"x": random.normal(size=(5, batch, 3)).astype("float32"), "flat": flat}
+        arrays.update({name: random.normal(size=(node.shapes[2][0], batch, 4)).astype("float32") for name in names})
+        given = {name: mx.nd.array(array) for name, array in arrays.items()}
+        gradients = {name: mx.nd.zeros_like(array) for name, array in given.items()}
+        executor = symbol.bind(mx.cpu(), given, args_grad=gradients)
+        outputs = executor.forward(is_train=True)
+        executor.backward([output.copy() for output in outputs])
+        x, *states = (torch.tensor(arrays[name], requires_grad=True) for name in ("x", *names))
+        y, last = module(x, tuple(states) if len(states) == 2 else states[0])
+        ours = [y, *(last if len(states) == 2 else [last])]
+        for one, other in zip(ours, outputs):
+            assert_close(one, other.asnumpy(), mode)
+        module.zero_grad()
+        sum((one * one.detach()).sum() for one in ours).backward()
+        assert_close(x.grad, gradients["x"].asnumpy(), "gradient of the input")
+        expected = unpacked(gradients["flat"].asnumpy(), GATES[mode], 3, 4, layers, 2 if both else 1)
+        for name, parameter in module.named_parameters():
+            assert_close(parameter.grad, expected[name], name)
+
+
+def refused_node(operator, shapes=((2, 3, 8, 8),), dtypes=("float32",), **attrs):
+    inputs = [f"x{number}" for number in range(len(shapes))]
+    text = {name: str(value) for name, value in attrs.items()}
+    return Node(operator, text, inputs, list(shapes), [shapes[0]], [None] * len(shapes), list(dtypes), "node0")
+
+
+TWO = ((2, 3, 8, 8), (3, 4, 3, 3))
+REFUSED = [
+    (refused_node("Custom", op_type="mine"), "a custom operator is Python code of its author"),
+    (refused_node("_random_uniform"), "draws random numbers"),
+    (refused_node("_sample_normal"), "draws random numbers"),
+    (refused_node("_contrib_DeformableConvolution"), "torchvision.ops.deform_conv2d"),
+    (refused_node("_contrib_count_sketch"), "mxkit knows no equivalent"),
+    (refused_node("_foreach"), "a loop over a subgraph"),
+    (refused_node("RNN", mode="lstm"), "nn.LSTM"),
+    (refused_node("Convolution", TWO, kernel=(3, 3), num_filter=4, layout="NHWC"), "layout=NHWC"),
+    (refused_node("Pooling", kernel=(2, 2), pooling_convention="same"), "pooling_convention=same"),
+    (refused_node("Pooling", kernel=(2, 2), stride=(2, 2), pooling_convention="full", pool_type="sum"), "=full"),
+    (refused_node("Pooling", kernel=(2, 2), stride=(2, 2), pooling_convention="full", pool_type="lp"), "=full"),
+    (refused_node("Pooling", kernel=(3, 3), pad=(2, 2), pool_type="avg", count_include_pad=False), "above half"),
+    (refused_node("Pooling", kernel=(2, 2), pool_type="lp", p_value=3), "p_value=3"),
+    (refused_node("_contrib_BilinearResize2D", mode="other"), "mode=other is unknown"),
+    (refused_node("Deconvolution", TWO, kernel=(3, 3), num_filter=4, adj=(1, 1)), "output padding of (1, 1)"),
+    (refused_node("LayerNorm", output_mean_var=True), "output_mean_var=True"),
+    (refused_node("LeakyReLU", act_type="rrelu"), "draws its slopes"),
+    (refused_node("pick", TWO, axis=None), "axis=None"),
+    (refused_node("_contrib_box_nms", in_format="center"), "in_format=center"),
+    (refused_node("_contrib_ROIAlign", pooled_size=(2, 2)), "sample_ratio=-1"),
+    (refused_node("_npi_norm", axis=(1, 2), flag=2, ord=2), "nuclear norm"),
+    (refused_node("mean", dtypes=("int32",), axis=1), "the mean of int32; cast it to float32 before"),
+    (refused_node("norm", dtypes=("int32",), axis=1), "the norm of int32"),
+    (refused_node("RNN", mode="lstm", projection_size=3), "projection_size"),
+    (refused_node("norm", out_dtype="float64"), "out_dtype"),
+    (refused_node("_np_sum", initial=2.0), "initial"),
+    (refused_node("Reshape", target_shape=(0, 6), keep_highest=True), "keep_highest=True"),
+    (refused_node("Cast", dtype="float8"), "dtype=float8 has no equivalent"),
+    (refused_node("amp_multicast"), "mxkit knows no equivalent"),
+    (refused_node("dot", shapes=((2, 3, 4), (4, 3)), transpose_b=True), "a transposed array of 3 dimensions"),
+]
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"), REFUSED, ids=lambda value: value.operator if isinstance(value, Node) else ""
+)
+def test_what_has_no_equivalent_is_refused_by_name(node, reason):
+    with pytest.raises(ExportError, match=f"node0: operator {node.operator} cannot be converted") as raised:
+        expression(node)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"projection_size": 3}, "projection_size"),
+        ({"use_sequence_length": True}, "use_sequence_length=True"),
+        ({"lstm_state_clip_min": -1.0}, "torch does not clip states"),
+        ({"mode": "other"}, "mode=other is unknown"),
+    ],
+)
+def test_an_rnn_that_torch_has_not_is_refused(attrs, reason):
+    _, node = recurrent("lstm", 1, False, np.random.default_rng(0))
+    with pytest.raises(ExportError, match=reason):
+        layer(node._replace(attrs={**node.attrs, **{name: str(value) for name, value in attrs.items()}}))
+
+
+def test_every_operator_of_the_table_is_compared():
+    compared = set()
+    for row in ROWS:
+        with switches(row.numpy):
+            compared |= {node["op"] for node in json.loads(symbol_of(row).tojson())["nodes"]}
+    assert set(EXPRESSIONS) <= compared
+
+
+def test_helpers_are_named_by_the_expressions_that_call_them():
+    assert helpers_used("box_nms(x) + gamma_function(y.gamma(1))") == ["gamma_function", "kept_boxes", "box_nms"]
+    assert helpers_used("F.pad(x, (1, 1)) + self.box_nms(x)") == []
+    assert names_used("torch.zeros((batch_size, 2), device=device)") == ["batch_size", "device"]
+    assert names_used("x.device") == []

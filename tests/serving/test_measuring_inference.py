@@ -1,0 +1,217 @@
+"""`measure_inference` and `mxkit benchmark`: a run's net in every precision, against the net as trained."""
+
+import json
+from pathlib import Path
+import shutil
+
+import mxkit
+from mxkit.models.registry import MODELS
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.net_facts import InputForm
+from mxkit.recipe.run import load_run
+from mxkit.serving import measuring_inference
+from mxkit.serving.measuring_inference import BASE, measure_inference
+import mxnet as mx
+import numpy as np
+from PIL import Image
+import pytest
+from sharing import command, image_run
+
+SHORT = {"batch_sizes": (1, 4), "seconds": 0.02}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return image_run(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def measured(trained):
+    return measure_inference(trained, **SHORT)
+
+
+def test_every_form_has_a_row_for_each_batch_size_or_a_reason(measured, trained):
+    forms = [form for form in (BASE, "float32", "bfloat16", "int8") if form not in measured.refused]
+    assert {"float32", "int8"} <= {*forms, *measured.refused}
+    assert [(row.form, row.batch) for row in measured.rows] == [(form, size) for form in forms for size in (1, 4)]
+    for row in measured.rows:
+        assert 0 < row.p50_ms <= row.p99_ms
+        assert row.calls >= 5
+        assert 0 <= row.agreement <= 1
+    assert [(row.speed, row.agreement) for row in measured.rows[:2]] == [(1.0, 1.0)] * 2
+    assert measured.compared == len(load_data(load_run(trained)[0]).test)
+
+
+def test_agreement_counts_the_samples_with_the_same_answer(trained):
+    recipe, net = load_run(trained)
+    other = mxkit.models.lenet(classes=2)
+    mxkit.initialize(other, "xavier", sample=mx.nd.zeros((1, 3, 20, 20)))
+    forms = {name: measuring_inference._Form(one, {}) for name, one in ((BASE, net), ("other", other))}
+    read = [(mx.nd.random.uniform(shape=(size, 3, 20, 20)),) for size in (30, 7)]
+    said = measuring_inference._answers(recipe, ["day", "night"], net, read)
+    found = measuring_inference._agreement(recipe, ["day", "night"], forms, read, said)
+    classes = [np.concatenate([one(*x).asnumpy().argmax(1) for x in read]) for one in (net, other)]
+    assert found == {BASE: 1.0, "other": (classes[0] == classes[1]).mean()}
+    assert measuring_inference._answers(recipe, [], net, []) == []
+    assert measuring_inference._agreement(recipe, [], forms, [], []) == {}
+
+
+def test_answers_of_several_labels_agree_as_sets_and_quantities_do_not_count(trained):
+    decision = measuring_inference._decision
+    assert decision({"class": "day", "probability": 0.6}) == decision({"class": "day", "probability": 0.9}) == "day"
+    assert decision({"probabilities": {"a": 0.6, "b": 0.2}}) == [True, False]
+    assert decision({"scores": {"a": 0.2, "b": -0.2}}) == [True, False]
+    recipe, net = load_run(trained)
+    quantities = recipe.model_copy(update={"loss": type(recipe.loss)(name="l2")})
+    forms, read = {BASE: measuring_inference._Form(net, {})}, [(mx.nd.ones((2, 3, 20, 20)),)]
+    said = measuring_inference._answers(quantities, [], net, read)
+    assert measuring_inference._agreement(quantities, [], forms, read, said) == {}
+
+
+def test_inputs_are_the_first_samples_and_begin_again_if_there_are_too_few():
+    read = [(mx.nd.array([[0.0], [1.0]]), mx.nd.array([5, 6], dtype="int32")), (mx.nd.array([[2.0]]), mx.nd.array([7]))]
+    two, five = measuring_inference._inputs(read, [], (2, 5), False).values()
+    assert two[0].asnumpy().tolist() == [[0], [1]]
+    assert five[0].asnumpy().ravel().tolist() == [0, 1, 2, 0, 1]
+    assert five[1].asnumpy().tolist() == [5, 6, 7, 5, 6]
+    shapes = [InputForm((1, 3, 4), "float32"), InputForm((1, 2), "int32")]
+    drawn = measuring_inference._inputs([], shapes, (3,), True)[3]
+    assert [(one.shape, str(np.dtype(one.dtype))) for one in drawn] == [((3, 3, 4), "float32"), ((3, 2), "int32")]
+    assert all(isinstance(one, mx.np.ndarray) for one in drawn)
+
+
+def test_forms_take_turns_and_another_begins_each_round():
+    order = []
+    forms = {
+        name: measuring_inference._Form(lambda x, name=name: order.append(name) or x + 1, {})
+        for name in (BASE, "b", "c")
+    }
+    after = []
+    for timed in measuring_inference._in_turns(forms, (mx.nd.ones(2),), 1e-9):
+        order.append("|")
+        after.append({len(rounds) for rounds in timed.values()})
+    assert after == [{1}, {2}, {3}, {4}, {5}]
+    named = {BASE: "a"}
+    assert "".join(named.get(one, one) for one in order) == "abc|bca|cab|abc|bca|"
+    assert {name: [len(calls) for calls in rounds] for name, rounds in timed.items()} == dict.fromkeys(forms, [1] * 5)
+    timed = {BASE: [[0.1, 0.3], [0.2], [0.4]], "b": [[0.1], [0.2, 0.2], [0.1]]}
+    row = measuring_inference._row("b", 8, timed, 7.0, None)
+    assert row[:3] == ("b", 8, pytest.approx(150.0))
+    assert row.p99_ms == pytest.approx(200.0)
+    assert (row.samples_per_second, row.speed) == (pytest.approx(80), pytest.approx(2))
+    assert row[6:] == (7.0, None, 4)
+
+
+def test_memory_grows_with_the_arrays_of_a_net():
+    held = []
+
+    def net(x):
+        held.append(mx.nd.ones((10_000_000,)))
+        return held[-1]
+
+    before = measuring_inference._resident()
+    grown = measuring_inference._growth(net, {1: (mx.nd.ones(1),), 2: (mx.nd.ones(1),)}, before)
+    assert grown[1] == pytest.approx(80, abs=15)
+    assert grown[2] == pytest.approx(160, abs=15)
+
+
+def test_a_run_without_its_data_is_measured_on_random_inputs(trained, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(str(trained), str(moved))
+    recipe = moved / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(trained.parents[1]), "/nowhere"))
+    measured = measure_inference(moved, **SHORT, precisions=("int8",))
+    assert [row.agreement for row in measured.rows] == [None, None]
+    assert "int8" in measured.refused
+    assert "the run's data cannot be read, so inputs are random" in str(measured)
+    assert "int8 was not measured: " in str(measured)
+    assert measured.compared == 0
+
+
+def test_a_net_without_a_graph_is_measured_as_trained_only(tmp_path):
+    (tmp_path / "own_plain_net.py").write_text(
+        "from mxkit import register\nfrom mxnet import gluon\n\n\n@register('model')\ndef plain_net():\n"
+        "    net = gluon.nn.Sequential()\n    net.add(Plain(), gluon.nn.Dense(2))\n    return net\n\n\n"
+        "class Plain(gluon.Block):\n    def forward(self, x):\n        return x * float(x.shape[1])\n"
+    )
+    own = {"imports": ["own_plain_net"], "import_path": str(tmp_path), "model": "plain_net", "updates": 1}
+    try:
+        measured = measure_inference(image_run(tmp_path, **own), **SHORT, precisions=("float32",))
+    finally:
+        MODELS.pop("plain_net")
+    assert [row.form for row in measured.rows] == [BASE, BASE]
+    assert list(measured.refused) == ["float32"]
+
+
+def test_wrong_arguments_are_refused(trained):
+    for options, text in (
+        ({"precisions": ["float16"]}, "precision: expected float32, bfloat16, int8; received 'float16'"),
+        ({"batch_sizes": [0]}, "batch: expected a whole number, at least 1; received 0"),
+        ({"batch_sizes": [10**13]}, "batch: 10000000000000 samples do not fit into the memory: Unable to allocate"),
+        ({"seconds": -1}, "seconds: expected a finite number, at least 0; received -1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            measure_inference(trained, **options)
+
+
+def test_equal_sizes_are_measured_once(trained):
+    measured = measure_inference(trained, batch_sizes=(2, 1, 2), seconds=0.001, precisions=())
+    assert [row.batch for row in measured.rows] == [2, 1]
+
+
+def test_the_net_as_trained_answers_each_sample_once(trained, monkeypatch):
+    asked = []
+    predict = measuring_inference.predict
+    monkeypatch.setattr(measuring_inference, "predict", lambda net, data: asked.append(net) or predict(net, data))
+    measure_inference(trained, batch_sizes=(1,), seconds=0.001, precisions=("float32",))
+    assert len(asked) == len(set(map(id, asked))) == 2
+
+
+def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
+    in_turns = measuring_inference._in_turns
+
+    def interrupted(forms, arrays, seconds):
+        for number, timed in enumerate(in_turns(forms, arrays, seconds)):
+            if number == 2 and len(arrays[0]) == 4:
+                raise KeyboardInterrupt
+            yield timed
+
+    monkeypatch.setattr(measuring_inference, "_in_turns", interrupted)
+    code, out, err = command("benchmark", trained, "--precision", "float32", "--batch", "1,4,8", "--seconds", "0.01")
+    assert code == 130, err
+    rows = [line.split()[:3] for line in out.splitlines()]
+    assert [row[:-1] for row in rows if row[0] == "float32"] == [["float32", "1"], ["float32", "4"]]
+    assert "interrupted after 2 of 5 rounds of batch 4" in out
+    monkeypatch.setattr(measuring_inference, "_in_turns", lambda *arguments: in_turns({BASE: None}, *arguments[1:]))
+    monkeypatch.setattr(measuring_inference, "_call", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt) as caught:  # there is nothing yet
+        measuring_inference.measure_inference(trained, **SHORT, precisions=())
+    assert not isinstance(caught.value, mxkit.serving.InterruptedMeasurement)
+
+
+def test_a_picture_of_unknown_form_is_refused_before_measuring(trained, tmp_path):
+    code, out, err = command("benchmark", trained, "--png", tmp_path / "speed.txt")
+    assert (code, out) == (2, "")
+    assert "expected a file like speed.png" in " ".join(err.replace("│", " ").split())
+
+
+def test_the_command_prints_the_table_and_writes_picture_and_figures(trained, tmp_path):
+    picture, figures = tmp_path / "speed.png", tmp_path / "speed.json"
+    words = ["--precision", "float32", "--batch", "1,2", "--seconds", "0.01", "--png", picture, "--json", figures]
+    code, out, err = command("benchmark", trained, *words)
+    assert (code, err) == (0, "")
+    head, names, *rows = out.splitlines()
+    assert head.endswith(f"threads; agreement over {len(load_data(load_run(trained)[0]).test)} samples")
+    assert names.split()[:4] == ["form", "batch", "p50", "ms"]
+    assert [row.split()[:3] for row in rows[:2]] == [["as", "trained", "1"], ["as", "trained", "2"]]
+    assert rows[-1] == f"picture {picture}"
+    read = json.loads(figures.read_text())
+    assert [(row["form"], row["batch"]) for row in read["rows"][:2]] == [(BASE, 1), (BASE, 2)]
+    with Image.open(str(picture)) as image:
+        assert image.size[0] > 1000
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    assert {(140, 140, 140), (0x4C, 0x72, 0xB0)} <= colours
+    for wrong, text in ((["--batch", "1,x"], "batch: expected a whole number"), (["--precision", "int4"], "int4")):
+        code, _, err = command("benchmark", trained, *wrong)
+        assert (code, text in " ".join(err.split())) == (2, True), err
+    assert command("benchmark", Path(trained).parent)[0] == 2

@@ -1,0 +1,632 @@
+"""`mxkit.optimize`: what a net in another precision computes, its guards, and its files."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+import zipfile
+
+import mxkit
+from mxkit.core.blocks import UnknownPathError
+from mxkit.errors import ArchitectureError, CheckpointError, DataError, TrapWarning
+from mxkit.nets import prediction_graphs
+from mxkit.nets.prediction_report import LayerRow
+from mxkit.runtime.machine import processor_flags, processor_model
+from mxkit.serving import optimizing
+from mxkit.serving.optimization_report import measured
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+POSSIBLE = {"float32": True, "bfloat16": "avx512_bf16" in processor_flags()}
+POSSIBLE["int8"] = bool(processor_flags().intersection(["avx512_vnni", "avx_vnni"]))
+BFLOAT16 = pytest.mark.skipif(not POSSIBLE["bfloat16"], reason="this processor lacks AVX512_BF16")
+INT8 = pytest.mark.skipif(not POSSIBLE["int8"], reason="this processor lacks VNNI")
+PRECISIONS = ["float32", pytest.param("bfloat16", marks=BFLOAT16), pytest.param("int8", marks=INT8)]
+HELD_OUT = 360
+
+
+def small_net(kind=gluon.nn.HybridSequential):
+    nn = gluon.nn
+    net = kind()
+    net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D())
+    net.add(nn.Conv2D(32, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(10))
+    return net
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = mxkit.data.digits()
+    x, y = (np.concatenate([np.asarray(getattr(one, part)) for one in (found.train, found.test)]) for part in "xy")
+    order = np.random.RandomState(0).permutation(len(x))
+    return x[order].astype("f") / (255 if x.dtype == np.uint8 else 1), y[order].astype("i4")
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    mxkit.seed_all(0)
+    net = small_net()
+    mxkit.initialize(net, "xavier")
+    x, y = digits
+    train = mxkit.data.ArrayLoader(x[HELD_OUT:], y[HELD_OUT:], 32, shuffle=True, seed=0)
+    mxkit.fit(net, train, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.01}), epochs=10, progress=False)
+    return net
+
+
+def made(net, precision, digits, **options):
+    x = mx.nd.array(digits[0][:HELD_OUT])
+    if precision == "int8":
+        options = {"calibration": mxkit.data.ArrayLoader(digits[0][HELD_OUT:], digits[1][HELD_OUT:], 64), **options}
+    return mxkit.optimize(net, x, precision=precision, **options)
+
+
+def weights(net):
+    return {path: parameter.data().asnumpy().tobytes() for path, parameter in net._collect_params_with_prefix().items()}
+
+
+@pytest.fixture(scope="module")
+def optimized(trained, digits):
+    """Optimize the trained net for a precision, once; its weights stay."""
+
+    @functools.lru_cache(maxsize=None)
+    def once(precision):
+        before = weights(trained)
+        with pytest.MonkeyPatch.context() as patch:  # operators stay joined, however busy the machine is
+            patch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=2))
+            fast = made(trained, precision, digits)
+        assert weights(trained) == before
+        return fast
+
+    return once
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_it_agrees_with_the_net(trained, optimized, digits, precision):
+    fast = optimized(precision)
+    x = mx.nd.array(digits[0][:HELD_OUT])
+    expected, actual = trained(x).asnumpy(), fast(x).asnumpy()
+    assert actual.dtype == np.float32
+    assert fast.report.agreement == np.mean(expected.argmax(1) == actual.argmax(1)) >= 0.98
+    assert fast.report.measured.largest == pytest.approx(np.abs(expected - actual).max(), rel=1e-6)
+    right = [np.mean(scores.argmax(1) == digits[1][:HELD_OUT]) for scores in (expected, actual)]
+    assert right[0] > 0.9
+    assert right[1] > right[0] - 0.01
+    if precision == "float32":
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert not np.allclose(actual, expected, rtol=1e-5, atol=1e-6)  # it does compute in another precision
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_report_names_the_layers(optimized, precision):
+    fast = optimized(precision)
+    rows = fast.report.layers
+    assert [row.path for row in rows] == ["0", "4", "8"]
+    assert {row.computes for row in rows} == {precision}
+    assert all(row.difference < (1e-5 if precision == "float32" else 0.2) for row in rows)
+    assert "the same class for" in str(fast.report)
+    assert "x the speed of static float32" in str(fast.report)
+
+
+def test_a_file_has_the_report(optimized, tmp_path, monkeypatch):
+    fast = optimized("float32")
+    layers = [*fast.report.layers, LayerRow("lost", "int8", float("inf"))]
+    monkeypatch.setattr(fast, "report", fast.report._replace(layers=layers))
+    mxkit.save_net(str(tmp_path / "net"), fast)
+    read = mxkit.load_net(str(tmp_path / "net")).report
+    assert read == fast.report
+    assert str(read) == str(fast.report)
+    assert f"on {processor_model()}" in str(read)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_other_shapes_than_the_samples(trained, optimized, digits, precision):
+    fast = optimized(precision)
+    tolerance = 1e-4 if precision == "float32" else 0.3
+    for size in (*range(1, 20), 3):  # more than are kept
+        x = mx.nd.array(digits[0][:size])
+        np.testing.assert_allclose(fast(x).asnumpy(), trained(x).asnumpy(), atol=tolerance * 10)
+    x = mx.nd.random.uniform(shape=(2, 1, 12, 12))
+    assert fast(x).shape == (2, 10)
+    whole, part = fast(mx.nd.array(digits[0][:8])).asnumpy(), fast(mx.nd.array(digits[0][:4])).asnumpy()
+    np.testing.assert_allclose(whole[:4], part, rtol=1e-5, atol=1e-5)
+
+
+READ = """
+import sys, mxkit, numpy
+for path in sys.argv[2:]:
+    net = mxkit.load_net(path)
+    print(net)
+    numpy.save(f"{path}.npy", mxkit.predict(net, numpy.load(sys.argv[1])).asnumpy())
+"""
+
+
+def test_a_file_computes_the_same_bits_in_another_process(files_of_nets, optimized, digits, tmp_path):
+    possible = [precision for precision in POSSIBLE if POSSIBLE[precision]]
+    paths = [files_of_nets(precision) for precision in possible]
+    np.save(tmp_path / "x.npy", digits[0][:16])
+    command = [sys.executable, "-c", READ, tmp_path / "x.npy", *paths]
+    done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    for precision, path in zip(possible, paths):
+        assert f"OptimizedNet({precision}, 0 layers kept in float32)" in done.stdout
+        expected = optimized(precision)(mx.nd.array(digits[0][:16])).asnumpy()
+        np.testing.assert_array_equal(np.load(f"{path}.npy"), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # MXNet's own, of every SymbolBlock.imports
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_mxnet_alone_reads_the_exported_graph(optimized, digits, precision, tmp_path):
+    fast = optimized(precision)
+    files = mxkit.export(fast, tmp_path / "fast", format="symbol", input_shape=(1, 1, 8, 8)).files
+    x = mx.nd.array(digits[0][:16])
+    plain = gluon.SymbolBlock.imports(str(files["symbol"]), ["data"], str(files["parameters"]))
+    plain.hybridize(static_alloc=True, static_shape=True)
+    np.testing.assert_array_equal(plain(x).asnumpy(), fast(x).asnumpy())
+    with pytest.raises(ValueError, match="format='safetensors' takes the float32 net"):
+        mxkit.export(fast, tmp_path / "fast.safetensors", input_shape=(1, 1, 8, 8))
+
+
+CHANGES = {
+    "set_data": lambda net, one: one.set_data(one.data() * 2),
+    "in place": lambda net, one: one.data().__setitem__(slice(None), 0),
+    "multiplied": lambda net, one: one.data().__imul__(2),
+    "initialized": lambda net, one: net.initialize(force_reinit=True),
+    "moved": lambda net, one: mxkit.to(net, mx.cpu(1)),
+    "cast": lambda net, one: net.cast("float64"),
+    "loaded": lambda net, one: net.load_parameters("any"),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_refused(files_of_nets, digits, precision, change):
+    net = mxkit.load_net(files_of_nets(precision))
+    x = mx.nd.array(digits[0][:4])
+    before = net(x).asnumpy()
+
+    def changed():
+        CHANGES[change](net, next(iter(net.collect_params().values())))
+        net(x)
+
+    with pytest.raises(ValueError, match="change the float32 net, and call mxkit.optimize again"):
+        changed()
+    if change not in ("initialized", "moved"):
+        np.testing.assert_array_equal(net(x).asnumpy(), before)
+
+
+def test_other_parameters_are_not_loaded_into_it(files_of_nets, trained, digits, tmp_path):
+    net = mxkit.load_net(files_of_nets("float32"))
+    net(mx.nd.array(digits[0][:4]))
+    net.save_parameters(str(tmp_path / "own.params"))
+    with pytest.raises(ValueError, match="change the float32 net"):
+        mxkit.load_parameters(net, tmp_path / "own.params")
+
+
+@pytest.fixture(scope="module")
+def files_of_nets(optimized, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nets")
+
+    def file(precision):
+        path = folder / f"{precision}.net"
+        if not path.exists():
+            mxkit.save_net(path, optimized(precision))
+        return path
+
+    return file
+
+
+def test_it_does_not_train(files_of_nets, digits):
+    net, x = mxkit.load_net(files_of_nets("float32")), mx.nd.array(digits[0][:4])
+    with pytest.raises(ValueError, match="an optimized net has no gradients: train the float32 net"), autograd.record():
+        net(x)
+    with pytest.raises(ValueError, match=r"expects batches on cpu\(0\), received one on cpu\(1\)"):
+        net(x.as_in_context(mx.cpu(1)))
+
+
+@INT8
+def test_kept_layers_compute_in_float32(trained, digits):
+    fast = made(trained, "int8", digits, keep=["4*"])
+    assert [row.computes for row in fast.report.layers] == ["int8", "float32", "int8"]
+    assert fast.report.kept == ("4",)
+    assert "in float32, by keep= or for a loss of at most 0.02: 4" in str(fast.report)
+    with pytest.raises(UnknownPathError, match="keep 'bn' matches no layer with weights"):
+        made(trained, "int8", digits, keep=["bn"])
+
+
+@INT8
+def test_entropy_cuts_ranges_off(trained, digits):
+    naive, entropy = (made(trained, "int8", digits, calibration_mode=mode).settings for mode in ("naive", "entropy"))
+    assert set(naive.thresholds) == set(entropy.thresholds)
+    ends = [[max(map(abs, one.thresholds[name])) for name in naive.thresholds] for one in (naive, entropy)]
+    assert all(cut <= whole * 1.01 for whole, cut in zip(*ends))
+    assert any(cut < whole * 0.9 for whole, cut in zip(*ends))
+
+
+@INT8
+def test_the_naive_ranges_are_those_of_the_data(trained, digits):
+    fast = made(trained, "int8", digits, calibration_samples=200)  # of whole batches of 64: 256
+    x = digits[0][HELD_OUT : HELD_OUT + 256]
+    assert fast.settings.thresholds["data"] == (x.min(), x.max())
+    pooled = trained[:8](mx.nd.array(x)).asnumpy()
+    found = [ends for name, ends in fast.settings.thresholds.items() if "conv" in name]
+    assert any(ends[1] == pytest.approx(trained[:7](mx.nd.array(x)).asnumpy().max(), rel=1e-5) for ends in found)
+    assert pooled.max() <= max(ends[1] for ends in found)
+
+
+@INT8
+def test_a_layer_that_loses_too_much_stays_float(digits):
+    mxkit.seed_all(0)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(64, activation="relu"), gluon.nn.Dense(64, activation="relu"), gluon.nn.Dense(3))
+    mxkit.initialize(net, "xavier")
+    x = mx.nd.random.uniform(shape=(64, 20))
+    net(x)
+    weight = net[1].weight.data()
+    weight[:, 0] *= 1e4  # one large column takes the scale
+    weight[:, 0] *= (net[0](x).mean(axis=0)[0] * 0).asscalar()
+    weight[0, 0] = 1e4
+    net[0].weight.data()[0] = 0
+    net[0].bias.data()[0] = -1  # whose input is 0
+    fast = mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.04)
+    assert fast.report.kept == ("1",)
+    assert fast.report.agreement >= 0.96
+
+
+@INT8
+def test_a_loss_that_stays_too_large_is_refused(trained, digits):
+    x = np.random.RandomState(0).normal(size=(400, 1, 8, 8)).astype("f")
+    with pytest.raises(ValueError, match=r"int8 loses .* on the sample, expected at most 0; with 2 of 3 layers"):
+        mxkit.optimize(head_less(trained), x, precision="int8", calibration=[x], limit=0)
+
+
+def head_less(net):
+    """Its output is no class, so that every difference counts."""
+    both = gluon.nn.HybridSequential()
+    both.add(net, gluon.nn.HybridLambda(lambda F, y: F.reshape(y, (-1, 2, 5))))
+    return both
+
+
+@INT8
+def test_calibration_of_another_scale_is_told(trained, digits):
+    x = digits[0]
+    with pytest.warns(TrapWarning, match="reach 255 in magnitude, those of the sample 1: is one of them not scaled"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * 255], limit=0.9)
+
+
+@INT8
+@INT8
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (4, 64), (4, 1, 8)])
+def test_calibration_of_another_shape_is_refused(trained, digits, shape):
+    x = digits[0][:64]
+    batches = [(mx.nd.array(x),), (mx.nd.ones(shape),)]
+    text = (
+        r"calibration: the net cannot compute batch 2: expected any number of samples like those of the sample "
+        rf"\(x \(64, 1, 8, 8\) float32\); received x {re.escape(str(shape))} float32"
+    )
+    with pytest.raises(DataError, match=text):
+        mxkit.optimize(trained, mx.nd.array(x), precision="int8", calibration=batches)
+
+
+def test_calibration_of_nan_is_refused(trained, digits):
+    x = digits[0]
+    with pytest.raises(mxkit.errors.DataError, match="calibration's data gives NaN or infinity first at data"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * np.nan])
+    with pytest.raises(mxkit.errors.DataError, match="the net has 1 inputs, a batch has 2"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[((x[:8], x[:8]), digits[1][:8])])
+    pixels = (x * 255).astype(np.uint8)
+    for array in (pixels, mx.nd.array(pixels, dtype="uint8")):
+        with pytest.raises(mxkit.errors.DataError, match="calibration: received uint8: convert it to float32, scaled"):
+            mxkit.optimize(trained, x[:64], precision="int8", calibration=array)
+    with pytest.raises(ValueError, match=r"keep=\['\*'\] matches all layers with weights, so none is left for int8"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=x, keep=["*"])
+
+
+@pytest.mark.parametrize("speed", [0.5, 2])
+def test_it_predicts_in_train_mode_too(monkeypatch, speed):
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=speed))
+    net = mxkit.models.mlp(2, hidden=[8], dropout=0.5)
+    mxkit.initialize(net, devices="cpu")
+    x = mx.nd.random.uniform(shape=(4, 3))
+    fast = mxkit.optimize(net, x)
+    expected = fast(x).asnumpy()
+    with mx.autograd.train_mode():
+        np.testing.assert_array_equal(fast(x).asnumpy(), expected)
+
+
+WRONG = {
+    "precision: expected one of float32, bfloat16, int8; received 'int4'": {"precision": "int4"},
+    "calibration: int8 needs batches of real inputs": {"precision": "int8"},
+    "calibration: float32 has no ranges to calibrate": {"calibration": [1]},
+    "calibration_mode: expected 'naive' or 'entropy'": {"calibration_mode": "exact"},
+    r"keep: expected a list of paths, received '0': write keep=\['0'\]": {"keep": "0"},
+    "all layers stay float32": {"keep": ["0"]},
+    "expected limit from 0 to below 1": {"limit": 1},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_arguments(trained, digits, text):
+    with pytest.raises(ValueError, match=text):
+        mxkit.optimize(trained, digits[0][:4], **WRONG[text])
+
+
+def test_a_processor_that_cannot_is_named(trained, digits, monkeypatch, tmp_path):
+    monkeypatch.setattr(prediction_graphs, "processor_flags", lambda: {"avx2"})
+    for precision, flag in (("bfloat16", "avx512_bf16"), ("int8", "avx512_vnni or avx_vnni")):
+        with pytest.raises(ValueError, match=f"{precision} needs a processor with {flag}, which .* lacks"):
+            made(trained, precision, digits)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_a_file_on_a_processor_that_cannot(files_of_nets, digits, monkeypatch, precision):
+    net = mxkit.load_net(files_of_nets(precision))
+    monkeypatch.setattr(prediction_graphs, "processor_flags", lambda: {"avx2"})
+    with pytest.raises(ValueError, match=f"{precision} needs a processor with"):
+        net(mx.nd.array(digits[0][:4]))
+
+
+class Twice(gluon.HybridBlock):
+    """One branch for both inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = gluon.nn.HybridSequential()
+        self.branch.add(gluon.nn.Conv2D(8, 3), gluon.nn.Flatten(), gluon.nn.Dense(6))
+
+    def hybrid_forward(self, F, a, b):
+        return F.square(self.branch(a) - self.branch(b))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_block_that_is_called_twice(precision):
+    net = Twice()
+    net.initialize(mx.init.Xavier())
+    a, b = mx.nd.random.uniform(shape=(16, 1, 8, 8)), mx.nd.random.uniform(low=-3, shape=(16, 1, 8, 8))
+    expected = net(a, b).asnumpy()
+    options = {"calibration": [((a, b), a)]} if precision == "int8" else {}
+    fast = mxkit.optimize(net, (a, b), precision=precision, limit=0.3, **options)
+    assert fast.report.layers == []  # the operators of both calls have one name
+    np.testing.assert_allclose(fast(a, b).asnumpy(), expected, atol=1e-5 if precision == "float32" else 0.3)
+
+
+def test_it_is_no_part_of_a_graph(files_of_nets, digits):
+    both = gluon.nn.HybridSequential()
+    both.add(mxkit.load_net(files_of_nets("float32")), gluon.nn.HybridLambda("softmax"))
+    x = mx.nd.array(digits[0][:4])
+    expected = both(x).asnumpy()
+    both.hybridize()
+    with pytest.raises(ValueError, match="cannot be a part of another: do not hybridize the block around it"):
+        both(x)
+    both.hybridize(False)
+    np.testing.assert_array_equal(both(x).asnumpy(), expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_other_arguments_of_a_call(files_of_nets, digits, precision):
+    net, x = mxkit.load_net(files_of_nets(precision)), digits[0][:4]
+    with pytest.raises(ValueError, match="expects float32 or int32 or int64, received uint8: convert it, scaled"):
+        net(mx.nd.array(x * 255, dtype="uint8"))
+    with mx.util.np_shape(), pytest.raises(ValueError, match=r"at least one sample, received shape \(0, "):
+        net(mx.nd.zeros((0, *x.shape[1:])))
+    with pytest.raises(TypeError, match=r"of 1 inputs \(data\) was called with 2 NDArrays"):
+        net(mx.nd.array(x), mx.nd.array(x))
+    with pytest.raises(TypeError, match="mxkit.predict takes arrays of NumPy"):
+        net(x)
+
+
+def test_samples_that_do_not_fit(trained, digits, files_of_nets):
+    x = digits[0][:4]
+    for sample, text in (
+        (x * np.nan, "the sample holds NaN or infinity"),
+        ((x * 255).astype("uint8"), "expected a sample of float32 .* received uint8"),
+        (x[:0], "expected a sample with the axis of the batch, received shape"),
+    ):
+        with pytest.raises(mxkit.errors.DataError, match=text):
+            mxkit.optimize(trained, sample)
+    with pytest.raises(ValueError, match="optimized already: pass the float32 net"):
+        mxkit.optimize(mxkit.load_net(files_of_nets("float32")), x)
+    wide = small_net()
+    wide.initialize()
+    wide.cast("float64")
+    with pytest.raises(ValueError, match=r"expected a float32 net, received .* net.cast\('float32'\)"):
+        mxkit.optimize(wide, x)
+    assert mxkit.optimize(trained, mx.nd.array(x, ctx=mx.cpu(1))).report.agreement == 1
+
+
+def test_a_net_of_nan_is_refused(digits):
+    net = small_net()
+    net.initialize()
+    net(mx.nd.array(digits[0][:4]))
+    net[8].bias.set_data(net[8].bias.data() * np.nan)
+    with pytest.raises(mxkit.errors.DataError, match="output for the sample holds NaN or infinity: look for them"):
+        mxkit.optimize(net, digits[0][:4])
+
+
+def test_a_net_without_layers_of_weights():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.rnn.LSTM(4), gluon.nn.HybridLambda("tanh"))
+    net.initialize()
+    x = mx.nd.random.uniform(shape=(3, 2, 5))
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x)
+    assert fast.report.layers == []
+    np.testing.assert_allclose(fast(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_a_net_without_a_layer_of_lower_precision_is_refused(precision):
+    net, x = gluon.nn.HybridLambda("sin"), mx.nd.random.uniform(shape=(3, 2))
+    options = {"calibration": x} if precision == "int8" else {}
+    with pytest.raises(ValueError, match=f"MXNet computes no layer of this net in {precision}"):
+        mxkit.optimize(net, x, precision=precision, **options)
+
+
+@INT8
+def test_quantities_are_no_classes(digits):
+    mxkit.seed_all(0)
+    net = gluon.nn.Dense(3)
+    net.initialize(mx.init.Normal(1))
+    x = mx.nd.random.uniform(shape=(64, 20))
+    net(x)
+    net.bias.set_data(mx.nd.array([1000, 0, 0]))  # the largest of all samples
+    told = [mxkit.optimize(net, x, precision="int8", calibration=x, limit=0.5, classes=one).report for one in (1, 0)]
+    assert [one.agreement for one in told] == [1, None]
+    with pytest.raises(ValueError, match="int8 loses .* on the sample, expected at most 0; with 0 of 1 layers"):
+        mxkit.optimize(net, x, precision="int8", calibration=x, limit=0, classes=False)
+
+
+def test_an_exported_optimized_net_is_not_called_damaged(files_of_nets, tmp_path):
+    mxkit.export(mxkit.load_net(files_of_nets("float32")), tmp_path / "fast", input_shape=(1, 1, 8, 8))
+    with pytest.raises(CheckpointError, match="holds operators that oneDNN joined.*SymbolBlock.imports reads it"):
+        mxkit.load_exported(tmp_path / "fast")
+
+
+@INT8
+def test_t223_a_layer_that_mxnet_refuses_stays_float():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(64, 3, padding=1), gluon.nn.Dense(10))
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.uniform(shape=(4, 3, 1, 1))
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.5)
+    assert len(fast.report.kept) == 1
+    for _ in range(3):
+        np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.1)
+
+
+class Shared(gluon.HybridBlock):
+    """A layer that two operators read, of which oneDNN joins one with it and loses the other (T196)."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = gluon.nn.Dense(6)
+
+    def hybrid_forward(self, F, x):
+        y = self.fc(x)
+        return 0.01 * F.sin(y) + F.abs(y)
+
+
+def test_t196_operators_that_are_joined_wrongly(monkeypatch):
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    expected = net(x).asnumpy()
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=2))
+    fast = mxkit.optimize(net, x)
+    assert "wrongly (T196)" in fast.report.not_joined
+    np.testing.assert_array_equal(fast(x).asnumpy(), expected)
+
+
+@INT8
+def test_t196_int8_after_a_wrong_join_is_refused():
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    net(x)
+    with pytest.raises(ValueError, match="oneDNN joins operators of this net wrongly: the outputs differ by"):
+        mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.9)
+
+
+@BFLOAT16
+def test_t196_bfloat16_after_a_wrong_join_is_not_joined():
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x, precision="bfloat16", classes=False)
+    assert "wrongly (T196)" in str(fast.report)
+    np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.05)
+
+
+@BFLOAT16
+def test_t198_bfloat16_loses_no_more_with_joined_operators(trained, digits, monkeypatch):
+    fast = made(trained, "bfloat16", digits)
+    text = fast.prediction_graph().symbol.tojson(remove_amp_cast=False)
+    assert "_sg_mkldnn_conv" in text
+    assert "BatchNorm" not in text
+    monkeypatch.setattr(optimizing._Making, "_loss_of_joining", lambda *_: 1.0)
+    plain = made(trained, "bfloat16", digits)
+    assert "_sg_mkldnn_conv" not in plain.prediction_graph().symbol.tojson(remove_amp_cast=False)
+    assert fast.report.measured.relative < 1.3 * plain.report.measured.relative
+    assert [row.path for row in plain.report.layers] == [row.path for row in fast.report.layers]
+    for one, other in zip(fast.report.layers, plain.report.layers):
+        assert one.difference < 1.3 * other.difference
+
+
+def test_operators_are_not_joined_where_that_is_slower(trained, digits, monkeypatch):
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=0.5))
+    fast = made(trained, "float32", digits)
+    assert "operators are not joined: that is slower here" in str(fast.report)
+    x = mx.nd.array(digits[0][:16])
+    np.testing.assert_array_equal(fast(x).asnumpy(), trained(x).asnumpy())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_net_of_mx_np(digits, precision):
+    with mxkit.core.array_kind.switches(True):
+        net = small_net()
+        net.initialize(mx.init.Xavier())
+        x = mx.np.array(digits[0][:32])
+        expected = net(x)
+        options = {"calibration": [x]} if precision == "int8" else {}
+        fast = mxkit.optimize(net, x, precision=precision, limit=0.5, **options)
+        actual = fast(x)
+    assert isinstance(actual, mx.np.ndarray)
+    np.testing.assert_allclose(actual.asnumpy(), expected.asnumpy(), atol=1e-5 if precision == "float32" else 0.05)
+
+
+def test_two_inputs_and_two_outputs():
+    class Two(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = gluon.nn.Dense(4), gluon.nn.Dense(4)
+
+        def hybrid_forward(self, F, a, b):
+            return F.relu(self.one(a)) + self.other(b), self.other(b)
+
+    net = Two()
+    net.initialize(mx.init.Xavier())
+    a, b = mx.nd.random.uniform(shape=(5, 3)), mx.nd.random.uniform(shape=(5, 6))
+    expected = net(a, b)
+    fast = mxkit.optimize(net, (a, b))
+    for one, other in zip(fast(a, b), expected):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-6)
+    assert fast.report.agreement is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"precision": "int4"},
+        {"float_layers": [3]},
+        {"thresholds": {"data": [2, 1]}},
+        {"joined": 1},
+        *({"report": text} for text in ("", "{}", "[" * 10**5, '{"layers": [[1]], "measured": {}, "kept": []}', 3)),
+    ],
+)
+def test_a_damaged_description(files_of_nets, tmp_path, arguments):
+    described = mxkit.nets.describe(mxkit.load_net(files_of_nets("float32")))
+    described["net"]["arguments"].update(arguments)
+    with pytest.raises(ArchitectureError, match=f"OptimizedNet: {next(iter(arguments))}: expected"):
+        mxkit.nets.build(json.loads(json.dumps(described)))
+
+
+@INT8
+def test_a_file_without_a_range(files_of_nets, digits):
+    described = mxkit.nets.describe(mxkit.load_net(files_of_nets("int8")))
+    described["net"]["arguments"]["thresholds"].pop("data")
+    net = mxkit.nets.build(described)
+    source = mxkit.load_net(files_of_nets("int8"))
+    for name, parameter in net.params.items():
+        parameter.shape = source.params[name].data().shape
+        parameter.initialize()
+        parameter.set_data(source.params[name].data())
+    with pytest.raises(ValueError, match="no thresholds for data"):
+        net(mx.nd.array(digits[0][:4]))
+
+
+def test_a_cut_file(files_of_nets, tmp_path):
+    content = files_of_nets("float32").read_bytes()
+    (tmp_path / "cut.net").write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError):
+        mxkit.load_net(tmp_path / "cut.net")
+    assert zipfile.is_zipfile(files_of_nets("float32"))
