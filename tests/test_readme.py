@@ -17,7 +17,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_runs():
-    assert {language for language, _ in blocks(README)} == {"bash", "diff", "python"}
+    assert {language for language, _ in blocks(README)} == {"bash", "console", "diff", "python"}
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -70,10 +70,8 @@ def test_bash_blocks(tmp_path, forks):
     code = "\n".join(command for command in commands if not command.startswith("make "))
     printed = run_commands(code, tmp_path, forks)
     scores = re.findall(r"^test accuracy ([\d.]+)$", printed, re.MULTILINE)
-    trained, evaluated, _, own, own_evaluated = scores
-    assert f"version  {mx.__version__}" in re.sub(r" {2,}", "  ", printed)  # of `mxkit doctor`
+    trained, evaluated, _, _ = scores
     assert trained == evaluated
-    assert own == own_evaluated
     assert float(trained) > 0.8
     assert re.search(r"^photos/cats/1.jpg\t(cats|dogs)\t[01]\.\d{4}$", printed, re.MULTILINE)
 
