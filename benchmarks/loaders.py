@@ -20,8 +20,8 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import warnings
 
 import mxkit  # before mxnet
-from mxkit.core.decoding import decode
 from mxkit.data.dataset_loader import DatasetLoader
+from mxkit.data.image_bytes import decode
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.data.vision import transforms

@@ -5,7 +5,7 @@ import re
 from typing import List, Optional, Tuple
 
 import mxkit
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.data.files.cache import dataset_folder
 import numpy as np
 

@@ -3,7 +3,7 @@
 import warnings
 
 import mxkit
-from mxkit.core.array_kind import is_numpy, legacy, of_kind
+from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.errors import TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -55,13 +55,13 @@ class Kind(NamedTuple):
 
     def switches(self):
         """`npx.set_np()` or `npx.reset_np()` inside `with`."""
-        from mxkit.core.array_kind import switches
+        from mxkit.core.arrays import switches
 
         return switches(self.numpy)
 
     def of(self, values):
         """Arrays of this kind from NDArrays, NumPy, numbers and symbols, in lists and tuples."""
-        from mxkit.core.array_kind import of_kind
+        from mxkit.core.arrays import of_kind
         import mxnet as mx
         import numpy as np
 
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
 
     def net(self, make):
         """The net of `make()`, of this kind, with the values that the net of `mx.nd` has."""
-        from mxkit.core.array_kind import switches
+        from mxkit.core.arrays import switches
         from mxkit.core.blocks import parameters_by_path
 
         with switches(False):

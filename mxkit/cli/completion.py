@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
-from mxkit.core.text import score_name
+from mxkit.core.system import score_name
 from mxkit.recipe.reading import RECIPE_FOLDERS, parse_yaml, recipe_names
 import typer
 

@@ -4,7 +4,7 @@ import sys
 from typing import Optional
 
 from mxkit.cli.json_output import JSON, print_json
-from mxkit.core.text import console, show_table
+from mxkit.core.system import console, show_table
 import typer
 
 cache_app = typer.Typer(invoke_without_command=True)

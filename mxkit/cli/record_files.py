@@ -64,7 +64,7 @@ def make_records(
 @rec_app.command("list")
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
     """List the records: number, byte, id, labels, bytes, format, height and width. Damaged records are left out."""
-    from mxkit.core.text import write_lines
+    from mxkit.core.system import write_lines
     from mxkit.data.record_checking import rows
 
     if json:
@@ -85,7 +85,7 @@ def list_records(file: Path = _FILE, json: bool = JSON) -> None:
 @rec_app.command("check")
 def check_records(file: Path = _FILE, json: bool = JSON) -> None:
     """Read every record, decode its image and compare the .idx file. Exit code 1 if something is damaged."""
-    from mxkit.core.text import shown, write_lines
+    from mxkit.core.system import shown, write_lines
     from mxkit.data.record_checking import check
 
     checked = check(file)

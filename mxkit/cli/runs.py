@@ -5,7 +5,7 @@ from typing import Any, List, Optional
 
 from mxkit.cli.completion import run_columns, run_folders
 from mxkit.cli.json_output import JSON, print_json
-from mxkit.core.text import show_table
+from mxkit.core.system import show_table
 from mxkit.errors import MxkitError
 import typer
 

@@ -7,7 +7,7 @@ from typing import Any, List, Optional
 from mxkit.cli.completion import settings as keys
 from mxkit.cli.json_output import JSON, print_json
 from mxkit.cli.profiler import RECIPE
-from mxkit.core.text import show_table
+from mxkit.core.system import show_table
 from mxkit.recipe.reading import set_threads
 import typer
 

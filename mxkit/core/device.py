@@ -1,5 +1,6 @@
-"""Devices by name, and batches split over them, each sample exactly once."""
+"""Devices by name, batches split over them, each sample exactly once, and a limit of the batches that are queued."""
 
+from collections import deque
 import ctypes
 from functools import lru_cache
 import math
@@ -7,12 +8,24 @@ from numbers import Number
 from pathlib import Path
 import re
 import socket
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 import warnings
 
-from mxkit.core.array_kind import legacy, of_kind
-from mxkit.core.arrays import to_host
-from mxkit.core.packed import Packed
+from mxkit.core.arrays import Packed, legacy, of_kind, to_host
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 from mxkit.runtime.architectures import kernel_architectures
 from mxkit.runtime.driver import read_driver
@@ -395,3 +408,52 @@ def _memory(handle: Any, shape: Tuple[int, ...], dtype: "np.dtype") -> "np.ndarr
     check_call(_LIB.MXNDArrayGetData(handle, ctypes.byref(pointer)))
     memory: Any = ctypes.c_char * (math.prod(shape) * dtype.itemsize)
     return np.ndarray(shape, dtype, memory.from_address(pointer.value or 0))
+
+
+# A queued batch keeps its arrays in memory (T27: 358 to 788 MB without this limit).
+QUEUED_BYTES = 256 * 2**20
+# Limit for small batches outside of training
+QUEUED_BATCHES = 32
+
+
+def bytes_of(arrays: Iterable[Any]) -> int:
+    """Bytes of arrays."""
+    return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+class QueuedBatches:
+    """Queued batches: at most QUEUED_BYTES, unless a single batch is larger.
+
+    Args:
+        most: Maximum number of batches in the queue. With 1, the caller waits for each batch.
+    """
+
+    def __init__(self, most: int = QUEUED_BATCHES) -> None:
+        self._most = most
+        self._waiting: Deque[Tuple[int, Any]] = deque()
+        self._bytes = 0
+
+    def add(self, results: Any, size: int) -> List[Any]:
+        """Add a batch.
+
+        Args:
+            results: Results of the batch, returned when it is due.
+            size: Bytes of its inputs and results.
+
+        Returns:
+            Results of the oldest batches, for the caller to wait for: none, or half of the queue.
+        """
+        self._waiting.append((size, results))
+        self._bytes += size
+        if len(self._waiting) < self._most and self._bytes < QUEUED_BYTES:
+            return []
+        due = []
+        while len(self._waiting) > self._most // 2 or (len(self._waiting) > 1 and self._bytes > QUEUED_BYTES // 2):
+            size, results = self._waiting.popleft()
+            self._bytes -= size
+            due.append(results)
+        return due
+
+    def rest(self) -> List[Any]:
+        """Results of the batches still in the queue."""
+        return [results for _, results in self._waiting]

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.blocks import blocks_by_path, distinct
 import mxnet as mx
 from mxnet import gluon

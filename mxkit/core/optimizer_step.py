@@ -6,7 +6,7 @@ from operator import is_
 import struct
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.prepared import PreparedCall
 from mxkit.core.replicas import gradients_of, set_fresh, values_of
 import mxnet as mx

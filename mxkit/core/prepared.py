@@ -3,9 +3,9 @@
 import ctypes
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.replicas import first_value, gradients_of, set_fresh
-from mxkit.core.variables import environment
+from mxkit.core.system import environment
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
 

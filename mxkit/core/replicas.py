@@ -4,7 +4,7 @@ from copy import copy
 import ctypes
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxnet import autograd, gluon
 from mxnet.base import _LIB, check_call
 from mxnet.numpy import ndarray

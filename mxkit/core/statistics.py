@@ -4,7 +4,7 @@ from contextlib import contextmanager, nullcontext
 import json
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
-from mxkit.core.array_kind import copied, copy_into, is_numpy, of_kind, switches
+from mxkit.core.arrays import copied, copy_into, is_numpy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, net_devices, own_parameters
 from mxkit.core.graphs import drop_graph, graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of

@@ -6,7 +6,7 @@ import json
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import is_numpy, legacy, switches
+from mxkit.core.arrays import is_numpy, legacy, switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.core.graphs import hooks_replaced, nesting, traced_graph
 from mxkit.core.replicas import shape_of

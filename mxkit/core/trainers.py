@@ -1,4 +1,4 @@
-"""Makes Trainers from the names of MXNet's optimizers, and reads and writes the state of Trainers."""
+"""Makes Trainers from the names of MXNet's optimizers, reads and writes their state, and restores weights."""
 
 import inspect
 import math
@@ -8,8 +8,9 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import check_number, split_spec
-from mxkit.core.blocks import net_devices
-from mxkit.core.replicas import first_value, values_of
+from mxkit.core.arrays import copied, copy_into, copy_to_cpu
+from mxkit.core.blocks import distinct, net_devices
+from mxkit.core.replicas import first_value, trainer_of, values_of
 from mxkit.errors import DeviceError, TrapWarning, nearest, unknown_name
 import mxnet as mx
 from mxnet import gluon
@@ -298,3 +299,52 @@ def finish_kvstore(trainer: "gluon.Trainer") -> None:
     """Pass the parameters to the kvstore, as the first step would: each replica gets the first one's values (T98)."""
     if trainer._params_to_init:
         trainer._init_params()
+
+
+class HeldWeights:
+    """Copies of parameters' values on every device; `put_back` or the end of a `with` block restores them.
+
+    Args:
+        parameters: Parameters by path. Parameters without values are ignored; a shared one is copied once.
+        arrays: Earlier copies by path. None copies the current values, without a wait.
+        on_host: Copy to the CPU. False copies on each device.
+
+    Attributes:
+        arrays: The copies by path, one for each device.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        arrays: Optional[Mapping[str, List[Any]]] = None,
+        *,
+        on_host: bool = False,
+    ) -> None:
+        if arrays is not None:
+            chosen = {path: parameter for path, parameter in parameters.items() if path in arrays}
+        else:
+            chosen = distinct(parameters)
+        self._parameters = {path: parameter for path, parameter in chosen.items() if values_of(parameter) is not None}
+        if arrays is None:
+            copy = copy_to_cpu if on_host else copied
+            arrays = {path: list(map(copy, values_of(parameter) or ())) for path, parameter in self._parameters.items()}
+        self.arrays: Dict[str, List[Any]] = dict(arrays)
+
+    def put_back(self, trainer: Any = None) -> None:
+        """Restore the values in the parameters and in the kvstores of the parameters' Trainers.
+
+        Args:
+            trainer: Another Trainer with a kvstore to restore.
+        """
+        for path, parameter in self._parameters.items():
+            for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
+                copy_into(copy, array)
+        trainers = {id(one): one for one in [trainer, *(trainer_of(one) for one in self._parameters.values())] if one}
+        for one in trainers.values():
+            push_values(one, {id(parameter) for parameter in self._parameters.values()})
+
+    def __enter__(self) -> "HeldWeights":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.put_back()

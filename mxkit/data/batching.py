@@ -2,8 +2,8 @@
 
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
-from mxkit.core.array_kind import handed_over as handed_over
-from mxkit.core.array_kind import is_numpy, of_kind
+from mxkit.core.arrays import handed_over as handed_over
+from mxkit.core.arrays import is_numpy, of_kind
 from mxkit.core.device import Shards as Shards
 from mxkit.core.device import each as each
 from mxkit.core.device import empty_batch as empty_batch

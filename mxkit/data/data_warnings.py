@@ -3,7 +3,7 @@
 from itertools import chain
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
-from mxkit.core.gluon_data import loader_parts
+from mxkit.core.blocks import loader_parts
 from mxkit.data.source import is_one_shot, shuffles
 from mxkit.data.streaming_statistics import ArraySummary
 

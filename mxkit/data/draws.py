@@ -7,9 +7,8 @@ may draw from all three.
 import inspect
 from typing import Any, Dict, FrozenSet
 
-from mxkit.core.array_kind import legacy, of_kind, switches
-from mxkit.core.blocks import child_blocks
-from mxkit.core.gluon_data import chosen, held_arrays, of_first, own_transform, transformed
+from mxkit.core.arrays import legacy, of_kind, switches
+from mxkit.core.blocks import child_blocks, chosen, held_arrays, of_first, own_transform, transformed
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.data import vision

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, List, Optional
 
-from mxkit.core.gluon_data import held_arrays, loader_parts, transformed
+from mxkit.core.blocks import held_arrays, loader_parts, transformed
 from mxkit.data.batching import narrow_dtype
 from mxkit.data.order import EpochOrder
 from mxkit.data.splits import Split

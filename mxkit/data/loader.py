@@ -5,9 +5,7 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 import warnings
 
 from mxkit.core.arguments import check_number, whole_number
-from mxkit.core.array_kind import legacy
-from mxkit.core.arrays import to_host
-from mxkit.core.packed import Packed, holds_pixels
+from mxkit.core.arrays import Packed, holds_pixels, legacy, to_host
 from mxkit.data.batching import each, empty_batch, handed_over, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.reader_threads import read_ahead

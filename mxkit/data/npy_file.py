@@ -5,7 +5,7 @@ from pathlib import Path
 import struct
 from typing import Optional
 
-from mxkit.core.files import name_aside
+from mxkit.core.system import name_aside
 from mxkit.errors import DataError
 import numpy as np
 

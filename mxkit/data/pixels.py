@@ -11,12 +11,11 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import of_kind
-from mxkit.core.blocks import child_blocks
-from mxkit.core.decoding import decode
-from mxkit.core.gluon_data import for_first, of_first, own_flag, own_transform, transform_options
+from mxkit.core.arrays import of_kind
+from mxkit.core.blocks import child_blocks, for_first, of_first, own_flag, own_transform, transform_options
 from mxkit.data.batching import Deferred, to_batch
 from mxkit.data.draws import MXNET, NOTHING, PYTHON, call_user, drawn_by_transform, takes_rng
+from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon

@@ -12,7 +12,7 @@ import signal
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 import warnings
 
-from mxkit.core.array_kind import switches_here
+from mxkit.core.arrays import switches_here
 from mxkit.data.batching import build, to_batch
 from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, abbreviated

@@ -11,7 +11,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import weakref
 
-from mxkit.core.array_kind import switches_here
+from mxkit.core.arrays import switches_here
 from mxnet.util import set_np
 
 # Reads a batch: receives its number, and a function that returns True once the batch is no longer needed.

@@ -6,8 +6,7 @@ from pathlib import Path
 import struct
 from typing import BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
-from mxkit.core.decoding import decode
-from mxkit.core.record_file import MAGIC, Record, cuts_of, file_size, read_record, unpack, write_record
+from mxkit.data.image_bytes import MAGIC, Record, cuts_of, decode, file_size, read_record, unpack, write_record
 from mxkit.data.records import suffix_of
 from mxkit.errors import DataError
 import numpy as np

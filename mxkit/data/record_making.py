@@ -6,8 +6,8 @@ from pathlib import Path
 import random
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
-from mxkit.core.files import name_aside
-from mxkit.core.record_file import pack, write_record
+from mxkit.core.system import name_aside
+from mxkit.data.image_bytes import pack, write_record
 from mxkit.errors import DataError
 import numpy as np
 
@@ -183,7 +183,7 @@ def _contents(root: Path, entries: Sequence[Entry], encoding: Encoding) -> Itera
 
 def _encoded(data: bytes, encoding: Encoding) -> Union[bytes, str]:
     import cv2
-    from mxkit.core.decoding import decode
+    from mxkit.data.image_bytes import decode
 
     try:
         image: Any = decode(data, "its content")[:, :, ::-1]  # BGR, as OpenCV writes

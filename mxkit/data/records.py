@@ -9,9 +9,8 @@ import shutil
 import sys
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from mxkit.core.files import name_aside
-from mxkit.core.record_file import Record, file_size, is_faces_header, read_index, read_record, unpack
-from mxkit.core.text import aligned, shown, write_lines
+from mxkit.core.system import aligned, name_aside, shown, write_lines
+from mxkit.data.image_bytes import Record, file_size, is_faces_header, read_index, read_record, unpack
 from mxkit.errors import DataError
 import numpy as np
 

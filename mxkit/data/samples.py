@@ -11,8 +11,7 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import child_blocks
-from mxkit.core.gluon_data import chosen, of_first, transformed
+from mxkit.core.blocks import child_blocks, chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack

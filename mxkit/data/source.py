@@ -5,8 +5,8 @@ import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 import warnings
 
-from mxkit.core.array_kind import is_numpy
-from mxkit.core.gluon_data import loader_parts
+from mxkit.core.arrays import is_numpy
+from mxkit.core.blocks import loader_parts
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder

@@ -3,8 +3,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.arrays import to_host
-from mxkit.core.packed import holds_pixels
+from mxkit.core.arrays import holds_pixels, to_host
 from mxkit.errors import TrapWarning
 import numpy as np
 

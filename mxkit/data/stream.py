@@ -8,7 +8,7 @@ import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
 from mxkit.data.draws import call_user, takes_rng
 from mxkit.data.order import Epochs

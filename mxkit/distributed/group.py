@@ -9,10 +9,10 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind
+from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.core.blocks import distinct, parameters_by_path
-from mxkit.core.log import LOG
 from mxkit.core.replicas import values_of
+from mxkit.core.system import LOG
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
 from mxkit.distributed.own_gpus import take_own_gpus

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.distributed.group import Group
 from mxkit.errors import DistributedError
 import numpy as np

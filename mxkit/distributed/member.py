@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from mxkit.core.log import LOG
+from mxkit.core.system import LOG
 from mxkit.distributed.messages import BEAT, decoded, encoded, length_of, silence, watch_link
 from mxkit.distributed.process_ends import end_now
 from mxkit.errors import DistributedError

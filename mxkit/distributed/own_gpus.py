@@ -3,7 +3,7 @@
 from typing import List, Sequence
 
 from mxkit.core.device import set_own_gpus, usable_gpus
-from mxkit.core.log import LOG
+from mxkit.core.system import LOG
 from mxkit.distributed.member import Member
 
 

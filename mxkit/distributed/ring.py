@@ -4,7 +4,7 @@ import os
 import socket
 from typing import Any, Dict, Sequence
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.distributed.group import Group
 from mxkit.errors import DistributedError
 import mxnet as mx

@@ -12,7 +12,7 @@ import threading
 import traceback
 from typing import Any, Dict, Mapping
 
-from mxkit.core.log import LOG
+from mxkit.core.system import LOG
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.keeper import SIGNALS
 from mxkit.distributed.member import STATUS, Member

@@ -6,7 +6,7 @@ import struct
 from typing import Callable, Dict, Mapping, Optional, Sequence
 import zipfile
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.errors import CheckpointError
 from mxkit.storage.params_format import dtype_name
 from mxkit.storage.params_values import widened

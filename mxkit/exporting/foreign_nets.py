@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
-from mxkit.core.array_kind import of_kind
-from mxkit.core.arrays import to_host
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
+from mxkit.core.arrays import of_kind, to_host
 from mxkit.errors import CheckpointError
 import mxnet as mx
 from mxnet import gluon

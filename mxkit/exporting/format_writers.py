@@ -3,8 +3,8 @@
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from mxkit.core.arguments import require
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.extras import require
 from mxkit.errors import ExportError
 from mxkit.exporting.array_files import safetensors_bytes
 from mxkit.exporting.example_inputs import InputForm, example_batches

@@ -3,8 +3,7 @@
 import json
 from typing import Any, List, Mapping, Sequence, Set
 
-from mxkit.core.array_kind import of_kind, switches
-from mxkit.core.arrays import outputs_of, to_host
+from mxkit.core.arrays import of_kind, outputs_of, switches, to_host
 from mxkit.core.blocks import net_devices
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import Graph, graph_outputs

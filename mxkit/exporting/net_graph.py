@@ -3,7 +3,7 @@
 import json
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from mxkit.core.array_kind import copy_to_cpu, legacy, of_kind, switches
+from mxkit.core.arrays import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of

@@ -6,8 +6,7 @@ import re
 import sys
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from mxkit.core.files import write_atomically
-from mxkit.core.text import aligned, shown, write_lines
+from mxkit.core.system import aligned, shown, write_atomically, write_lines
 from mxkit.errors import CheckpointError
 from mxkit.exporting.array_files import WRITERS
 from mxkit.storage.params_format import V1, V2, V3, dtype_name

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.files import write_atomically
-from mxkit.core.text import aligned
+from mxkit.core.system import aligned, write_atomically
 from mxkit.errors import ExportError
 import numpy as np
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional
 
+from mxkit.core.arguments import require
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.device import DeviceSpec
-from mxkit.core.extras import require
 from mxkit.errors import ArchitectureError, CheckpointError
 from mxkit.exporting.array_files import safetensors_bytes
 from mxkit.exporting.proof import Row, compare

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.exporting.net_graph import graph_function
 from mxkit.exporting.proof import JUMPING, Row, above
 import mxnet as mx

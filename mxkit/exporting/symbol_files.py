@@ -8,8 +8,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
-from mxkit.core.arrays import to_host
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches, to_host
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.replicas import load_values, shape_of

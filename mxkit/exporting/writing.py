@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.errors import ExportError, unknown_name
 from mxkit.exporting.example_inputs import (
     SIZES,

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import uuid
 import warnings
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path
 from mxkit.errors import TrapWarning
 from mxkit.runtime.added_gradients import copy_of_leaf

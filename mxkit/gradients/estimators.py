@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 import mxnet as mx
 
 

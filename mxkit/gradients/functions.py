@@ -3,8 +3,7 @@
 import re
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import is_numpy_net, parameters_by_path
 from mxkit.core.replicas import holds_numpy
 import mxnet as mx

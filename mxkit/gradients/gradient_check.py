@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.arrays import legacy, of_kind, switches
 from mxkit.core.blocks import distinct, net_devices, parameters_by_path, wait_before_reading
 from mxkit.core.device import as_ndarray
 from mxkit.core.replicas import is_deferred, lend_values, values_of

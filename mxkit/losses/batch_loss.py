@@ -3,8 +3,7 @@
 from typing import Any, Callable, Optional, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.loss_kinds import is_plain
 from mxkit.errors import DataError, LossShapeError
 from mxkit.losses.named_losses import LOSSES, Loss, LossSpec, get_loss

@@ -5,7 +5,7 @@ Most losses of Gluon have no code for `mx.np`, and the others ignore `batch_axis
 
 from typing import Any
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
 from mxnet import gluon

@@ -2,8 +2,7 @@
 
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arguments import make, split_spec
-from mxkit.core.registry_plugins import Plugged
+from mxkit.core.arguments import Plugged, make, split_spec
 from mxkit.errors import LossShapeError, unknown_name
 from mxkit.losses import either_kind
 from mxkit.losses.class_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss

@@ -5,8 +5,7 @@ import json
 import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import is_numpy, legacy, switches
-from mxkit.core.arrays import outputs_of, to_host
+from mxkit.core.arrays import is_numpy, legacy, outputs_of, switches, to_host
 from mxkit.errors import DataError, MxkitError
 import mxnet as mx
 from mxnet import gluon

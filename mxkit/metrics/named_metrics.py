@@ -4,8 +4,7 @@ import copy
 import reprlib
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
-from mxkit.core.arguments import make, split_spec
-from mxkit.core.registry_plugins import Plugged
+from mxkit.core.arguments import Plugged, make, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
 from mxkit.metrics.likelihood import CrossEntropy, Perplexity

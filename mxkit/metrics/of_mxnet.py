@@ -4,8 +4,7 @@ import copy
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 import warnings
 
-from mxkit.core.array_kind import is_numpy, of_kind, switches
-from mxkit.core.arrays import to_host
+from mxkit.core.arrays import is_numpy, of_kind, switches, to_host
 from mxkit.errors import DataError, TrapWarning
 from mxkit.metrics.metric import Metric
 import mxnet as mx

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Union
 
-from mxkit.core.registry_plugins import Plugged
+from mxkit.core.arguments import Plugged
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
 from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, vgg19

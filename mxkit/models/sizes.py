@@ -9,7 +9,7 @@ import io
 from typing import Any, List, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import of_kind
+from mxkit.core.arrays import of_kind
 from mxkit.core.blocks import blocks_by_path, child_blocks, is_numpy_net
 from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError

@@ -10,8 +10,7 @@ import zipfile
 import zlib
 
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.files import file_digest, flush_directory, name_aside
-from mxkit.core.variables import is_offline
+from mxkit.core.system import file_digest, flush_directory, is_offline, name_aside
 from mxkit.data.files.cache import home, homes, locked
 from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, read_file
 from mxkit.errors import CheckpointError, DownloadError

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.arrays import of_kind, switches
 from mxkit.core.blocks import (
     blocks_by_path,
     child_blocks,

@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import (
     blocks_by_path,
     is_numpy_net,

@@ -4,8 +4,7 @@ import linecache
 import traceback
 from typing import Any, Iterator, List, Mapping, NamedTuple, Tuple
 
-from mxkit.core.array_kind import of_kind, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, of_kind, switches
 from mxkit.core.blocks import child_blocks, is_numpy_net, join_path
 from mxkit.core.forward_errors import explain_forward_error, explained
 from mxkit.core.graphs import traced_graph

@@ -3,7 +3,7 @@
 from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import is_numpy_net, parameters_by_path
 from mxkit.core.device import DeviceSpec, as_ndarray
 from mxkit.core.device import devices as resolve_devices

@@ -3,7 +3,7 @@
 from typing import Any, List
 import warnings
 
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices

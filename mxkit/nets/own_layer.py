@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import of_kind
+from mxkit.core.arrays import of_kind
 from mxkit.core.replicas import finish_initialization
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.registered import constructor_arguments

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 from mxkit.core.arrays import item_size
 from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unknown_path
 from mxkit.core.replicas import is_initialized
-from mxkit.core.text import aligned
+from mxkit.core.system import aligned
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx

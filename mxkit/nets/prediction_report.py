@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, List, NamedTuple, Optional, Tuple
 
-from mxkit.core.text import aligned
+from mxkit.core.system import aligned
 from mxkit.runtime.tiles import VARIABLE, WITH_TILES, has_tiles
 
 

@@ -19,11 +19,11 @@ import tempfile
 from typing import Any, BinaryIO, Dict, Mapping, Optional, Tuple, Union
 import zipfile
 
-from mxkit.core.array_kind import copy_to_cpu, switches
+from mxkit.core.arrays import copy_to_cpu, switches
 from mxkit.core.blocks import distinct, is_numpy_net, parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
-from mxkit.core.files import write_atomically
 from mxkit.core.replicas import values_of
+from mxkit.core.system import write_atomically
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions

@@ -4,7 +4,7 @@ import json
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.arrays import of_kind, switches
 from mxkit.core.blocks import is_numpy_net
 from mxkit.core.tracing import CALL, Trace, trace
 from mxkit.nets.layer_table import layers

@@ -6,8 +6,8 @@ from typing import Any, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.system import environment
 from mxkit.core.trainers import TrainerSpec
-from mxkit.core.variables import environment
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss

@@ -7,7 +7,7 @@ import re
 import tempfile
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.profiling.clock import Span
 from mxnet import profiler
 

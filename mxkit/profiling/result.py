@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.core.text import aligned
+from mxkit.core.system import aligned
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.profiling.channels import Padding
 

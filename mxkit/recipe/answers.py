@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Sequence
 
 from mxkit.core import loss_kinds as kinds
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
 from mxkit.losses.batch_loss import get_batch_loss

@@ -3,8 +3,7 @@
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.arrays import to_host
-from mxkit.core.packed import holds_pixels
+from mxkit.core.arrays import holds_pixels, to_host
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.distributed.group import current
 from mxkit.errors import TrapWarning

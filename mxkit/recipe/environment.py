@@ -11,7 +11,7 @@ import subprocess
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.core.device import is_gpu
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.distributed.group import size
 from mxkit.distributed.schedulers import LAUNCHED, SECRET
 from mxkit.runtime.driver import read_driver

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import call, legacy
-from mxkit.core.arrays import outputs_of
+from mxkit.core.arrays import call, legacy, outputs_of
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import empty_batch, split_batch
 from mxkit.core.forward_errors import explained

@@ -10,7 +10,7 @@ import shutil
 import traceback
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.core.trainers import trainer_devices
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import record_environment, record_workers

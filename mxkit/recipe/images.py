@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.decoding import decode
+from mxkit.data.image_bytes import decode
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError
 from mxkit.recipe.building import augment_of

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 import warnings
 
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.source import is_one_shot
 from mxkit.data.splits import Splits

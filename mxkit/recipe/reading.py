@@ -9,7 +9,7 @@ from pathlib import Path
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.lengths import length
+from mxkit.core.arguments import length
 from mxkit.errors import RecipeError, nearest
 from mxkit.runtime.engine_threads import threads
 import yaml

@@ -10,7 +10,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import devices
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept

@@ -11,7 +11,7 @@ import sysconfig
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.errors import RecipeError, nearest
 from mxkit.recipe.problems import Problem
 from mxkit.recipe.schema import Recipe

@@ -5,7 +5,7 @@ from functools import wraps
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
-from mxkit.core.array_kind import switches, switches_here
+from mxkit.core.arrays import switches, switches_here
 from mxnet.util import set_np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import Annotated, Literal, get_args, get_origin

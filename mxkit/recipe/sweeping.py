@@ -8,7 +8,7 @@ from pathlib import Path
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.errors import MxkitError, NonFiniteError, RecipeError
 from mxkit.recipe.building import has_samples
 from mxkit.recipe.changed_keys import changes, differences

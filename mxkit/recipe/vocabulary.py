@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
-from mxkit.core.registry_plugins import Plugged
+from mxkit.core.arguments import Plugged
 from mxkit.core.trainers import optimizer_names
 from mxkit.data import datasets
 from mxkit.data.augmentation.augment import STEPS

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 from mxkit.errors import RecipeError
 from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.schema import Recipe

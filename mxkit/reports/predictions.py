@@ -5,7 +5,7 @@ from heapq import nsmallest
 import io
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, unpack
 from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
 from mxkit.data.source import read_epoch

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.text import score_name
+from mxkit.core.system import score_name
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.scores import best_row, is_number, null_for_nan

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from mxkit.core.array_kind import call, is_numpy, of_kind, switches
-from mxkit.core.arrays import outputs_of
+from mxkit.core.arrays import call, is_numpy, of_kind, outputs_of, switches
 from mxkit.core.blocks import blocks_by_path, is_numpy_net, net_devices
 from mxkit.core.device import empty_batch
 from mxkit.core.forward_errors import explained

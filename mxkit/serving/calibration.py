@@ -4,7 +4,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
 from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.errors import DataError, TrapWarning

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
-from mxkit.core.text import aligned
+from mxkit.core.system import aligned
 from mxkit.plots.plotting import new_figure, saved
 
 BASE = "as trained"

@@ -9,11 +9,9 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import check_number, whole_number
-from mxkit.core.array_kind import call, of_kind
-from mxkit.core.arrays import arrays_in, to_host
+from mxkit.core.arrays import arrays_in, call, of_kind, to_host
 from mxkit.core.blocks import is_numpy_net
-from mxkit.core.device import as_ndarray, unpack
-from mxkit.core.queued import QUEUED_BYTES, bytes_of
+from mxkit.core.device import QUEUED_BYTES, as_ndarray, bytes_of, unpack
 from mxkit.data.source import read_epoch
 from mxkit.errors import DataError, MxkitError
 from mxkit.nets.moving import to

@@ -6,8 +6,7 @@ from statistics import median
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, legacy, switches
 from mxkit.exporting.net_graph import Graph, computed, graph_function
 from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.nets.prediction_graphs import fused_parts

@@ -4,8 +4,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, parameters_by_path, unknown_path
 from mxkit.core.device import as_ndarray
 from mxkit.data.source import Data

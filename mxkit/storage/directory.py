@@ -11,8 +11,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 from uuid import uuid4
 import warnings
 
-from mxkit.core.files import flush_directory, write_atomically
-from mxkit.core.lengths import length
+from mxkit.core.arguments import length
+from mxkit.core.system import flush_directory, write_atomically
 from mxkit.errors import CheckpointError, CheckpointWarning
 from mxkit.storage.manifest import FORMAT, MANIFEST, STEP, fingerprint, read_manifest, sealed_manifest, verify
 from mxkit.storage.manifest import PARAMETERS as PARAMETERS

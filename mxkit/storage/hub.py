@@ -6,8 +6,8 @@ import re
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
-from mxkit.core.extras import require
-from mxkit.core.variables import is_offline
+from mxkit.core.arguments import require
+from mxkit.core.system import is_offline
 from mxkit.errors import DownloadError
 
 _PREFIX = "hf://"

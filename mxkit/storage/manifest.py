@@ -7,7 +7,7 @@ import platform
 import re
 from typing import Any, Dict, Mapping, NamedTuple, Optional
 
-from mxkit.core.files import file_digest
+from mxkit.core.system import file_digest
 from mxkit.errors import CheckpointError
 from mxkit.version import __version__
 import mxnet as mx

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 from reprlib import repr as brief
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from mxkit.core.array_kind import copy_into, copy_to_cpu, switches
+from mxkit.core.arrays import copy_into, copy_to_cpu, switches
 from mxkit.core.blocks import first_paths, is_numpy_net, parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import (

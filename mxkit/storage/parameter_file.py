@@ -10,7 +10,7 @@ import struct
 import tempfile
 from typing import Any, BinaryIO, Dict, Mapping, Union
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.errors import CheckpointError
 from mxkit.storage.params_format import (
     LIST_MAGIC,

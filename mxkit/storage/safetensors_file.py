@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, Sequence, Tuple
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.errors import CheckpointError
 import mxnet as mx
 import numpy as np

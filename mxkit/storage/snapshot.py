@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import copy_into, copy_to_cpu
+from mxkit.core.arrays import copy_into, copy_to_cpu
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
-from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
-from mxkit.core.trainers import finish_kvstore, has_kvstore
+from mxkit.core.trainers import HeldWeights, finish_kvstore, has_kvstore
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint, write_checkpoint
 from mxkit.storage.loading import match_arrays, put_arrays

@@ -15,7 +15,7 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
-from mxkit.core.array_kind import of_kind
+from mxkit.core.arrays import of_kind
 from mxkit.errors import CheckpointError, nearest
 from mxkit.runtime.versions import release
 import mxnet as mx

@@ -4,7 +4,7 @@ from pathlib import Path
 import pickle
 from typing import Any, Tuple, Union
 
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.trainers import set_update_counts, trainer_devices, trainer_parameters, update_counts
 from mxkit.errors import CheckpointError
 from mxkit.storage.optimizer_state import local_updaters

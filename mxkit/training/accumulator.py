@@ -5,8 +5,8 @@ from numbers import Real
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
-from mxkit.core.array_kind import copied, copy_into, legacy, switches
-from mxkit.core.lengths import Length, length
+from mxkit.core.arguments import Length, length
+from mxkit.core.arrays import copied, copy_into, legacy, switches
 from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.replicas import all_fresh, gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Type
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.log import LOG
+from mxkit.core.system import LOG
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
 from mxkit.storage.directory import checkpoint_paths, interval, is_checkpoint, kept, manifests, prepare, prune
 from mxkit.storage.snapshot import Snapshot

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, MutableMapping, Sequence, Set, Tup
 import warnings
 from weakref import WeakKeyDictionary
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu
 from mxkit.core.graphs import graph_json, traced_graph

@@ -3,7 +3,7 @@
 from typing import Any, Iterator, Optional, Tuple
 import warnings
 
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.blocks import is_numpy_net, net_devices, parameters_by_path
 from mxkit.core.device import split_batch
 from mxkit.core.replicas import is_deferred as parameter_is_deferred

@@ -8,8 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import call, legacy, of_kind, switches
-from mxkit.core.arrays import outputs_of
+from mxkit.core.arrays import call, legacy, of_kind, outputs_of, switches
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import graph_json

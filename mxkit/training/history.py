@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
-from mxkit.core.files import write_atomically
-from mxkit.core.text import aligned, dataframe
+from mxkit.core.system import aligned, dataframe, write_atomically
 from mxkit.errors import unknown_name
 import numpy as np
 

@@ -10,8 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import weakref
 import zlib
 
-from mxkit.core.array_kind import copy_into, legacy
-from mxkit.core.arrays import to_host
+from mxkit.core.arrays import copy_into, legacy, to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices

@@ -6,8 +6,7 @@ import math
 import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
-from mxkit.core.device import Shards
-from mxkit.core.queued import QUEUED_BYTES, bytes_of
+from mxkit.core.device import QUEUED_BYTES, Shards, bytes_of
 from mxkit.core.replicas import first_value
 from mxkit.errors import NonFiniteError
 from mxkit.training.history import Row

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, List, Optional, Sequence, Sized, Union
 import warnings
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.arguments import Length, length, whole_number
 from mxkit.core.blocks import net_devices
-from mxkit.core.lengths import Length, length
-from mxkit.core.log import LOG
 from mxkit.core.seeding import seed_all, seed_of_generators
+from mxkit.core.system import LOG
 from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader

@@ -8,8 +8,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
 from mxkit.core import loss_kinds as kinds
-from mxkit.core.array_kind import call, legacy, of_kind
-from mxkit.core.arrays import squeezed
+from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
 from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
 from mxkit.core.tracing import trace

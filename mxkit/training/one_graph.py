@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.arrays import Packed, legacy, of_kind, switches
 from mxkit.core.device import Shard, Shards
 from mxkit.core.graphs import (
     drop_static_graphs,
@@ -13,7 +13,6 @@ from mxkit.core.graphs import (
     only_its_graph_runs,
     traced_graph,
 )
-from mxkit.core.packed import Packed
 from mxkit.core.prepared import BoundGraph, output_kinds, parts_of
 from mxkit.core.replicas import GradientWatch
 from mxkit.losses.batch_loss import BatchLoss

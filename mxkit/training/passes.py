@@ -4,13 +4,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Optional
 
-from mxkit.core.array_kind import call
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, call, worth_packing
 from mxkit.core.blocks import is_numpy_net, net_devices
-from mxkit.core.device import Shard, describe_batch, split_batch, unpack
+from mxkit.core.device import QUEUED_BATCHES, QueuedBatches, Shard, bytes_of, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explained
-from mxkit.core.packed import worth_packing
-from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
 from mxkit.core.statistics import first_statistics
 from mxkit.data.buckets import BucketLoader
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part

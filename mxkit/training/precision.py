@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind
+from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.core.device import is_gpu
 from mxkit.core.graphs import graph_replaced
 from mxkit.core.replicas import gradients_of

@@ -3,7 +3,7 @@
 import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import call, legacy, of_kind
+from mxkit.core.arrays import call, legacy, of_kind
 from mxkit.core.blocks import blocks_by_path, is_numpy_net
 from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all

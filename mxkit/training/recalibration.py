@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, List, Tuple
 
-from mxkit.core.array_kind import call, legacy
+from mxkit.core.arrays import call, legacy
 from mxkit.core.blocks import layer_settings
 from mxkit.core.graphs import opened
 from mxkit.core.replicas import values_of

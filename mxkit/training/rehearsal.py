@@ -6,12 +6,11 @@ import itertools
 from typing import Any, Generator, Iterator
 
 from mxkit.core.arguments import split_spec
-from mxkit.core.array_kind import copy_into, copy_to_cpu
+from mxkit.core.arrays import copy_into, copy_to_cpu
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
 from mxkit.core.seeding import generators_kept
-from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
+from mxkit.core.trainers import HeldWeights, TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, read_epoch
 from mxkit.training.deferred import forward_once, is_deferred

@@ -4,11 +4,10 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import copy_to_cpu, of_kind
-from mxkit.core.blocks import is_numpy_net, net_devices
+from mxkit.core.arrays import copy_to_cpu, of_kind
+from mxkit.core.blocks import is_numpy_net, loader_parts, net_devices
 from mxkit.core.device import is_gpu
-from mxkit.core.gluon_data import loader_parts
-from mxkit.core.log import LOG
+from mxkit.core.system import LOG
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder, has_equal_batches
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError

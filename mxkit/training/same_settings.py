@@ -2,7 +2,7 @@
 
 from typing import Any, Dict
 
-from mxkit.core.gluon_data import loader_parts
+from mxkit.core.blocks import loader_parts
 from mxkit.data.fingerprint import fingerprint
 from mxkit.storage.optimizer_state import optimizer_numbers
 

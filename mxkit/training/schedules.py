@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arguments import split_spec
-from mxkit.core.lengths import Length, length
+from mxkit.core.arguments import Length, length, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
 from mxnet import lr_scheduler
 

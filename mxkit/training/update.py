@@ -5,10 +5,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generator, Iterator, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import Length
+from mxkit.core.arrays import worth_packing
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shards, split_batch, unpack
-from mxkit.core.lengths import Length
-from mxkit.core.packed import worth_packing
 from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.loader import ArrayLoader

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
 from mxkit.core import device as module
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.arrays import of_kind, switches
 from mxkit.core.device import as_ndarray, describe_batch
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 import mxnet as mx

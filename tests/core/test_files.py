@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from threading import Barrier
 
-from mxkit.core.files import write_atomically
+from mxkit.core.system import write_atomically
 import pytest
 
 

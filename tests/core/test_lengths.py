@@ -1,4 +1,4 @@
-from mxkit.core.lengths import Length, length
+from mxkit.core.arguments import Length, length
 import numpy as np
 import pytest
 

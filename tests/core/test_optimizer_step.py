@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.optimizer_step import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, same_rate
 from mxkit.core.prepared import PreparedCall
 from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of

@@ -59,11 +59,11 @@ def test_a_plug_in_is_imported_when_its_name_is_asked_for_and_a_broken_one_is_na
     out, err = python(
         installed,
         """
-from mxkit.core import registry_plugins
+from mxkit.core import arguments
 from mxkit.recipe.reading import load_recipe
 mxkit.models.get_model("lenet"), mxkit.fit
 load_recipe("digits_lenet")
-print(registry_plugins._entry_points.cache_info().currsize, "groups were searched")
+print(arguments._entry_points.cache_info().currsize, "groups were searched")
 print(sorted({"tiny", "torn"} & {*mxkit.models.model_names()}), "are listed")
 print(mxkit.models.get_model("tiny", classes=5)[2])
 recipe = {"data": {"name": "few", "augment": ["half"]}, "model": "tiny", "loss": "softmax_ce", "optimizer": "sgd"}

@@ -12,8 +12,7 @@ from gluoncv.data.transforms.presets.imagenet import transform_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.core.array_kind import switches
-from mxkit.core.arrays import to_host
+from mxkit.core.arrays import switches, to_host
 from mxkit.data.augmentation import foreign
 from mxkit.data.augmentation.augment import STEPS, Augment
 from mxkit.data.augmentation.steps import INTERPOLATIONS

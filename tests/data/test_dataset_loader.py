@@ -15,7 +15,7 @@ import warnings
 from batches import assert_same, read
 import gluoncv
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.data import reader_threads, samples
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.draws import drawn_by_dataset, drawn_by_transform

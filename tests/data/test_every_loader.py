@@ -7,7 +7,7 @@ from batches import assert_same, leaves, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
 from mxkit.errors import DataError
 import mxnet as mx

@@ -4,7 +4,7 @@ import random
 import warnings
 
 import cv2
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.data import samples
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.files.image_files import image_folder

@@ -4,8 +4,8 @@ from contextlib import suppress
 import random
 
 import cv2
-from mxkit.core.record_file import Record
 from mxkit.data.files.record_images import ImageRecords
+from mxkit.data.image_bytes import Record
 from mxkit.data.record_checking import check, rows, scan
 from mxkit.data.record_making import Encoding, make, of_folder, split
 from mxkit.data.records import summarize

@@ -6,8 +6,8 @@ import sys
 
 import cv2
 from mxkit.cli.commands import app
-from mxkit.core.record_file import MAGIC, pack, write_record
 from mxkit.data import image_records
+from mxkit.data.image_bytes import MAGIC, pack, write_record
 from mxkit.data.record_checking import check
 from mxkit.data.record_making import Encoding, make, of_folder, of_list, split
 from mxkit.errors import DataError

@@ -3,7 +3,7 @@
 import json
 
 import mxkit
-from mxkit.core.array_kind import of_kind
+from mxkit.core.arrays import of_kind
 from mxkit.core.blocks import parameters_by_path
 from mxkit.nets.architecture import build, describe
 from mxkit.storage.loading import put_arrays

@@ -4,7 +4,7 @@ import json
 
 from built_nets import stack
 import mxkit
-from mxkit.core.array_kind import call, switches
+from mxkit.core.arrays import call, switches
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import set_values
 from mxkit.errors import ArchitectureError

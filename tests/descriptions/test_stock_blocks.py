@@ -3,7 +3,7 @@
 import inspect
 
 import mxkit
-from mxkit.core.layer_faults import WITHOUT_NUMPY
+from mxkit.core.forward_errors import WITHOUT_NUMPY
 from mxkit.nets.architecture import build, describe
 from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
 from mxkit.nets.architecture.values import KINDS, kind_of, plain

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind
+from mxkit.core.arrays import legacy, of_kind
 import mxnet as mx
 import numpy as np
 

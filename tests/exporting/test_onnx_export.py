@@ -5,7 +5,7 @@ import re
 
 import cancelling_nets
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import graph_of
 from mxkit.exporting.to_onnx import conversions_recurrent

@@ -3,7 +3,7 @@
 import json
 
 from all_rows import ROWS
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import Graph
 from mxkit.exporting.to_onnx.conversions import CONVERTERS

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from all_rows import ROWS
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
 from mxkit.exporting.to_torch.node import Node

@@ -6,7 +6,7 @@ import warnings
 
 from gpu_cases import CPU, SHAPES, convolutional, data, dropout, equal, recurrent, resumed, statistics
 import mxkit
-from mxkit.core.packed import Packed
+from mxkit.core.arrays import Packed
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

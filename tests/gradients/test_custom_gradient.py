@@ -6,7 +6,7 @@ import sys
 import warnings
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import TrapWarning
 from mxkit.gradients.custom import CustomGradient, callback_error, check_backward, custom_gradient
 from mxkit.gradients.estimators import gradient_reversal, round_ste, sign_ste

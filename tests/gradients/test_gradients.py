@@ -1,7 +1,7 @@
 """Gradients of functions, the seeds' puzzles by their rows, and the check against differences."""
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.functions import grad, jacobian, value_and_grad
 from mxkit.gradients.gradient_check import check_gradient

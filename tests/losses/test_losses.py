@@ -4,7 +4,7 @@ import copy
 import pickle
 
 import mxkit
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.arrays import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import DataError, LossShapeError, UnknownNameError
 from mxkit.losses.batch_loss import BatchLoss, get_batch_loss

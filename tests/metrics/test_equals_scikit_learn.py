@@ -8,7 +8,7 @@ import hypothesis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.arrays import of_kind, switches
 from mxkit.losses.named_losses import get_loss
 from mxkit.metrics import METRICS, get_metric
 import mxnet as mx

@@ -4,7 +4,7 @@ import json
 
 import made_tables
 import mxkit
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.arrays import legacy, switches
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
 from mxkit.losses.named_losses import get_loss
 from mxkit.metrics import METRICS, Mean, get_metric, get_metrics

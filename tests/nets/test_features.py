@@ -4,7 +4,7 @@ from pathlib import Path
 
 from built_nets import hybrid_net, plain_net, stack
 import mxkit
-from mxkit.core.array_kind import call, legacy, switches
+from mxkit.core.arrays import call, legacy, switches
 from mxkit.errors import DeviceError, ForwardError, NotInitializedError, UnknownNameError
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -2,7 +2,7 @@
 
 from built_nets import hybrid_net, stack
 import mxkit
-from mxkit.core.array_kind import call, switches
+from mxkit.core.arrays import call, switches
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
 import mxnet as mx

@@ -5,7 +5,7 @@ import random
 import as_on_a_gpu
 from built_nets import stack
 import mxkit
-from mxkit.core.array_kind import call
+from mxkit.core.arrays import call
 from mxkit.errors import ForwardError
 from mxkit.nets.hybridizing import try_hybridize
 import mxnet as mx

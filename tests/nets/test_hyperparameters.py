@@ -2,7 +2,7 @@
 
 from built_nets import make_norms
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import UnknownNameError
 from mxkit.nets.settings import (

@@ -5,7 +5,7 @@ import sys
 
 from built_nets import hybrid_net, plain_net, stack
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ForwardError, NotInitializedError, UnknownNameError
 from mxkit.nets.layer_table import layers

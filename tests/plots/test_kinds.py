@@ -1,7 +1,7 @@
 """Nets and arrays of mx.np give the pictures of those of mx.nd, whatever the switches of MXNet are."""
 
 import mxkit
-from mxkit.core.array_kind import is_numpy, switches
+from mxkit.core.arrays import is_numpy, switches
 from mxkit.plots import (
     plot_activations,
     plot_features,

@@ -4,7 +4,7 @@ import json
 import sys
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.core.blocks import is_numpy_net
 from mxkit.errors import RecipeError
 from mxkit.losses.named_losses import LOSSES

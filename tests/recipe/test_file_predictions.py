@@ -4,7 +4,7 @@ from pathlib import Path
 import threading
 
 import mxkit
-from mxkit.core.decoding import decode
+from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError, ForwardError
 from mxkit.recipe.answers import predictions as meanings
 from mxkit.recipe.file_predictions import predict_files

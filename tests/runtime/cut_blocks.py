@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

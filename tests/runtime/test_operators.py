@@ -7,7 +7,7 @@ import sys
 import threading
 
 import mxkit
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.runtime.operators import predicting_graph
 import mxnet as mx
 from mxnet import autograd, gluon

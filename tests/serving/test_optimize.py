@@ -562,7 +562,7 @@ def test_operators_are_not_joined_where_that_is_slower(trained, digits, monkeypa
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_net_of_mx_np(digits, precision):
-    with mxkit.core.array_kind.switches(True):
+    with mxkit.core.arrays.switches(True):
         net = small_net()
         net.initialize(mx.init.Xavier())
         x = mx.np.array(digits[0][:32])

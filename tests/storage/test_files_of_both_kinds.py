@@ -2,7 +2,7 @@
 
 from comparing import assert_equal, values
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import CheckpointError
 from mxkit.storage.trainer_states import load_trainer_states
 import mxnet as mx

@@ -1,7 +1,7 @@
 """Nets of mx.np train like nets of mx.nd: the same bits, under `npx.set_np()` and without it."""
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxnet import gluon, init, npx
 from mxnet.gluon import nn
 from mxnet.util import is_np_array, is_np_shape

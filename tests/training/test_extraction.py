@@ -1,7 +1,7 @@
 """`extract` against the net itself: in memory, in files, over devices, when it fails in the middle."""
 
 import mxkit
-from mxkit.core.array_kind import of_kind
+from mxkit.core.arrays import of_kind
 from mxkit.data import ArrayLoader
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.nets.features import Features

@@ -1,7 +1,7 @@
 """What holds weights and puts them back leaves a training on two devices, with a kvstore, as it was."""
 
 import mxkit
-from mxkit.core.held_weights import HeldWeights
+from mxkit.core.trainers import HeldWeights
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks import EMA, EarlyStopping, LambdaCallback
 import mxnet as mx

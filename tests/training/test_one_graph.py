@@ -3,7 +3,7 @@
 import warnings
 
 import mxkit
-from mxkit.core.array_kind import switches
+from mxkit.core.arrays import switches
 from mxkit.errors import TrainingError, TrapWarning
 from mxkit.training.one_graph import OneGraph
 import mxnet as mx

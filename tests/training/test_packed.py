@@ -1,7 +1,7 @@
 """Images that reach the net as bytes: the same bits as when the loader casts them, whatever trains."""
 
 import mxkit
-from mxkit.core.packed import Packed
+from mxkit.core.arrays import Packed
 from mxkit.data import ArrayLoader
 from mxkit.errors import TrainingError
 import mxnet as mx

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 import mxkit
-from mxkit.core import queued
+from mxkit.core import device
 from mxkit.training import ledger
 import mxnet as mx
 from mxnet.gluon import nn
@@ -109,8 +109,8 @@ def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, 
         "predict_mc_dropout": lambda data: mxkit.training.predict_mc_dropout(net, data, draws=2),
     }
     found = []
-    for most in (queued.QUEUED_BYTES, 10 * x.nbytes):
-        monkeypatch.setattr(queued, "QUEUED_BYTES", most)
+    for most in (device.QUEUED_BYTES, 10 * x.nbytes):
+        monkeypatch.setattr(device, "QUEUED_BYTES", most)
         del waits[:]
         calls[name]([(x, np.zeros(6))] * 31)
         found.append(len(waits))
@@ -122,11 +122,11 @@ def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, 
         assert found[1] - found[0] == 4 * devices
 
 
-@given(sizes=st.lists(st.integers(0, 150), max_size=90), most=st.sampled_from([1, 2, queued.QUEUED_BATCHES]))
+@given(sizes=st.lists(st.integers(0, 150), max_size=90), most=st.sampled_from([1, 2, device.QUEUED_BATCHES]))
 def test_t135_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes, most):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queued, "QUEUED_BYTES", 100)
-        batches, returned = queued.QueuedBatches(most), []
+        patch.setattr(device, "QUEUED_BYTES", 100)
+        batches, returned = device.QueuedBatches(most), []
         for number, size in enumerate(sizes):
             returned += batches.add(number, size)
             waiting = sizes[len(returned) : number + 1]

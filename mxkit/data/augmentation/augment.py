@@ -3,9 +3,8 @@
 import inspect
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.core.arguments import split_spec
+from mxkit.core.arguments import Plugged, split_spec
 from mxkit.core.arrays import to_host
-from mxkit.core.registry_plugins import Plugged
 from mxkit.data.augmentation import colours
 from mxkit.data.augmentation import steps as moves
 from mxkit.data.augmentation.foreign import Foreign, as_step, parts_of

@@ -8,8 +8,7 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, List, Optional, Tuple
 
-from mxkit.core.array_kind import of_kind, switches_here
-from mxkit.core.arrays import to_host
+from mxkit.core.arrays import of_kind, switches_here, to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped

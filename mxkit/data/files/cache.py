@@ -8,7 +8,7 @@ import shutil
 import time
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
-from mxkit.core.files import file_digest
+from mxkit.core.system import file_digest
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles
 
 LOCK = ".mxkit-lock"

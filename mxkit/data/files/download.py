@@ -7,9 +7,7 @@ from pathlib import Path
 from time import sleep
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.core.files import file_digest, flush_directory
-from mxkit.core.log import LOG
-from mxkit.core.variables import is_offline
+from mxkit.core.system import LOG, file_digest, flush_directory, is_offline
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm

@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.decoding import decode
+from mxkit.data.image_bytes import decode
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest

@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.decoding import decode
-from mxkit.core.record_file import end_of, file_size, is_faces_header, read_index, read_record, record_offsets, unpack
+from mxkit.data.image_bytes import (
+    decode,
+    end_of,
+    file_size,
+    is_faces_header,
+    read_index,
+    read_record,
+    record_offsets,
+    unpack,
+)
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError

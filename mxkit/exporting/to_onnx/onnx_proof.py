@@ -4,7 +4,7 @@ from functools import partial
 import json
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.arrays import legacy
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import Graph, Value, computed, variables_of
 from mxkit.exporting.proof import JUMPING, Row, compare

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any, Iterator, Tuple, Union
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.errors import CheckpointError
 
 _LARGEST = 2**31 - 1  # bytes; protobuf's limit

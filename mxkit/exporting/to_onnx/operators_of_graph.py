@@ -4,7 +4,7 @@ import itertools
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.arrays import legacy, switches
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import Graph
 from mxkit.exporting.to_onnx.onnx_writer import UNKNOWN, Batch, Dims, Operator, Size, Tensor

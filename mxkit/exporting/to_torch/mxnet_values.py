@@ -3,7 +3,7 @@
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.arrays import legacy, switches
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.exporting.summands import Draw, summands
 from mxkit.exporting.to_torch.net_steps import Entry, Program, as_lists, flat

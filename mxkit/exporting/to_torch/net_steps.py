@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.arrays import legacy, switches
 from mxkit.core.replicas import first_value
 import mxnet as mx
 

@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple, Union
 import warnings
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.arrays import legacy, switches
 from mxkit.core.blocks import check_net, is_numpy_net, place_of
 from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace

@@ -3,8 +3,7 @@
 from collections import OrderedDict
 from typing import Any, Dict, List, Optional
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_graph
 from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph

@@ -6,7 +6,7 @@ from pathlib import Path
 import tempfile
 from typing import Any, Dict, Iterator, List
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind
+from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.core.graphs import nesting, traced_graph
 from mxkit.errors import CheckpointError
 from mxkit.storage.symbol_file import read_symbol

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, net_devices, parameters_by_path, place_of
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import attributes_restored, run_as_code

@@ -4,7 +4,7 @@ from html import escape
 from typing import Any, List, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import layer_settings
-from mxkit.core.text import aligned, terminal_width
+from mxkit.core.system import aligned, terminal_width
 from mxkit.nets.layer_table.costs import Shape
 
 _LEFT = ("path", "type", "output", "dtype", "note")

@@ -10,10 +10,9 @@ from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence,
 from typing import Counter as Counts
 import warnings
 
-from mxkit.core.array_kind import is_numpy, of_kind
-from mxkit.core.arrays import item_size
+from mxkit.core.arrays import is_numpy, item_size, of_kind
 from mxkit.core.blocks import join_path, place_of
-from mxkit.core.layer_faults import layer_fault
+from mxkit.core.forward_errors import layer_fault
 from mxkit.core.tracing import CALL, Trace, infer_shapes
 from mxkit.errors import ForwardError
 from mxkit.nets.layer_table.costs import Shape, operator_cost

@@ -3,11 +3,10 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from mxkit.core.array_kind import copied, copy_to_cpu, legacy
+from mxkit.core.arrays import copied, copy_to_cpu, legacy
 from mxkit.core.blocks import distinct, parameters_by_path
-from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
-from mxkit.core.trainers import trainer_parameters
+from mxkit.core.trainers import HeldWeights, trainer_parameters
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.ledger import Update

@@ -3,8 +3,8 @@
 from numbers import Real
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import length
 from mxkit.core.blocks import distinct, match_parameters, never_trained, parameters_by_path
-from mxkit.core.lengths import length
 from mxkit.core.replicas import set_grad_req
 from mxkit.core.trainers import refuse_remote, trainer_parameters
 from mxkit.training.callbacks.callback import Callback

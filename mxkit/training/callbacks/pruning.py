@@ -2,7 +2,7 @@
 
 from typing import Any, Optional, Set
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row

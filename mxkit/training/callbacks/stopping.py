@@ -3,11 +3,10 @@
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
-from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import legacy
+from mxkit.core.arguments import SECONDS, length, whole_number
+from mxkit.core.arrays import legacy
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.held_weights import HeldWeights
-from mxkit.core.lengths import SECONDS, length
+from mxkit.core.trainers import HeldWeights
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor

@@ -6,9 +6,9 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 import warnings
 
+from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
-from mxkit.core.extras import require
 from mxkit.core.graphs import traced_graph
 from mxkit.core.replicas import values_of
 from mxkit.plots.plotting import new_figure

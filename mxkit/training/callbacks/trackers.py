@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Union
 import warnings
 
-from mxkit.core.extras import require
+from mxkit.core.arguments import require
 from mxkit.training.callbacks.run_log import Numbers, RunLog, was_stopped
 from mxkit.training.state import FitState
 

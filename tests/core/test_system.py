@@ -1,6 +1,6 @@
 """Tables of text: every cell as it is, in aligned columns."""
 
-from mxkit.core.text import aligned, console
+from mxkit.core.system import aligned, console
 import pytest
 
 LINES = [["path", "kind", "size"], ["/data/[old]/m", "a kind of many words", "1"], ["[/x]", "日本", "12,000"]]

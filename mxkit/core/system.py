@@ -1,9 +1,96 @@
-"""Tables of text with aligned columns, and the console for coloured text, both by rich."""
+"""Files that are whole or not there, environment variables, the terminal with its tables, and mxkit's logger.
 
+Events of `logging.getLogger("mxkit")` are of the level INFO, which Python shows nobody until a program asks for it.
+Warnings have no handler either, so that Python writes their text to stderr, unless the program has handlers of its own.
+A process that must end at once writes its last words to stderr itself: a handler may hold a lock.
+"""
+
+from contextlib import contextmanager
+import hashlib
 from io import StringIO
+import logging
+import os
+from pathlib import Path
 import shutil
 import sys
-from typing import Any, Collection, Iterable, List, Optional, Sequence
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
+
+
+@contextmanager
+def environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
+    """Set variables of the environment inside `with`; None removes one."""
+    before: Dict[str, Optional[str]] = {name: os.environ.get(name) for name in variables}
+
+    def put(values: Mapping[str, Optional[str]]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(variables)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def is_offline(offline: Optional[bool] = None) -> bool:
+    """Whether the network must not be used: `offline`, or if it is None the environment variable `MXKIT_OFFLINE`.
+
+    >>> is_offline(True), is_offline(False)
+    (True, False)
+    """
+    variable = os.environ.get("MXKIT_OFFLINE", "").strip().lower()
+    return variable not in ("", "0", "false", "no") if offline is None else offline
+
+
+def name_aside(path: Path) -> Path:
+    """Return a hidden name beside a file for its incomplete content; every call returns a new name."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under another name, flush it to disk, and rename it.
+
+    Args:
+        path: The file; its directory must exist.
+        content: The whole content.
+
+    Raises:
+        OSError: The disk is full, or the directory cannot be written; the file does not change.
+    """
+    aside = name_aside(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        if aside.exists():
+            aside.unlink()
+    flush_directory(path.parent)
+
+
+def flush_directory(directory: Path) -> None:
+    """Flush renames inside a directory to disk (only on POSIX)."""
+    if os.name == "posix":
+        handle = os.open(str(directory), os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Digest of a file in hexadecimal digits; the file is read in pieces."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
 
 # rich needs a width also for files and pipes
 _UNLIMITED = 1_000_000
@@ -113,3 +200,6 @@ def write_lines(lines: Iterable[str]) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     text = "".join(f"{line}\n" for line in lines)
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+LOG = logging.getLogger("mxkit")
