@@ -1,5 +1,6 @@
 """Rows as a table on the terminal, as docs/benchmarks.md and as docs/benchmarks.png."""
 
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.plots.plotting import new_figure
@@ -15,10 +16,18 @@ INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks`; do not edit. Ways of one case took turns in one run; medians, the spread from the
 best round to the worst, and ratios of the rounds. Below 1 is faster than what is compared with (above 1 for what
-counts samples a second).
+counts samples a second). Of long tables the page shows some rows; `benchmarks/results.json` has all.
 
 ![Ratios that have a bar, with their spread](benchmarks.png)
 """
+
+# Rows of "case: way" that the page shows, where a question has more than a reader wants.
+SHOWN = {
+    "inference": r"224 px, batch 1: (?!beside)|: optimize, int8$",
+    "loaders": r"JPEGs|arrays",
+    "optimizers": r" (1,000|100,000|10,000,000) weights, 2 threads: mxkit$",
+    "processes": r"batch \d+: ",
+}
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -35,7 +44,8 @@ def write_pages(questions: Mapping[str, Tuple[Dict[str, Any], List[Row]]]) -> No
     for name, (about, rows) in questions.items():
         machine = about["machine"]
         lines = [f"## {about['title']}", about["text"]]
-        lines.append("\n".join(_table(rows)))
+        shown = re.compile(SHOWN.get(name, ""))
+        lines.append("\n".join(_table([row for row in rows if shown.search(f"{row.case}: {row.way}")])))
         lines.append(
             f"`python -m benchmarks {name}`, {about['date']}, commit {about['commit']}, {about['seconds']} s, on "
             f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, MXNet "
