@@ -1,13 +1,13 @@
 """Directories of checkpoints; each checkpoint is either complete and verified, or does not exist."""
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 import fcntl
 import math
 import os
 from pathlib import Path
 import shutil
 import socket
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
 import warnings
 
@@ -301,6 +301,15 @@ def only_writer(directory: Path) -> Iterator[None]:
                 directory.rmdir()
 
 
+def sole_writer(directory: Path) -> ContextManager[None]:
+    """`only_writer`, unless this process keeps others out already, as `fit` and `run_recipe` do."""
+    with suppress(FileNotFoundError):
+        lock = (directory / _WRITER).stat()
+        if any(os.path.samestat(lock, os.fstat(own)) for own in _LOCKS):
+            return nullcontext()
+    return only_writer(directory)
+
+
 def _locked(folder: int, directory: Path) -> int:
     """Open and lock the file `.writer` of an open folder."""
     while True:
@@ -316,7 +325,7 @@ def _locked(folder: int, directory: Path) -> int:
             os.close(lock)
             raise CheckpointError(
                 f"{writer} writes into {directory}, and two processes would destroy each other's files. Wait for its "
-                "end, or write into another folder"
+                "end, or use another folder"
             ) from None
         except OSError as error:
             text = f"{directory} is on a file system without locks ({error}): a second process there is not refused"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import CheckpointError
-from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove
+from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove, sole_writer
 from mxkit.storage.manifest import verify
 import yaml
 
@@ -79,15 +79,17 @@ def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
         keep_last: Number of the newest complete ones that stay.
 
     Raises:
-        CheckpointError: The run's recipe.yaml cannot be read, so that `keep_every` is unknown.
+        CheckpointError: Another process writes into the directory; or the run's recipe.yaml cannot be read, so that
+            `keep_every` is unknown.
     """
     found = []
-    for path in checkpoint_paths(directory):
-        with suppress(CheckpointError):
-            found.append(verify(path))
-    stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
-    names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
-    removed = prune(directory, set(stays), max(names, default=0))
+    with sole_writer(Path(directory)):
+        for path in checkpoint_paths(directory):
+            with suppress(CheckpointError):
+                found.append(verify(path))
+        stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
+        names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
+        removed = prune(directory, set(stays), max(names, default=0))
     left = {names[step]: reason for step, reason in sorted(stays.items(), reverse=True)}
     return Pruned([names[step] for step in removed if step in names], left)
 
@@ -103,7 +105,8 @@ def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> Lis
         The names of the removed checkpoints.
 
     Raises:
-        CheckpointError: No checkpoint has this name; nothing was removed.
+        CheckpointError: No checkpoint has this name, or another process writes into the directory; nothing was
+            removed.
     """
     paths = {path.name: path for path in checkpoint_paths(directory)}
     names = list(dict.fromkeys(names))
@@ -112,8 +115,9 @@ def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> Lis
             raise CheckpointError(
                 f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(paths) or 'none'}"
             )
-    for name in names:
-        remove(paths[name])
+    with sole_writer(Path(directory)):
+        for name in names:
+            remove(paths[name])
     return names
 
 

@@ -12,7 +12,7 @@ from mxkit.core.device import DeviceSpec
 from mxkit.core.replicas import is_differentiable, values_of
 from mxkit.core.trainers import HeldWeights, finish_kvstore, has_kvstore
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint, write_checkpoint
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, sole_writer, write_checkpoint
 from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.manifest import OPTIMIZER, PARAMETERS, STATE, Checkpoint, is_checkpoint, verify
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
@@ -133,6 +133,7 @@ def save_checkpoint(
     Raises:
         NotInitializedError: A parameter has no value yet.
         ValueError: `state` is not plain JSON.
+        CheckpointError: Another process writes into the directory, like a run of `fit` with checkpoints.
         OSError: The disk is full or cannot be written; earlier checkpoints do not change.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net); _ = net(mx.nd.ones((1, 3)))
@@ -143,7 +144,9 @@ def save_checkpoint(
     {'epoch': 3}
     """
     wait_before_reading()
-    return take_snapshot(net, trainer, step=step, content={"state": dict(state or {})}).write(directory)
+    snapshot = take_snapshot(net, trainer, step=step, content={"state": dict(state or {})})
+    with sole_writer(Path(directory)):
+        return snapshot.write(directory)
 
 
 def load_checkpoint(

@@ -1,6 +1,7 @@
 """Trainings of several workers that are stopped and resumed end like one that was not."""
 
 import shutil
+import time
 
 from joint_runs import assert_equal, ended, once, results, results_of, start
 import pytest
@@ -53,6 +54,25 @@ def test_only_the_first_worker_writes_and_all_need_its_folder(runs):
         assert "is its folder on a disk that all workers share?" in worker["elsewhere"]
         assert not [path for path in worker["files"] if path.startswith("elsewhere")]
     assert runs[0]["files"] == runs[1]["files"]
+
+
+def test_a_second_launch_into_the_folder_of_a_live_one_is_refused(runs, tmp_path):
+    first = start("joint_resumes.py", tmp_path, 2, "locked")
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "waits").exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)  # the launch is another process
+    locks = [(path.parent.name, path.read_text().split(" on ")[0]) for path in tmp_path.rglob(".writer")]
+    before = sorted(tmp_path.rglob("*"))
+    status, output = ended(start("joint_resumes.py", tmp_path, 2, "locked"))
+    assert (status != 0, f"{locks[0][1]} on " in output, "two processes would destroy" in output) == (True,) * 3
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "go on").touch()
+    status, output = ended(first)
+    assert status == 0, output
+    for worker in results_of(tmp_path):
+        assert_equal(worker, runs[0]["shares"])
+    assert locks == [("locked", f"process {results_of(tmp_path)[0]['process']}")]  # worker 0 alone writes
+    assert not list(tmp_path.rglob(".writer"))
 
 
 def test_another_number_of_workers(runs, folder, tmp_path):

@@ -1,13 +1,15 @@
 """When checkpoints are written, which are kept, and what happens around them when something goes wrong."""
 
 import gc
+import multiprocessing
+import re
 import stat
 import threading
 
 from comparing import assert_equal, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint, prepare
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, only_writer, prepare
 from mxkit.storage.listing import list_checkpoints, prune_to, remove_checkpoints
 from mxkit.storage.snapshot import Snapshot, take_snapshot
 from mxkit.training import checkpoints as module
@@ -16,7 +18,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import Kind, long, pairs
+from sharing import Kind, command, long, pairs
 
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
@@ -158,6 +160,47 @@ def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
         "step-00000050": "newest", "step-00000040": "keep_every", "step-00000020": "keep_every", "step-00000010": "best"
     }  # fmt: skip
     assert steps(directory) == [10, 20, 40, 50]
+
+
+def test_a_run_s_own_process_saves_and_removes_checkpoints_while_it_writes(tmp_path):
+    def beside():
+        kept = mxkit.save_checkpoint(tmp_path, net, step=7)
+        assert remove_checkpoints(tmp_path, [kept.name]) == [kept.name]
+        assert (tmp_path / ".writer").exists()
+
+    net = make_net()
+    train(tmp_path, net=net, callbacks=[on_update(15, beside)])
+    assert steps(tmp_path) == [20, 30, 40]
+    assert not (tmp_path / ".writer").exists()
+
+
+def _holds(folder, pipe):
+    with only_writer(folder):
+        pipe.send("locked")
+        pipe.recv()
+
+
+def test_another_process_neither_prunes_nor_writes_where_a_run_writes(tmp_path):
+    train(tmp_path / "checkpoints")
+    here, there = multiprocessing.Pipe()
+    run = multiprocessing.get_context("fork").Process(target=_holds, args=(tmp_path / "checkpoints", there))
+    run.start()
+    here.recv()
+    refused = f"process {run.pid} on .* writes into {tmp_path / 'checkpoints'}"
+    try:
+        for name in ((), ("step-00000020",)):
+            code, _, err = command("checkpoints", "prune", tmp_path, "--keep-last", "1", *name)
+            assert (code, bool(re.search(f"^error: {refused}", err))) == (1, True)
+        with pytest.raises(CheckpointError, match=f"^{refused}"):
+            mxkit.save_checkpoint(tmp_path / "checkpoints", make_net(), step=7)
+        assert steps(tmp_path / "checkpoints") == [20, 30, 40]
+        assert len(list_checkpoints(tmp_path / "checkpoints")) == 3  # reading is free
+    finally:
+        here.send("end")
+        run.join()
+    assert command("checkpoints", "prune", tmp_path, "--keep-last", "1")[0] == 0
+    assert mxkit.save_checkpoint(tmp_path / "checkpoints", make_net(), step=7).name == "step-00000007"
+    assert steps(tmp_path / "checkpoints") == [7, 40]
 
 
 def test_a_best_that_is_gone_or_broken_is_an_error(tmp_path):

@@ -195,6 +195,38 @@ def test_an_array_without_axes_is_saved_and_loaded(switch, tmp_path):
         np.testing.assert_array_equal(one, outputs[0])
 
 
+class Temperature(nn.HybridSequential):
+    """A classifier that also trains a number without axes."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.add(nn.Dense(3, in_units=5))
+            self.temperature = self.params.get("temperature", shape=(), init="ones")
+
+    def hybrid_forward(self, F, x, temperature):
+        return self[0](x) * temperature
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_a_trained_number_without_axes_goes_on_with_its_optimizer_s_state(switch, tmp_path):
+    def fit(net, trainer, **arguments):
+        mxkit.fit(net, [(X, Y)], loss="softmax_ce", trainer=trainer, progress=False, **arguments)
+
+    with switches(True):
+        net, other = Temperature(), Temperature()
+        for one in (net, other):
+            mxkit.initialize(one)
+    trainer, resumed = (gluon.Trainer(one.collect_params(), "adam") for one in (net, other))
+    with switches(switch):
+        fit(net, trainer, epochs=2, checkpoint=tmp_path)
+        mxkit.load_checkpoint(tmp_path, other, resumed)
+        fit(net, trainer, epochs=1)
+        fit(other, resumed, epochs=1)
+    assert net.temperature.data().item() != 1
+    assert_equal(values(other), values(net))
+
+
 def step(net, trainer, kind):
     with kind.switches(), autograd.record():
         loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(kind.of(X)), kind.of(Y))
