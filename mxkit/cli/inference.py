@@ -43,7 +43,7 @@ def predict(
             if path
         ]
         # on a terminal the lines show the progress
-        bar = opened.enter_context(batches_bar("predict", files, None, bool(tables) or not sys.stdout.isatty()))
+        bar = opened.enter_context(batches_bar("predict", len(files), None, bool(tables) or not sys.stdout.isatty()))
         for prediction in predictions:
             if prediction.error:
                 tqdm.write(f"error: {prediction.error}", file=sys.stderr)

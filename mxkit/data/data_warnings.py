@@ -3,8 +3,7 @@
 from itertools import chain
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
-from mxkit.core.blocks import loader_parts
-from mxkit.data.source import is_one_shot, shuffles
+from mxkit.data.source import source_of
 from mxkit.data.streaming_statistics import ArraySummary
 
 # Warn if one class is more than this many times as frequent as another.
@@ -109,14 +108,14 @@ def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> 
 
 
 def _about_reading(part: Any, test: bool) -> Iterator[str]:
-    if is_one_shot(part.data):
+    source = source_of(part.data)
+    if source.is_one_shot:
         yield (
             f"a {part.kind} can be read only once, and `describe` read it; pass a function that returns a new one (T62)"
         )
-    drops = getattr(part.data, "drop_last", False) is True
-    if test and shuffles(part.data):
+    if test and source.shuffles:
         yield "it shuffles: predictions would not be in the data's order, and scores need no order"
-    if test and (drops or getattr(loader_parts(part.data), "last_batch", None) == "discard"):
+    if test and source.drops_last:
         yield "it leaves out the last short batch: scores are not of all samples"
     if not test and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
         yield f"the last batch is {SINGLE_SAMPLE} (T18). Choose another batch_size, or drop_last"
@@ -126,7 +125,7 @@ def _about_reading(part: Any, test: bool) -> Iterator[str]:
 
 def _about_pair(train: Any, part: Any) -> Iterator[str]:
     """Warnings about a part that differs from the training part, or is the same."""
-    if _dataset(train.data) is _dataset(part.data):
+    if source_of(train.data).origin is source_of(part.data).origin:
         yield f"{train.name} and {part.name} are the same data: the scores would be too good"
     if len(train.inputs) != len(part.inputs) or len(train.labels) != len(part.labels):
         yield f"{train.name} and {part.name} have different numbers of inputs or labels"
@@ -145,14 +144,6 @@ def _about_pair(train: Any, part: Any) -> Iterator[str]:
         new = sorted(set(part.labels[0].classes) - set(train.labels[0].classes))
         if new:
             yield f"{part.name} has classes that {train.name} has not: {_first_labels(new)}"
-
-
-def _dataset(data: Any) -> Any:
-    """The object that a loader reads; two loaders with the same object have the same data."""
-    for name in ("dataset", "_dataset"):
-        data = getattr(data, name, data)
-    inputs = getattr(data, "x", None)
-    return data if inputs is None else inputs
 
 
 def _first_labels(labels: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.data_warnings import warnings_of
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.data.streaming_statistics import ArraySummary, common, sample_hashes
 from mxkit.errors import DataError, EmptyDataError
@@ -197,14 +197,13 @@ def _read(name: str, data: Any, limit: Optional[int]) -> PartDescription:
         limit = None if limit is None else limit * _ROWS
         batches = (_batch_of_one(data[row]) for row in range(len(data)))
     else:
-        batches = read_epoch(data, name=f"describe: {name}", keep_count=True)
+        batches = source_of(data).read(name=f"describe: {name}", keep_count=True)
     for batch in islice(batches, limit):
         part.add(batch)
     if not part.samples:
         raise EmptyDataError(f"describe: {name} has no sample")
     part.whole = next(batches, None) is None
-    if isinstance(data, mx.io.DataIter):
-        data.reset()
+    source_of(data).reset()
     return part
 
 

@@ -131,8 +131,3 @@ class EpochOrder(Epochs):
         rows = order[batch * self.whole_batch : (batch + 1) * self.whole_batch]
         number, shares = self.share
         return rows if shares == 1 else np.array_split(rows, shares)[number]
-
-
-def has_equal_batches(data: Any) -> bool:
-    """Whether data is a loader whose batches all have `batch_size` samples, except the last; buckets have their own."""
-    return isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__

@@ -1,15 +1,32 @@
-"""Reads an epoch from any kind of data that users pass: iterables, functions, loaders, DataIters."""
+"""What a loop asks about its data: one object for every kind that users pass."""
 
-from itertools import chain, repeat
+from contextlib import contextmanager, nullcontext
+import hashlib
+from itertools import chain, count, repeat
 import types
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 import warnings
 
 from mxkit.core.arrays import is_numpy
-from mxkit.core.blocks import loader_parts
+from mxkit.core.blocks import held_arrays, loader_parts, transformed
+from mxkit.data.batching import narrow_dtype
+from mxkit.data.buckets import BucketLoader
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
-from mxkit.data.order import EpochOrder
+from mxkit.data.order import EpochOrder, Epochs
 from mxkit.data.samples import resized_tensor
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
@@ -19,8 +36,12 @@ import numpy as np
 
 Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
 
-# Batch size of the loaders that `whole_part` makes.
+# Batch size of the loaders that `whole_source` makes.
 BATCH = 256
+
+# Number of samples of an array that a digest reads, and of values of each sample.
+_DIGEST_SAMPLES = 64
+_DIGEST_VALUES = 1024
 
 _END = object()
 
@@ -28,57 +49,456 @@ _END = object()
 _ONE_SHOT = (types.GeneratorType, map, filter, zip, enumerate)
 
 
-def is_one_shot(data: Data) -> bool:
-    """Whether `data` may be empty after one reading; a DataIter is not, because it is reset."""
-    source: Any = data
-    return isinstance(source, _ONE_SHOT) or (
-        hasattr(source, "__next__") and hasattr(source, "__iter__") and not isinstance(source, mx.io.DataIter)
-    )
+class Source:
+    """The data of a loop, of any kind: a list, an iterable, or a function that returns one.
 
+    Subclasses know MXNet's iterators and the loaders of Gluon and of mxkit; `source_of` chooses. A user's class may
+    have the attributes of mxkit's loaders (`epoch`, `skip`, `state_dict`), which are used then.
 
-def check_rereadable(data: Data, epochs: int, name: str) -> None:
-    """Refuse data without batches, and data that is empty after one epoch (T62), before anything is trained.
-
-    Raises:
-        DataError: As for `check_batches`; or `data` is a generator (or a map, zip, ...) and `epochs` is above 1.
+    Attributes:
+        data: The object that the user passed.
+        name: Its class, for messages.
+        is_one_shot: Whether the data may be empty after one pass.
+        deterministic: Whether reading is known to draw no random numbers.
+        dataset: The dataset that a loader reads, or None.
+        shuffles: Whether the data is known to shuffle its samples.
+        drops_last: Whether a last batch that is too small is left out.
+        reseeds: Whether reading a sample seeds MXNet's generator.
+        resets: Whether this is a DataIter, which `read` resets, and which may fill a batch's memory with a later one.
+        reads_ahead: Whether a pass that ends early changes the next one.
+        keeps_its_own_order: Whether the order of an epoch depends on earlier epochs, so that another process cannot
+            repeat it (T99).
+        has_shares: Whether a loader reads this worker's share of each batch; workers take batches of other data in
+            turn.
+        scale: Factor for inputs of uint8, as for `ArrayLoader`, or None.
     """
-    check_batches(data, name)
-    if epochs > 1 and isinstance(data, _ONE_SHOT):
-        raise DataError(
-            f"{name} is a {type(data).__name__}, which can be read only once, but is to be read in {epochs} epochs. "
-            f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
-        )
+
+    reseeds = resets = reads_ahead = False
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.name = type(data).__name__
+        self.has_shares, self.keeps_its_own_order = False, False
+        self.scale: Optional[float] = None
+        self.is_one_shot = isinstance(data, _ONE_SHOT) or (hasattr(data, "__next__") and hasattr(data, "__iter__"))
+        self.deterministic = isinstance(data, (list, tuple))
+        self.dataset: Any = getattr(data, "dataset", None)
+        self.shuffles = getattr(data, "shuffle", False) is True
+        self.drops_last = getattr(data, "drop_last", False) is True
+
+    @property
+    def batches(self) -> Optional[int]:
+        """Number of batches of an epoch; None if it is unknown."""
+        return len(self.data) if hasattr(self.data, "__len__") else None
+
+    @property
+    def sorts(self) -> bool:
+        """Whether samples come in another order than that of the data, without a shuffle."""
+        return False
+
+    @property
+    def missed(self) -> str:
+        """Why a pass leaves samples out or repeats some; empty if it does not."""
+        if getattr(self.data, "balance", None) is not None:
+            return "has balance, which repeats samples. Make it without"
+        return "has drop_last=True, which leaves out the last ones. Make it without drop_last" * self.drops_last
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether the data leaves out the first batches of an epoch unread, as mxkit's loaders do."""
+        data = self.data
+        return all(callable(getattr(data, name, None)) for name in ("skip", "state_dict")) and hasattr(data, "epoch")
+
+    @property
+    def origin(self) -> Any:
+        """The object that holds the samples: two loaders over the same one have the same data."""
+        held = self.data if self.dataset is None else self.dataset
+        inputs = getattr(held, "x", None)
+        return held if inputs is None else inputs
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """What decides the samples of each batch, as far as it is known without reading all; None for what is not."""
+        names = ("batch_size", "shuffle", "drop_last", "balance")
+        values = {name: getattr(self.data, name, None) for name in names}
+        return {**values, "number of samples": self._samples, "digest of the arrays": self.digest}
+
+    @property
+    def _samples(self) -> Optional[int]:
+        return getattr(self.data, "num_data", None)
+
+    @property
+    def digest(self) -> Optional[str]:
+        """Digest of arrays: of their lengths, and of shapes, dtypes and some values of samples spread over them.
+
+        At most 64 samples of an array are read, which is fast for files on disk too. The first and the last sample are
+        not enough: the folds of a cross-validation share them. It has 16 hexadecimal digits, the same in every process;
+        it is None if the samples are not in arrays.
+
+        >>> x, y = np.arange(12.0), np.arange(12)
+        >>> digests = [source_of(mxkit.data.ArrayLoader(*data, 4)).digest for data in ((x, y), (x[::-1], y))]
+        >>> digests[0] == digests[1], digests[0] == source_of(Split(x, y)).digest
+        (False, True)
+        """
+        arrays = self._arrays()
+        if not arrays:
+            return None
+        digest = hashlib.sha256()
+        for array in arrays:
+            size = len(array)
+            digest.update(f"{size};".encode())
+            for row in np.unique(np.linspace(0, size - 1, min(size, _DIGEST_SAMPLES)).astype(np.int64)):
+                sample = array[int(row)]
+                host = np.asarray(sample.asnumpy() if hasattr(sample, "asnumpy") else sample)
+                if host.dtype.kind not in "biuf":  # the bytes of Python objects differ from process to process
+                    return None
+                start = max(0, (host.size - _DIGEST_VALUES) // 2)  # the middle, where pictures differ
+                values = host.reshape(-1)[start : start + _DIGEST_VALUES]
+                dtype = narrow_dtype(host.dtype)  # so that a float64 file has the digest of its float32 copy in memory
+                digest.update(f"{host.shape}{dtype.str};".encode() + values.astype(dtype).tobytes())
+        return digest.hexdigest()[:16]
+
+    def _arrays(self) -> List[Any]:
+        """Arrays that hold all samples; none if they are elsewhere."""
+        dataset = self.dataset
+        lazy = transformed(dataset)
+        while lazy:
+            dataset = lazy[0]
+            lazy = transformed(dataset)
+        if isinstance(dataset, gluon.data.ArrayDataset):
+            return held_arrays(dataset)
+        if not isinstance(self.data, (EpochOrder, Split)):
+            return []
+        parts = [getattr(self.data, name, None) for name in ("x", "y", "sequences", "labels")]
+        return [array for part in parts if part is not None for array in (part if isinstance(part, tuple) else (part,))]
+
+    def all_labels(self) -> Sequence["np.ndarray"]:
+        """The label arrays of all samples, if batches hold them unchanged; empty if not."""
+        return ()
+
+    def readable_again(self, epoch: Optional[int]) -> bool:
+        """Whether the batches of this epoch can be read a second time, at no great cost."""
+        return isinstance(self.data, (list, tuple))
+
+    @property
+    def batch_samples(self) -> Optional[int]:
+        """Samples in each batch but the last; None if they may differ."""
+        return None
+
+    def samples_in(self, batches: int) -> Optional[int]:
+        """Number of samples in the first batches of an epoch; None if it is unknown."""
+        return None
+
+    def check_batches(self, name: str) -> None:
+        """Refuse samples that are not in batches: their rows, or single samples, would be taken for batches.
+
+        Raises:
+            DataError: The data is an array, a tuple with an array, a `Split`, `Splits`, or a dataset of single samples.
+        """
+        data, way = self.data, "ArrayLoader(x, y, batch_size=64, shuffle=True)"
+        if isinstance(data, Splits):
+            raise DataError(
+                f"{name}: received Splits, the three parts of a dataset. Pass one of them, like splits.train"
+            )
+        if isinstance(data, Split):
+            received, way = "a Split", "ArrayLoader(part.x, part.y, batch_size=64, shuffle=True)"
+        elif _is_array(data):
+            received = f"one array of shape {tuple(data.shape)}"
+        elif isinstance(data, tuple) and any(_is_array(part) for part in data):
+            received = f"a tuple of {len(data)} arrays"
+        elif _is_dataset(data):
+            received = f"{self.name}, a dataset of single samples"
+            way = "DatasetLoader(dataset, batch_size=64, shuffle=True)"
+        else:
+            return
+        raise DataError(f"{name}: expected batches (x, y); received {received}. Make batches of it: mxkit.data.{way}")
+
+    def check_rereadable(self, epochs: int, name: str) -> None:
+        """Refuse data without batches, and data that is empty after one epoch (T62), before anything is trained.
+
+        Raises:
+            DataError: As for `check_batches`; or the data is a generator (or a map, zip, ...) and `epochs` is above 1.
+        """
+        self.check_batches(name)
+        if epochs > 1 and isinstance(self.data, _ONE_SHOT):
+            raise DataError(
+                f"{name} is a {self.name}, which can be read only once, but is to be read in {epochs} epochs. "
+                f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
+            )
+
+    def read(
+        self,
+        epoch: Optional[int] = None,
+        name: str = "data",
+        *,
+        keep_count: bool = False,
+        skip: int = 0,
+        packed: bool = False,
+        once: bool = False,
+    ) -> Iterator[Any]:
+        """Return an iterator over the batches of one epoch; the first batch is read at once.
+
+        A DataIter is reset first, and its padding is cut off. A user's code runs under the user's switches of MXNet
+        (`npx.set_np()`), whatever the net holds. Samples that a DataIter carries over to its next pass are no padding.
+
+        Args:
+            epoch: Number of the epoch from 0; set on loaders that have an attribute `epoch`, so that their order
+                depends on it only. None leaves the loader's own count.
+            name: Name of the data for error messages.
+            keep_count: Restore the loader's count of epochs, so that this reading changes no later order.
+            skip: Number of batches to leave out first; only for data that `can_skip`.
+            packed: Read images as `Packed` if the loader can give them so.
+            once: Refuse a last batch that is filled up with samples of the next pass.
+
+        Raises:
+            EmptyDataError: There was no batch.
+            DataError: The data is no iterable of batches, or does not give each sample once and `once` is set.
+        """
+        self.check_batches(name)
+        data = self.data
+        if callable(data) and not hasattr(data, "__iter__"):
+            data = data()
+        padding = _Padding(data, name, once)
+        # A C++ iterator that was never read is at its first row, and may have read ahead to the end: a reset would then
+        # begin after the rows that fill its last batch (T122).
+        if isinstance(data, mx.io.DataIter) and getattr(data, "first_batch", None) is None:
+            data.reset()
+        own_epoch = getattr(data, "epoch", None)
+        if own_epoch is not None and epoch is not None:
+            data.epoch = epoch
+        if skip:
+            data.skip(skip)
+        _warn_of_resized_tensors(data, name)
+        try:
+            # a subclass may give other batches in `__iter__`, so it needs its own `packed`
+            batches = data.packed() if packed and "packed" in vars(type(data)) else iter(data)
+        except TypeError:
+            raise DataError(
+                f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
+                f"received {type(data).__name__}"
+            ) from None
+        if own_epoch is not None and keep_count:
+            data.epoch = own_epoch
+        first = next(batches, _END)
+        of_others = getattr(data, "share", (0, 1))[1] > 1  # fewer samples than workers
+        if first is _END and not skip and not of_others:
+            raise EmptyDataError(_empty(data, epoch, name))
+        # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
+        whole = () if first is _END else chain((first,), map(next, repeat(batches)))
+        return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
+
+    def endless(self) -> Generator[Any, None, None]:
+        """Yield batches from the beginning again and again, unless the data can be read only once."""
+        for epoch in count():
+            yield from self.read(epoch)
+            if not callable(self.data) and not self.resets and iter(self.data) is self.data:
+                return
+
+    def first(self) -> Tuple[Any, "Source"]:
+        """The first batch, and the data from its beginning; None for the batch of an iterator that is used up.
+
+        Of a DataIter the batch has only the shapes. A loader's count of epochs does not change. An iterator that can be
+        read only once is replaced.
+        """
+        if not self.is_one_shot:
+            return next(self.read(name="train", keep_count=True)), self
+        iterator: Iterator[Any] = iter(self.data)
+        batch = next(iterator, None)
+        return batch, self if batch is None else Source(_Begun(self.data, batch, iterator))
+
+    def reset(self) -> None:
+        """Let a DataIter begin again after a pass; other data does so by itself."""
+
+    def open(self) -> ContextManager[Any]:
+        """Keep what reading needs, like a loader's processes, from one epoch to the next inside `with`."""
+        return nullcontext()
+
+    @contextmanager
+    def count_kept(self) -> Iterator[None]:
+        """Restore a loader's count of epochs at the end of `with`."""
+        own_epoch = getattr(self.data, "epoch", None)
+        try:
+            yield
+        finally:
+            if own_epoch is not None:
+                self.data.epoch = own_epoch
+
+    def shared(self, rank: int, size: int) -> ContextManager[None]:
+        """Let a loader read its share for one of several workers inside `with`."""
+        return nullcontext()
+
+    @property
+    def order(self) -> Optional[List[int]]:
+        """`[seed, epoch]` of a loader, which determine its order; None for other data."""
+        return None
+
+    def set_order(self, seed: int, epoch: int) -> None:
+        """Set what `order` tells."""
+        self.data.seed, self.data.epoch = seed, epoch
+
+    def state_dict(self) -> Any:
+        """State of a loader, as plain JSON values; None for data without."""
+        return self.data.state_dict() if hasattr(self.data, "state_dict") else None
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore what `state_dict` returned."""
+        if state is not None and hasattr(self.data, "load_state_dict"):
+            self.data.load_state_dict(state)
 
 
-def check_batches(data: Data, name: str) -> None:
-    """Refuse samples that are not in batches: their rows, or single samples, would be taken for batches.
+class _Loader(Source):
+    """A loader of mxkit."""
 
-    Raises:
-        DataError: `data` is an array, a tuple with an array, a `Split`, `Splits`, or a dataset of single samples.
-    """
-    source: Any = data
-    if isinstance(source, Splits):
-        raise DataError(f"{name}: received Splits, the three parts of a dataset. Pass one of them, like splits.train")
-    if isinstance(source, Split):
-        received, way = "a Split", "ArrayLoader(part.x, part.y, batch_size=64, shuffle=True)"
-    elif _is_array(source):
-        received, way = f"one array of shape {tuple(source.shape)}", "ArrayLoader(x, y, batch_size=64, shuffle=True)"
-    elif isinstance(source, tuple) and any(_is_array(part) for part in source):
-        received, way = f"a tuple of {len(source)} arrays", "ArrayLoader(x, y, batch_size=64, shuffle=True)"
-    elif _is_dataset(source):
-        received = f"{type(source).__name__}, a dataset of single samples"
-        way = "DatasetLoader(dataset, batch_size=64, shuffle=True)"
-    else:
-        return
-    raise DataError(f"{name}: expected batches (x, y); received {received}. Make batches of it: mxkit.data.{way}")
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.reseeds = isinstance(data, DatasetLoader)  # for each sample
+        self.has_shares = isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
+        self.scale = data.scale if isinstance(data, ArrayLoader) else None
+        runs_own_code = self.reseeds or getattr(data, "transform", None) is not None
+        self.deterministic = isinstance(data, EpochOrder) and not runs_own_code
+
+    @property
+    def sorts(self) -> bool:
+        return isinstance(self.data, BucketLoader) and bool((np.diff(self.data.order(self.data.epoch)) < 0).any())
+
+    @property
+    def missed(self) -> str:
+        if self.drops_last and self.data.balance is None and isinstance(self.data, EpochOrder):
+            left = self.data.size - len(self.data) * self.data.batch_size
+            return f"has drop_last=True, which leaves out {left}. Make it without drop_last" if left else ""
+        return super().missed
+
+    @property
+    def _samples(self) -> Optional[int]:
+        return self.data.size if isinstance(self.data, EpochOrder) else None
+
+    def all_labels(self) -> Sequence["np.ndarray"]:
+        if type(self.data) is not ArrayLoader or self.data.transform is not None or self.data.y is None:
+            return ()
+        return self.data.y if isinstance(self.data.y, tuple) else (self.data.y,)
+
+    def readable_again(self, epoch: Optional[int]) -> bool:
+        return isinstance(self.data, ArrayLoader) and epoch is not None
+
+    @property
+    def batch_samples(self) -> Optional[int]:
+        joins = getattr(self.data, "batchify", None) is not None
+        return None if joins or not self.has_shares else self.data.batch_size
+
+    def samples_in(self, batches: int) -> Optional[int]:
+        return None if self.batch_samples is None else min(batches * self.data.whole_batch, self.data.size)
+
+    def open(self) -> ContextManager[Any]:
+        return self.data if isinstance(self.data, DatasetLoader) else nullcontext()
+
+    @contextmanager
+    def shared(self, rank: int, size: int) -> Iterator[None]:
+        data = self.data
+        before = getattr(data, "share", None)
+        try:
+            if self.has_shares:
+                data.share = (rank, size)
+                if not len(data):
+                    raise DataError(
+                        f"{self.name}: {data.size} samples do not fill one batch of {data.whole_batch}, which is "
+                        f"{data.batch_size} for each of {size} workers, and drop_last leaves out a smaller batch"
+                    )
+            yield
+        finally:
+            if self.has_shares:
+                data.share = before
+
+    @property
+    def order(self) -> Optional[List[int]]:
+        return [self.data.seed, self.data.epoch]
 
 
-def whole_part(data: Any, name: str, *, labels: bool = True, scale: Optional[float] = None) -> Data:
-    """Return batches that hold each sample once; other samples are put into batches of 256.
+class _GluonLoader(Source):
+    """A DataLoader of Gluon."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        parts: Any = loader_parts(data)
+        self._parts, self.dataset, self._sampler = parts, parts.dataset, type(parts.sampler).__name__
+        # by name: the class IntervalSampler is in gluon.contrib, which nothing else here imports
+        random = isinstance(parts.sampler, gluon.data.RandomSampler)
+        self.shuffles = random or self._sampler == "IntervalSampler" or self.shuffles
+        self.drops_last = parts.last_batch == "discard"
+
+    @property
+    def missed(self) -> str:
+        last, sampler = self._parts.last_batch, self._parts.sampler
+        if last != "keep" and len(sampler) % (self._parts.batch_size or 1):
+            return f"has last_batch={last!r}, which leaves out the last ones. Make it with 'keep'"
+        return ""
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        return {
+            "batch_size": self._parts.batch_size,
+            "number of samples": len(self._parts.dataset),
+            "shuffle": self._sampler == "RandomSampler",
+            "sampler": self._sampler,
+            "digest of the arrays": self.digest,
+        }
+
+
+class _DataIter(Source):
+    """A DataIter of MXNet."""
+
+    resets = True
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.is_one_shot = False
+        self.deterministic = isinstance(data, mx.io.NDArrayIter)
+        self.reads_ahead = isinstance(data, mx.io.MXDataIter)
+        self.shuffles = any(getattr(part, "shuffle", False) is True for part in (data, *_iterators(data)))
+        # MXNet's iterators shuffle the order of the epoch before, and those in C++ have their own generators
+        self.keeps_its_own_order = not isinstance(data, mx.io.NDArrayIter) or bool(data.shuffle)
+
+    @property
+    def missed(self) -> str:
+        if isinstance(self.data, mx.io.ResizeIter):
+            return "gives a number of batches, whatever the data hold. Pass the iterator inside it"
+        for part in _iterators(self.data):
+            handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
+            if handle != "pad" and (rows is None or rows % part.batch_size):
+                return f"has last_batch_handle={handle!r}, which leaves out the last ones. Make it with 'pad'"
+        return super().missed
+
+    def first(self) -> Tuple[Any, Source]:
+        groups = (getattr(self.data, "provide_data", None), getattr(self.data, "provide_label", None))
+        if not groups[0]:
+            return super().first()
+        zeros = [
+            tuple(mx.nd.zeros(array[1], dtype=getattr(array, "dtype", "float32")) for array in group)
+            for group in groups
+            if group
+        ]
+        return tuple(zeros), self
+
+    def reset(self) -> None:
+        self.data.reset()
+
+
+def source_of(data: Any) -> Source:
+    """Adapt data that a user passed; a `Source` is returned as it is."""
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, Epochs):
+        return _Loader(data)
+    if isinstance(data, mx.io.DataIter):
+        return _DataIter(data)
+    return Source(data) if loader_parts(data) is None else _GluonLoader(data)
+
+
+def whole_source(data: Any, name: str, *, labels: bool = True, scale: Optional[float] = None) -> Source:
+    """Batches that hold each sample once; other samples are put into batches of 256.
 
     Args:
-        data: Batches, as for `read_epoch`; a `Split` or a dataset of single samples; with `labels` a pair `(x, y)` of
-            arrays, without them one array.
+        data: Batches; a `Split` or a dataset of single samples; with `labels` a pair `(x, y)` of arrays, without them
+            one array.
         name: Name of the data for error messages.
         labels: Whether the labels are read too.
         scale: Factor for inputs of uint8 that are arrays, as for `ArrayLoader`.
@@ -86,25 +506,39 @@ def whole_part(data: Any, name: str, *, labels: bool = True, scale: Optional[flo
     Raises:
         DataError: A pass over `data` leaves samples out or repeats some, or `data` is ambiguous.
     """
-    if isinstance(data, Split):
-        return ArrayLoader(data.x, data.y, BATCH, scale=scale)
+    if isinstance(data, Split) or (labels and isinstance(data, tuple) and len(data) == 2 and any(map(_is_array, data))):
+        return _Loader(ArrayLoader(data[0], data[1], BATCH, scale=scale))
     if _is_dataset(data):
-        return DatasetLoader(data, BATCH)
-    if labels and isinstance(data, tuple) and len(data) == 2 and any(_is_array(part) for part in data):
-        return ArrayLoader(data[0], data[1], BATCH, scale=scale)
+        return _Loader(DatasetLoader(data, BATCH))
     if not labels and _is_array(data):
-        return ArrayLoader(data, None, BATCH, scale=scale)
+        return _Loader(ArrayLoader(data, None, BATCH, scale=scale))
     if not labels and type(data) is tuple and any(_is_array(part) for part in data):
         raise DataError(
             f"{name}: a tuple of arrays can be the inputs of one net, (x, y), or a sequence of batches. Pass "
             "mxkit.data.ArrayLoader((x1, x2), None, batch_size=256) for two inputs, x alone for (x, y), a list for "
             "batches"
         )
-    check_batches(data, name)
-    missed = _missed(data)
-    if missed:
-        raise DataError(f"{name}: each sample must be read once, but {type(data).__name__} {missed}")
-    return data  # type: ignore[no-any-return]
+    source = source_of(data)
+    source.check_batches(name)
+    if source.missed:
+        raise DataError(f"{name}: each sample must be read once, but {source.name} {source.missed}")
+    return source
+
+
+class _Begun:
+    """An iterator with one batch read: the first pass begins with this batch, the next ones call `iter` again."""
+
+    def __init__(self, source: Any, batch: Any, rest: Iterator[Any]) -> None:
+        self._source, self._batch, self._rest = source, batch, rest
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batch is None:
+            yield from self._source
+            return
+        batch, self._batch = self._batch, None
+        while batch is not None:  # without `iter(rest)`, which may begin again
+            yield batch
+            batch = next(self._rest, None)
 
 
 def _is_array(data: Any) -> bool:
@@ -117,26 +551,6 @@ def _is_dataset(data: Any) -> bool:
     return isinstance(data, gluon.data.Dataset) and not hasattr(data, "__iter__")
 
 
-def _missed(data: Any) -> str:
-    """Why a pass over `data` leaves samples out or repeats some; empty if it does not."""
-    if isinstance(data, mx.io.ResizeIter):
-        return "gives a number of batches, whatever the data hold. Pass the iterator inside it"
-    for part in _iterators(data):
-        handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
-        if handle != "pad" and (rows is None or rows % part.batch_size):
-            return f"has last_batch_handle={handle!r}, which leaves out the last ones. Make it with 'pad'"
-    loader = loader_parts(data)
-    if loader and loader.last_batch != "keep" and len(loader.sampler) % (loader.batch_size or 1):
-        return f"has last_batch={loader.last_batch!r}, which leaves out the last ones. Make it with 'keep'"
-    if getattr(data, "balance", None) is not None:
-        return "has balance, which repeats samples. Make it without"
-    if getattr(data, "drop_last", False) is True:
-        left = data.size - len(data) * data.batch_size if isinstance(data, EpochOrder) else None
-        if left != 0:
-            return f"has drop_last=True, which leaves out {left or 'the last ones'}. Make it without drop_last"
-    return ""
-
-
 def _iterators(data: Any) -> List[Any]:
     """The DataIters that a DataIter reads from, or itself; none for other data."""
     inner = getattr(data, "iters", None) or [getattr(data, "data_iter", None)]
@@ -145,102 +559,18 @@ def _iterators(data: Any) -> List[Any]:
     return [data] if isinstance(data, mx.io.DataIter) else []
 
 
-def shuffles(data: Any) -> bool:
-    """Whether `data` is known to shuffle its samples."""
-    loader = loader_parts(data)
-    sampler = loader and loader.sampler
-    # by name: the class is in gluon.contrib, which nothing else here imports
-    if isinstance(sampler, gluon.data.RandomSampler) or type(sampler).__name__ == "IntervalSampler":
-        return True
-    return any(getattr(part, "shuffle", False) is True for part in (data, *_iterators(data)))
+def _empty(data: Any, epoch: Optional[int], name: str) -> str:
+    used_up = iter(data) is data and bool(epoch)
+    return f"{name} gave no batch in epoch {(epoch or 0) + 1}" + (
+        ": it is an iterator that earlier epochs used up. "
+        f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
+        if used_up
+        else f": an epoch needs at least one. Received {type(data).__name__}, which is empty"
+    )
 
 
-def keeps_its_own_order(data: Data) -> bool:
-    """Whether the order of an epoch depends on earlier epochs, so that another process cannot repeat it (T99).
-
-    MXNet's iterators shuffle the order of the epoch before, and those in C++ have their own generators.
-    """
-    source: Any = data
-    return isinstance(source, mx.io.DataIter) and (not isinstance(source, mx.io.NDArrayIter) or bool(source.shuffle))
-
-
-def can_skip(data: Data) -> bool:
-    """Whether `data` has the methods of mxkit's loaders, which leave out the first batches of an epoch unread."""
-    return all(callable(getattr(data, name, None)) for name in ("skip", "state_dict")) and hasattr(data, "epoch")
-
-
-def read_epoch(
-    data: Data,
-    epoch: Optional[int] = None,
-    name: str = "data",
-    keep_count: bool = False,
-    skip: int = 0,
-    packed: bool = False,
-    once: bool = False,
-) -> Iterator[Any]:
-    """Return an iterator over the batches of one epoch; the first batch is read at once.
-
-    Args:
-        data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
-            first and whose padding is cut off. A user's code runs under the user's switches of MXNet (`npx.set_np()`),
-            whatever the net holds. Samples that it carries over from one pass to the next are not padding.
-        epoch: Number of the epoch from 0; set on loaders that have an attribute `epoch`, so that their order depends on
-            it only. None leaves the loader's own count.
-        name: Name of the data for error messages.
-        keep_count: Restore the loader's count of epochs, so that this reading changes no later order.
-        skip: Number of batches to leave out first; only for data that `can_skip`.
-        packed: Read images as `Packed` if the loader can give them so.
-        once: Refuse a last batch that is filled up with samples of the next pass.
-
-    Raises:
-        EmptyDataError: There was no batch.
-        DataError: `data` is no iterable of batches, or does not give each sample once and `once` is set.
-    """
-    check_batches(data, name)
-    source: Any = data() if callable(data) and not hasattr(data, "__iter__") else data
-    padding = _Padding(source, name, once)
-    # A C++ iterator that was never read is at its first row, and may have read ahead to the end: a reset would then
-    # begin after the rows that fill its last batch (T122).
-    if isinstance(source, mx.io.DataIter) and getattr(source, "first_batch", None) is None:
-        source.reset()
-    own_epoch = getattr(source, "epoch", None)
-    if own_epoch is not None and epoch is not None:
-        source.epoch = epoch
-    if skip:
-        source.skip(skip)
-    _warn_of_resized_tensors(source, name)
-    try:
-        # a subclass may give other batches in `__iter__`, so it needs its own `packed`
-        batches = source.packed() if packed and "packed" in vars(type(source)) else iter(source)
-    except TypeError:
-        raise DataError(
-            f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
-            f"received {type(source).__name__}"
-        ) from None
-    if own_epoch is not None and keep_count:
-        source.epoch = own_epoch
-    first = next(batches, _END)
-    of_others = getattr(source, "share", (0, 1))[1] > 1  # fewer samples than workers
-    if first is _END and not skip and not of_others:
-        used_up = iter(source) is source and bool(epoch)
-        raise EmptyDataError(
-            f"{name} gave no batch in epoch {(epoch or 0) + 1}"
-            + (
-                ": it is an iterator that earlier epochs used up. "
-                f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
-                if used_up
-                else f": an epoch needs at least one. Received {type(source).__name__}, which is empty"
-            )
-        )
-    # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
-    whole = () if first is _END else chain((first,), map(next, repeat(batches)))
-    return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
-
-
-def _warn_of_resized_tensors(source: Any, name: str) -> None:
-    loader = loader_parts(source)
-    dataset = loader.dataset if loader else getattr(source, "dataset", None)
-    step = resized_tensor(dataset, getattr(source, "transform", None))
+def _warn_of_resized_tensors(data: Any, name: str) -> None:
+    step = resized_tensor(source_of(data).dataset, getattr(data, "transform", None))
     if step:
         warnings.warn(
             f"{name}: {step} comes after ToTensor in the transform, and takes (channels, height, width) for (height, "

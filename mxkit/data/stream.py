@@ -14,7 +14,7 @@ from mxkit.data.draws import call_user, takes_rng
 from mxkit.data.order import Epochs
 from mxkit.data.reader_threads import read_ahead
 from mxkit.data.samples import error_text
-from mxkit.data.source import is_one_shot
+from mxkit.data.source import source_of
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
 import mxnet as mx
 import numpy as np
@@ -278,7 +278,7 @@ class _SizedStreamLoader(StreamLoader):
 
 
 def _check_factory(factory: Any) -> None:
-    if is_one_shot(factory):
+    if source_of(factory).is_one_shot:
         raise DataError(
             f"StreamLoader: a {type(factory).__name__} can be read only once and is empty in the second epoch (T62). "
             "Pass the function that makes it: StreamLoader(samples, ...) in place of StreamLoader(samples(), ...)"

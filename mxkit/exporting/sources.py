@@ -12,7 +12,7 @@ import zipfile
 from mxkit.core.blocks import check_net
 from mxkit.core.device import unpack
 from mxkit.core.graphs import traced_graph
-from mxkit.data.source import read_epoch
+from mxkit.data.source import source_of
 from mxkit.errors import MxkitError
 from mxkit.exporting.loss_heads import replaced_heads
 from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files
@@ -102,7 +102,7 @@ def _of_run(path: Path, which: str) -> Source:
     shapes = tuple(one.shape for one in facts.known_inputs())
     try:
         part = recipe.evaluate.split
-        inputs, _ = unpack(next(read_epoch(batches(recipe, load_data(recipe), part), keep_count=True)))
+        inputs, _ = unpack(next(source_of(batches(recipe, load_data(recipe), part)).read(keep_count=True)))
         examples = tuple(np.asarray(one[:4].asnumpy()) for one in inputs)
         compared = f"compared on the first samples of the run's {part} data"
     except (MxkitError, OSError) as error:

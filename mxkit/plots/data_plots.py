@@ -10,7 +10,7 @@ from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.augment import Augment
 from mxkit.data.describing import DataDescription, class_name
-from mxkit.data.source import Data, is_one_shot, read_epoch
+from mxkit.data.source import Data, source_of
 from mxkit.errors import DataError
 from mxkit.plots.plotting import CHARACTER, PathLike, finite_range, new_figure, saved
 import mxnet as mx
@@ -102,16 +102,16 @@ def show_batch(
     Raises:
         DataError: The batch holds no images; or `data` is an iterator, which would lose its first batch.
     """
-    if is_one_shot(data):
+    source = source_of(data)
+    if source.is_one_shot:
         raise DataError(
             f"show_batch: a {type(data).__name__} can be read only once, and this would use up its first batch; "
             "pass a function that creates it, or a list of batches"
         )
     whole_number(count, "show_batch: count")
     with generators_kept():
-        inputs, labels = unpack(next(read_epoch(data, keep_count=True)))
-        if isinstance(data, mx.io.DataIter):
-            data.reset()
+        inputs, labels = unpack(next(source.read(keep_count=True)))
+        source.reset()
     images = [image for array in inputs for image in _pixels(array[:count], mean, std)]
     shown = len(images) // len(inputs)
     titles = _texts(labels[0][:count] if labels else None, shown, classes, "labels")

@@ -8,7 +8,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.system import environment
 from mxkit.core.trainers import TrainerSpec
-from mxkit.data.source import Data, check_rereadable
+from mxkit.data.source import Data, source_of
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import MetricSpec
@@ -72,7 +72,7 @@ def profile(
     (10.0, ['data', 'forward', 'backward', 'update', 'other', 'waiting'])
     """
     updates = whole_number(updates, "updates")
-    check_rereadable(data, 2, "data")
+    source_of(data).check_rereadable(2, "data")
     batch_loss = get_batch_loss(loss)
     devices = net_devices(net)
     path = None if trace is None else Path(trace)

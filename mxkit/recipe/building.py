@@ -12,7 +12,7 @@ from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.pairs import PairLoader
-from mxkit.data.source import read_epoch
+from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.distributed.kvstores import set_kvstore
 from mxkit.errors import CheckpointError, DeviceError, MxkitError, RecipeError, unknown_name
@@ -251,7 +251,7 @@ def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
         config = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
         recipe = recipe.model_copy(update={"data": config})
     source = batches(recipe, data, recipe.evaluate.split)
-    inputs, _ = unpack(next(read_epoch(source, keep_count=True)))
+    inputs, _ = unpack(next(source_of(source).read(keep_count=True)))
     return tuple(one[:1] for one in inputs)
 
 

@@ -4,6 +4,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import holds_pixels, to_host
+from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.distributed.group import current
 from mxkit.errors import TrapWarning
@@ -76,7 +77,7 @@ def schedule_problems(recipe: Recipe, train: Any) -> List[Problem]:
     try:
         with shared(group, train):
             schedule = get_schedule(recipe.schedule.spec).completed(base, total)
-            schedule.rate(0, updates_per_epoch(train, options, group))
+            schedule.rate(0, updates_per_epoch(source_of(train), options, group))
     except ValueError as error:
         return [located("schedule", error, recipe.schedule.arguments)]
     return []

@@ -6,8 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 import warnings
 
 from mxkit.core.system import write_atomically
-from mxkit.data.fingerprint import fingerprint
-from mxkit.data.source import is_one_shot
+from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import RecipeError
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
@@ -37,7 +36,7 @@ class NetFacts(NamedTuple):
         classes: Name of each class; empty if the data has no names.
         images: How image files become inputs; None for a net that was not trained on images.
         code: The recipe's own modules.
-        digests: What `fingerprint` says of each part of the data; None for a part that is not held in arrays.
+        digests: What `Source.digest` says of each part of the data; None for a part that is not held in arrays.
     """
 
     inputs: List[InputForm]
@@ -77,10 +76,10 @@ def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> Ne
         data: Data of the recipe.
         code: The recipe's own modules, or None.
     """
-    once = is_one_shot(getattr(data, recipe.evaluate.split))
+    once = source_of(getattr(data, recipe.evaluate.split)).is_one_shot
     inputs = () if once else first_inputs(recipe, data)
     forms = [InputForm(tuple(map(int, one.shape)), np.dtype(one.dtype).name) for one in inputs]
-    digests = {part: fingerprint(getattr(data, part)) for part in SPLITS}
+    digests = {part: source_of(getattr(data, part)).digest for part in SPLITS}
     return NetFacts(forms, list(map(str, data.classes or [])), image_form(data), code or RunCode({}, {}), digests)
 
 
@@ -135,7 +134,7 @@ def warn_of_other_data(folder: Union[str, Path], data: Splits, part: str) -> Non
         RecipeError: As for `read_facts`.
     """
     facts = read_facts(folder)
-    before, now = facts and facts.digests.get(part), fingerprint(getattr(data, part))
+    before, now = facts and facts.digests.get(part), source_of(getattr(data, part)).digest
     if before is not None and now is not None and before != now:
         warnings.warn(
             f"{part} holds other samples than when {folder} was trained: a file of its data was changed, or a relative "

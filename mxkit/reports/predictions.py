@@ -8,7 +8,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, unpack
 from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
-from mxkit.data.source import read_epoch
+from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 from mxkit.losses.batch_loss import get_batch_loss
@@ -83,7 +83,7 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []
     seen, ranked = 0, True
-    for batch in read_epoch(batches(recipe, data, split), name=split, keep_count=True):
+    for batch in source_of(batches(recipe, data, split)).read(name=split, keep_count=True):
         inputs, labels = unpack(batch)
         scores = legacy(predict(net, [batch]))
         task, truth, guess = _class_numbers(counts, scores, labels)

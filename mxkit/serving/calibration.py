@@ -6,7 +6,7 @@ import warnings
 
 from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
-from mxkit.data.source import Data, read_epoch, whole_part
+from mxkit.data.source import Data, source_of, whole_source
 from mxkit.errors import DataError, TrapWarning
 from mxkit.exporting.net_graph import Graph, graph_function
 import mxnet as mx
@@ -103,8 +103,8 @@ def _batches(data: Any, graph: Graph, samples: int) -> Any:
     read = 0
     if hasattr(data, "dtype") and np.dtype(data.dtype) == np.uint8:  # a loader would divide it by 255
         raise DataError("calibration: received uint8: convert it to float32, scaled like the training's inputs")
-    batches = whole_part(data, "calibration", labels=False) if hasattr(data, "shape") else data
-    for batch in read_epoch(batches, name="calibration", keep_count=True):
+    source = whole_source(data, "calibration", labels=False) if hasattr(data, "shape") else source_of(data)
+    for batch in source.read(name="calibration", keep_count=True):
         inputs: List[Any] = [as_ndarray(one) for one in unpack(batch)[0]]
         if len(inputs) != len(graph.inputs):
             raise DataError(

@@ -12,7 +12,7 @@ from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import arrays_in, call, of_kind, to_host
 from mxkit.core.blocks import is_numpy_net
 from mxkit.core.device import QUEUED_BYTES, as_ndarray, bytes_of, unpack
-from mxkit.data.source import read_epoch
+from mxkit.data.source import source_of
 from mxkit.errors import DataError, MxkitError
 from mxkit.nets.moving import to
 from mxkit.nets.prediction_graphs import PRECISIONS
@@ -113,9 +113,7 @@ def measure_inference(
         return InferenceFigures(rows, refused, processor_model(), in_force(), _samples(read) if agreement else 0, notes)
 
     try:
-        with batches_bar("benchmark", range(len(sizes) * _ROUNDS), None, progress) as bar, autograd.pause(
-            train_mode=False
-        ):
+        with batches_bar("benchmark", len(sizes) * _ROUNDS, None, progress) as bar, autograd.pause(train_mode=False):
             for size in sizes:
                 for rounds in _in_turns(forms, inputs[size], seconds / _ROUNDS):
                     timed[size] = rounds
@@ -135,7 +133,7 @@ def _read_data(recipe: Recipe) -> Tuple[List[Tuple[Any, ...]], Any, List[str]]:
     try:
         data = load_data(recipe)
         with recipe.switches():
-            for batch in read_epoch(batches(recipe, data, recipe.evaluate.split), keep_count=True):
+            for batch in source_of(batches(recipe, data, recipe.evaluate.split)).read(keep_count=True):
                 read.append(unpack(batch)[0])
                 if _samples(read) >= _COMPARED or sum(map(bytes_of, read)) >= QUEUED_BYTES:
                     break

@@ -1,14 +1,13 @@
 """Initializes deferred parameters before a training seeds the generators."""
 
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Optional
 import warnings
 
 from mxkit.core.arrays import switches
 from mxkit.core.blocks import is_numpy_net, net_devices, parameters_by_path
 from mxkit.core.device import split_batch
 from mxkit.core.replicas import is_deferred as parameter_is_deferred
-from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.source import Data, is_one_shot, read_epoch
+from mxkit.data.source import Source
 from mxkit.errors import TrapWarning
 from mxkit.losses.batch_loss import Forward
 from mxkit.training.accumulator import Accumulator
@@ -23,7 +22,7 @@ def is_deferred(net: Any) -> bool:
     return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
 
 
-def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward], trainer: Any) -> Data:
+def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward], trainer: Any) -> Source:
     """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
 
     The values follow from the current state of the generators, so `seed_all` before a training decides them.
@@ -43,9 +42,9 @@ def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward],
     if not is_deferred(net):
         return data
     seed = None
-    if isinstance(data, DatasetLoader):  # seeds MXNet's generator for each sample, which must not decide the values
+    if data.reseeds:  # MXNet's generator for each sample, which must not decide the values
         seed = int(mx.nd.random.randint(0, 2**31 - 1, shape=1).asscalar())
-    batch, data = _first_batch(data)
+    batch, data = data.first()
     if seed is not None:
         mx.random.seed(seed)
     if batch is None:  # the training raises the error
@@ -69,37 +68,3 @@ def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -
             forward_loss(net, shard.inputs, shard.labels)
         else:
             net(*shard.inputs)
-
-
-def _first_batch(data: Data) -> Tuple[Any, Data]:
-    source: Any = data
-    shapes = getattr(source, "provide_data", None)
-    if isinstance(source, mx.io.DataIter) and shapes:
-        groups = (shapes, getattr(source, "provide_label", None) or ())
-        zeros = [
-            tuple(mx.nd.zeros(array[1], dtype=getattr(array, "dtype", "float32")) for array in group)
-            for group in groups
-            if group
-        ]
-        return tuple(zeros), data
-    if is_one_shot(source):
-        iterator: Iterator[Any] = iter(source)
-        batch = next(iterator, None)
-        return batch, data if batch is None else _Begun(source, batch, iterator)
-    return next(read_epoch(data, name="train", keep_count=True)), data
-
-
-class _Begun:
-    """An iterator with one batch read: the first pass begins with this batch, the next ones call `iter` again."""
-
-    def __init__(self, source: Any, batch: Any, rest: Iterator[Any]) -> None:
-        self._source, self._batch, self._rest = source, batch, rest
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._batch is None:
-            yield from self._source
-            return
-        batch, self._batch = self._batch, None
-        while batch is not None:  # without `iter(rest)`, which may begin again
-            yield batch
-            batch = next(self._rest, None)

@@ -8,8 +8,6 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Union
 
 from mxkit.core.forward_errors import out_of_memory
 from mxkit.core.trainers import trainer_parameters
-from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.source import is_one_shot
 from mxkit.errors import NonFiniteError, TrainingError
 from mxkit.metrics import MetricSpec
 from mxkit.training.callbacks.callback import Callback
@@ -28,7 +26,7 @@ import mxnet as mx
 
 
 class Validation(NamedTuple):
-    """The validation data, and the arguments of its evaluation."""
+    """The validation data, a `Source` or None, and the arguments of its evaluation."""
 
     net: Any
     data: Any
@@ -40,7 +38,7 @@ class Validation(NamedTuple):
 
     def check(self) -> None:
         """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
-        if self.data is not None and not is_one_shot(self.data) and not isinstance(self.data, mx.io.MXDataIter):
+        if self.data is not None and not self.data.is_one_shot and not self.data.reads_ahead:
             self._evaluate(limit_batches=1)
 
     def row(self, state: FitState, hooks: Sequence[Callback]) -> Dict[str, Any]:
@@ -109,9 +107,9 @@ def _opened(state: FitState, validation: Validation, writer: Optional[Checkpoint
             held.enter_context(state.precision.applied(state.net))
         if writer is not None:
             held.enter_context(writer.signals)
-        for data in (state.data, validation.data):
-            if isinstance(data, DatasetLoader):  # keeps its processes for all epochs
-                held.enter_context(data)
+        for source in (state.source, validation.data):
+            if source is not None:
+                held.enter_context(source.open())
         yield
 
 
@@ -168,7 +166,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
     if not state.finished:
         # `closing` restores grad_req also if a hook raises; the garbage collector would do so later, in any thread
         epoch, first_step = state.epoch - 1, state.updates + 1
-        stream = training.epoch(state.data, running, epoch=epoch, first_step=first_step, skip=running.position)
+        stream = training.epoch(state.source, running, epoch=epoch, first_step=first_step, skip=running.position)
         with closing(stream):
             for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
                 state.updates = update.step

@@ -13,8 +13,7 @@ from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import graph_json
 from mxkit.core.statistics import running_statistics
-from mxkit.data.order import has_equal_batches
-from mxkit.data.source import Data, whole_part
+from mxkit.data.source import Data, Source, whole_source
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
@@ -79,7 +78,7 @@ def evaluate(
 
 def scores_of(
     net: Any,
-    data: Data,
+    data: Union[Data, Source],
     together: Optional[Together],
     *,
     loss: Optional[BatchLossSpec],
@@ -93,7 +92,7 @@ def scores_of(
     Args:
         together: All workers, which make this call at the same place; None is this one alone.
     """
-    data = whole_part(data, name)
+    source = whole_source(data, name)
     batch_loss = None if loss is None else get_batch_loss(loss)
     loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
     own_counts = batch_loss is not None and batch_loss.counts
@@ -102,10 +101,10 @@ def scores_of(
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
     group = None if together is None else together.group
-    turns = 1 if group is None or has_equal_batches(data) else group.size
-    with shared(group, data), run_over(
+    turns = 1 if group is None or source.has_shares else group.size
+    with shared(group, source), run_over(
         net,
-        data,
+        source,
         name=name,
         forward=lambda shard: forward(net, shard.inputs, shard.labels),
         labels=True,
@@ -123,7 +122,7 @@ def scores_of(
                 if batch_loss is not None:
                     check_loss_shape(losses, shard.samples)
                 if not checked:
-                    check_first_batch(net, shard, output, loss_alone, data)
+                    check_first_batch(net, shard, output, loss_alone, source)
                     checked = True
                 results.append(scores.add(shard, output, losses))
             run.wait(results)

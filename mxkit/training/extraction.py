@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from mxkit.core.device import Shard
 from mxkit.data.npy_file import GrowingArray
-from mxkit.data.source import Data, whole_part
+from mxkit.data.source import Data, whole_source
 from mxkit.errors import DataError
 from mxkit.nets.features import Features, Names
 from mxkit.training.passes import run_over, samples_in_order
@@ -57,7 +57,7 @@ def extract(
     if labels is None:
         data = samples_in_order(data, "extract", ", or labels='label' to get them in the same order", labels=False)
     else:
-        data = whole_part(data, "extract", labels=isinstance(data, tuple))
+        data = whole_source(data, "extract", labels=isinstance(data, tuple))
     with closing(_Store(None if folder is None else Path(folder))) as store, run_over(
         net,
         data,

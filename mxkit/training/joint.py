@@ -1,12 +1,12 @@
 """The joint work of several workers in a training: counts and sums of each update, scores, and the decision to stop."""
 
 import base64
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from operator import is_
 import socket
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import weakref
 import zlib
 
@@ -14,10 +14,10 @@ from mxkit.core.arrays import copy_into, legacy, to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices
-from mxkit.data.order import Epochs, has_equal_batches
+from mxkit.data.source import source_of
 from mxkit.distributed.group import Group, current, refuse_differences
 from mxkit.distributed.kvstores import AddUp, Chosen, TwoBits, chosen_kvstore, way_of
-from mxkit.errors import DataError, DistributedError
+from mxkit.errors import DistributedError
 from mxkit.metrics import Metric
 from mxkit.training.norms import sum_of_squares
 from mxkit.training.options import Options
@@ -132,9 +132,11 @@ class Together:
             where: The place in the program, for messages.
             count: Give them worker 0's count of epochs, too.
         """
-        if isinstance(data, Epochs):
-            data.seed, epoch = self.group.gather(f"the order of {where}", [data.seed, data.epoch])[0]
-            data.epoch = epoch if count else data.epoch
+        source = source_of(data)
+        if source.order is not None:
+            own = source.order
+            seed, epoch = self.group.gather(f"the order of {where}", own)[0]
+            source.set_order(seed, epoch if count else own[1])
 
     def in_turn(self, batches: Iterator[Any], where: str) -> Iterator[Any]:
         """This worker's batches of data that every worker reads: with N workers, every N-th batch.
@@ -354,23 +356,9 @@ def check_joint(trainer: Any) -> None:
         raise ValueError("the optimizer SGLD draws other noise on each worker, so their nets would become different")
 
 
-@contextmanager
-def shared(group: Optional[Group], *data: Any) -> Iterator[None]:
-    """Let loaders read this worker's share of each batch inside `with`; workers take batches of other data in turn."""
-    loaders = [one for one in data if group is not None and has_equal_batches(one)]
-    before = [one.share for one in loaders]
-    try:
-        for one in loaders:
-            one.share = (group.rank, group.size)  # type: ignore[union-attr]
-            if not len(one):
-                raise DataError(
-                    f"{type(one).__name__}: {one.size} samples do not fill one batch of {one.whole_batch}, which is "
-                    f"{one.batch_size} for each of {one.share[1]} workers, and drop_last leaves out a smaller batch"
-                )
-        yield
-    finally:
-        for one, share in zip(loaders, before):
-            one.share = share
+def shared(group: Optional[Group], data: Any) -> ContextManager[None]:
+    """Let a loader read this worker's share of each batch inside `with`; workers take batches of other data in turn."""
+    return nullcontext() if group is None else source_of(data).shared(group.rank, group.size)
 
 
 def _two_parts(values: Any) -> Any:

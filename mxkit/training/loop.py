@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Sized, Union
+from typing import Any, List, Optional, Sequence, Union
 import warnings
 
 from mxkit.core.arguments import Length, length, whole_number
@@ -10,10 +10,7 @@ from mxkit.core.blocks import net_devices
 from mxkit.core.seeding import seed_all, seed_of_generators
 from mxkit.core.system import LOG
 from mxkit.core.trainers import TrainerSpec, get_trainer
-from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.loader import ArrayLoader
-from mxkit.data.order import has_equal_batches
-from mxkit.data.source import Data, check_rereadable, keeps_its_own_order, whole_part
+from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.distributed.group import Group, broadcast_parameters
 from mxkit.distributed.kvstores import chosen_kvstore
 from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
@@ -153,10 +150,10 @@ def fit(
     callbacks = check_callbacks(callbacks)
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
-    valid = _checked_data(train, valid, max_epochs)
+    source, valid_source = source_of(train), _checked_data(train, valid, max_epochs)
     workers = together()
     every = whole_number(validate_every, "validate_every")
-    validation = Validation(net, valid, options, metrics, every, progress, workers)
+    validation = Validation(net, valid_source, options, metrics, every, progress, workers)
     if options.precision is not None:
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
@@ -167,15 +164,15 @@ def fit(
         resumed = _checkpoint_to_resume(writer, resume)
         options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
         if workers is not None:
-            _begin_together(workers, trainer, train, validation, [number, unit], writer, resumed, callbacks)
+            _begin_together(workers, trainer, source, validation, [number, unit], writer, resumed, callbacks)
         elif chosen_kvstore().threshold is not None:
             LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
-        train = _seeded(net, train, options, trainer, writer, resumed, workers)
+        source = _seeded(net, source, options, trainer, writer, resumed, workers)
         group = None if workers is None else workers.group
-        held.enter_context(shared(group, train))
+        held.enter_context(shared(group, source))
         state = FitState(
             net, trainer, options, epochs=max_epochs, max_updates=max_updates,
-            updates_per_epoch=updates_per_epoch(train, options, group), data=train, callbacks=callbacks,
+            updates_per_epoch=updates_per_epoch(source, options, group), source=source, callbacks=callbacks,
             together=workers,
         )  # fmt: skip
         state.columns = _columns(state, valid is not None)
@@ -188,7 +185,7 @@ def fit(
 def _begin_together(
     workers: Together,
     trainer: Any,
-    train: Data,
+    train: Source,
     validation: Validation,
     epochs: List[Any],
     writer: Optional[Checkpoints],
@@ -240,41 +237,42 @@ def _hooks(
     return [hook for hook in hooks if workers.group.rank == 0 or not hook.writes]
 
 
-def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Data]:
+def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Source]:
     """Refuse data that cannot be read in each epoch; return `valid` in batches."""
-    check_rereadable(train, epochs or 1, "train")
+    source = source_of(train)
+    source.check_rereadable(epochs or 1, "train")
     if valid is None:
         return None
-    valid = whole_part(valid, "valid", scale=train.scale if isinstance(train, ArrayLoader) else None)
-    check_rereadable(valid, epochs or 2, "valid")
+    checked = whole_source(valid, "valid", scale=source.scale)
+    checked.check_rereadable(epochs or 2, "valid")
     if valid is train:
         text = "valid is the training data: its numbers say nothing of new samples"
         warnings.warn(text, TrapWarning, stacklevel=3)
-    return valid
+    return checked
 
 
 def _seeded(
     net: Any,
-    train: Data,
+    train: Source,
     options: Options,
     trainer: Any,
     writer: Optional[Checkpoints],
     resumed: Optional[Checkpoint],
     workers: Optional[Together],
-) -> Data:
+) -> Source:
     """Seed the generators after deferred parameters are initialized; return the data from its beginning."""
     if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
-    elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader) or workers is not None:
+    elif options.seed is not None or writer is not None or train.reseeds or workers is not None:
         train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
     if options.seed is None and (writer is not None or workers is not None):
         options.seed = seed_of_generators()
         if workers is not None:
             options.seed = workers.group.gather("the seed of fit", options.seed)[0]
-    if writer is not None and keeps_its_own_order(train):
+    if writer is not None and train.keeps_its_own_order:
         text = (
-            f"train is a {type(train).__name__}, whose order follows from all epochs before: a run resumed from "
+            f"train is a {train.name}, whose order follows from all epochs before: a run resumed from "
             "these checkpoints cannot be bit-equal. Use mxkit.data.ArrayLoader, or gluon's DataLoader (T99)"
         )
         warnings.warn(text, CheckpointWarning, stacklevel=3)
@@ -320,16 +318,11 @@ def _columns(state: FitState, validated: bool) -> List[str]:
     return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
-def updates_per_epoch(train: Data, options: Options, group: Optional[Group] = None) -> Optional[int]:
+def updates_per_epoch(train: Source, options: Options, group: Optional[Group] = None) -> Optional[int]:
     """Number of updates in an epoch of a `fit` with these options; None if the length of the data is unknown."""
-    source: Any = train
-    turns = 1 if group is None or has_equal_batches(train) else group.size
-    if not isinstance(source, Sized):
-        return None  # mx.io.DataIter and generators
-    samples = 1
-    if options.accumulate.unit == "samples":
-        if not has_equal_batches(train) or getattr(source, "batchify", None) is not None:
-            return None  # the number of samples in a batch is unknown
-        samples = int(getattr(train, "batch_size", 1))
-    batches = -(-len(source) // turns)
+    turns = 1 if group is None or train.has_shares else group.size
+    samples = train.batch_samples if options.accumulate.unit == "samples" else 1
+    if train.batches is None or samples is None:
+        return None  # mx.io.DataIter and generators, or batches of unknown sizes
+    batches = -(-train.batches // turns)
     return -(-min(batches, options.limit_batches or batches) // options.batches_of_update(samples))

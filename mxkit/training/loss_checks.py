@@ -12,7 +12,7 @@ from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
 from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
 from mxkit.core.tracing import trace
-from mxkit.data.loader import ArrayLoader
+from mxkit.data.source import source_of
 from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels, some_values
 from mxkit.losses.named_losses import Loss
@@ -218,11 +218,9 @@ def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, classes: 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
     """Labels of the whole epoch if a loader yields its arrays unchanged, else the labels of the batch."""
-    if type(data) is ArrayLoader and data.transform is None:
-        arrays = data.y if isinstance(data.y, tuple) else (data.y,)
-        array = arrays[place] if place < len(arrays) else None
-        if isinstance(array, np.ndarray) and array.nbytes <= CHECKED_BYTES:
-            return array
+    arrays = source_of(data).all_labels()
+    if place < len(arrays) and arrays[place].nbytes <= CHECKED_BYTES:
+        return arrays[place]
     values: np.ndarray = labels[place].asnumpy()
     return values
 

@@ -2,19 +2,17 @@
 
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, Union
 
 from mxkit.core.arrays import arrays_in, call, worth_packing
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import QUEUED_BATCHES, QueuedBatches, Shard, bytes_of, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explained
 from mxkit.core.statistics import first_statistics
-from mxkit.data.buckets import BucketLoader
-from mxkit.data.source import Data, read_epoch, shuffles, whole_part
+from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
 from mxnet import autograd
-import numpy as np
 
 
 class Run:
@@ -74,7 +72,7 @@ class Run:
 @contextmanager
 def run_over(
     net: Any,
-    data: Data,
+    data: Union[Data, Source],
     *,
     name: str = "data",
     forward: Optional[Callable[[Shard], Any]] = None,
@@ -99,7 +97,7 @@ def run_over(
 
     Args:
         net: An initialized block.
-        data: Batches, as for `read_epoch`. A loader's count of epochs stays as it was.
+        data: Batches, as for `fit`. A loader's count of epochs stays as it was.
         name: What error messages call the data.
         forward: The call of the net, without side effects; None is `call(net, shard.inputs)`. It is repeated to
             locate an error.
@@ -115,15 +113,15 @@ def run_over(
     Raises:
         ForwardError: A block of the net raised, or memory ran out; the cause is chained.
         DeviceError, NotInitializedError: As `net_devices`.
-        EmptyDataError, DataError: As `read_epoch`.
+        EmptyDataError, DataError: As `Source.read`.
     """
-    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(net_devices(net)), once=once)
-    batches = islice(batches, limit_batches)
+    source, packed = source_of(data), packed and worth_packing(net_devices(net))
+    batches = islice(source.read(name=name, keep_count=True, packed=packed, once=once), limit_batches)
     run = Run(batches if own is None else own(batches), net, labels, most_queued)
     forward = forward or (lambda shard: call(net, shard.inputs))
     with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
-    ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
+    ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar:
         yield run
 
 
@@ -140,26 +138,27 @@ def _named(name: str, run: Run) -> Iterator[None]:
         raise ForwardError(f"{where}: {error}", error.path, error.block) from error.__cause__
 
 
-def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> Data:
+def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> Source:
     """Return batches that hold each sample once, in the order of the data.
 
     Args:
-        data: As for `whole_part`.
+        data: As for `whole_source`.
         caller: The function that needs it, for error messages.
         way: More advice, for data that is shuffled.
-        options: As for `whole_part`.
+        options: As for `whole_source`.
 
     Raises:
-        DataError: A loader shuffles or sorts, so that results cannot be assigned to samples; or as `whole_part`.
+        DataError: A loader shuffles or sorts, so that results cannot be assigned to samples; or as `whole_source`.
     """
-    if shuffles(data):
+    source = whole_source(data, caller, **options)
+    if source.shuffles:
         raise DataError(
             f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}"
         )
-    if isinstance(data, BucketLoader) and (np.diff(data.order(data.epoch)) < 0).any():
+    if source.sorts:
         raise DataError(
             f"{caller}: BucketLoader sorts sequences by length, so results would not be in the data's order. Make it "
             "with buckets=1, or pass list(loader), and bring the results into the data's order: "
             f"outputs[loader.order(loader.epoch - 1).argsort()]{way}"
         )
-    return whole_part(data, caller, **options)
+    return source

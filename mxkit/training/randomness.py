@@ -7,8 +7,7 @@ from mxkit.core.arrays import call, legacy, of_kind
 from mxkit.core.blocks import blocks_by_path, is_numpy_net
 from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all
-from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.order import EpochOrder
+from mxkit.data.source import Source
 from mxkit.runtime.operators import draws_numbers, operators_in
 import mxnet as mx
 from mxnet import gluon
@@ -69,25 +68,19 @@ class Grid:
                 mx.random.seed(int(np.random.SeedSequence([*key, self._worker]).generate_state(1)[0]))
 
 
-def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
+def draws_random_numbers(net: Any, loss: Any, data: Source, inputs: int) -> bool:
     """Whether a training may draw random numbers; True if this cannot be inspected.
 
     Args:
         net: The net; inspected only if loss and data draw no random numbers.
         loss: The loss; a custom one may draw random numbers.
-        data: The data; an mxkit loader over arrays, a list and a DataIter over arrays draw no random numbers.
+        data: The data.
         inputs: Number of input arrays of the net.
     """
-    deterministic = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not _reads_user_code(data)
-    if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not deterministic:
+    if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not data.deterministic:
         return True
     operators = operators_of(net, inputs)
     return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
-
-
-def _reads_user_code(data: Any) -> bool:
-    """Whether custom code makes the batches of an mxkit loader."""
-    return isinstance(data, DatasetLoader) or getattr(data, "transform", None) is not None
 
 
 def operators_of(net: Any, inputs: int) -> Optional[Operators]:

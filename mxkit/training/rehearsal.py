@@ -3,7 +3,7 @@
 from contextlib import ExitStack, closing, contextmanager
 import copy
 import itertools
-from typing import Any, Generator, Iterator
+from typing import Any, Iterator
 
 from mxkit.core.arguments import split_spec
 from mxkit.core.arrays import copy_into, copy_to_cpu
@@ -11,8 +11,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
 from mxkit.core.seeding import generators_kept
 from mxkit.core.trainers import HeldWeights, TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
-from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, source_of
 from mxkit.training.deferred import forward_once, is_deferred
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -29,29 +28,16 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
         net: An initialized block. Deferred parameters stay initialized.
         data: Read again and again from its beginning, unless it can be read only once.
     """
-    own_epoch = getattr(data, "epoch", None)
-    try:
-        with ExitStack() as held, generators_kept():
-            if isinstance(data, DatasetLoader):  # keeps its processes until the end
-                held.enter_context(data)
-            batches: Iterator[Any] = held.enter_context(closing(_endless(data)))  # no thread reads on
-            if is_deferred(net):  # values are needed to restore them
-                first = next(batches)
-                with autograd.pause(train_mode=False):
-                    forward_once(net, first)
-                batches = itertools.chain([first], batches)
-            held.enter_context(_undone(net))
-            yield batches
-    finally:
-        if own_epoch is not None:
-            data.epoch = own_epoch  # type: ignore[union-attr]
-
-
-def _endless(data: Data) -> Generator[Any, None, None]:
-    for epoch in itertools.count():
-        yield from read_epoch(data, epoch, name="data")
-        if not callable(data) and not isinstance(data, mx.io.DataIter) and iter(data) is data:
-            return
+    source = source_of(data)
+    with source.count_kept(), generators_kept(), source.open(), ExitStack() as held:
+        batches: Iterator[Any] = held.enter_context(closing(source.endless()))  # no thread reads on
+        if is_deferred(net):  # values are needed to restore them
+            first = next(batches)
+            with autograd.pause(train_mode=False):
+                forward_once(net, first)
+            batches = itertools.chain([first], batches)
+        held.enter_context(_undone(net))
+        yield batches
 
 
 @contextmanager

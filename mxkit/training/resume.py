@@ -5,11 +5,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import copy_to_cpu, of_kind
-from mxkit.core.blocks import is_numpy_net, loader_parts, net_devices
+from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import is_gpu
 from mxkit.core.system import LOG
-from mxkit.data.fingerprint import fingerprint
-from mxkit.data.order import EpochOrder, has_equal_batches
+from mxkit.data.source import Source
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.engine_threads import in_force
 from mxkit.runtime.exact import gpu_facts
@@ -89,7 +88,7 @@ def capture(
         "metrics_of_others": [[numbers for numbers, _ in worker] for worker in others],
         "metric_names": [metric.name for metric in state.metrics],
         "precision": None if state.precision is None else state.precision.state_dict(),
-        "data": state.data.state_dict() if hasattr(state.data, "state_dict") else None,
+        "data": state.source.state_dict(),
         "settings": _settings(state),
         "optimizer": state.made_with,
     }
@@ -190,8 +189,7 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
     state.running.load_state_dict(run["running"])
     if state.precision is not None and run["precision"] is not None:
         state.precision.load_state_dict(run["precision"])
-    if run["data"] is not None and hasattr(state.data, "load_state_dict"):
-        state.data.load_state_dict(run["data"])
+    state.source.load_state_dict(run["data"])
     stored, prefix = run["metrics"], "metric:"
     rank = 0 if state.together is None else state.together.group.rank
     if rank:
@@ -211,13 +209,12 @@ def _refuse_other_data(
     Raises:
         CheckpointError: The checkpoint lies inside an epoch, and this run's data is cut or ordered in another way.
     """
-    running, data = run["running"], state.data
+    running = run["running"]
     names = (*_OF_DATA, _WORKERS)
     differences = _differences(run["settings"], {name: settings[name] for name in names if name in settings})
-    if has_equal_batches(data) and getattr(data, "batchify", None) is None:
-        samples = min(running["batches"] * data.whole_batch, data.size)
-        if samples != running["samples"] and not differences:
-            differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
+    samples = state.source.samples_in(running["batches"])
+    if samples not in (None, running["samples"]) and not differences:
+        differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
     if differences:
         raise CheckpointError(
             f"checkpoint {checkpoint.path} lies inside epoch {run['epoch']}, after {running['samples']} of its "
@@ -290,7 +287,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
         **state.options.settings(),
         _WORKERS: 1 if state.together is None else state.together.group.size,
         _UPDATES: state.updates_per_epoch,
-        **_about_data(state.data),
+        **_about_data(state.source),
     }
 
 
@@ -305,15 +302,12 @@ _OTHER_SAMPLES = (
 )
 
 
-def _about_data(data: Any) -> Dict[str, Any]:
+def _about_data(source: Source) -> Dict[str, Any]:
     """Settings of a loader that decide which samples a batch holds, as far as they are known."""
-    parts = loader_parts(data)
-    if parts is not None:
-        values: List[Any] = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
-    else:
-        size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
-        values = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
-    values += [fingerprint(data), getattr(data, "balance", None) or "none"]
+    known = {"balance": None, **source.settings}
+    names = ("batch_size", "number of samples", "shuffle", "digest of the arrays", "balance")
+    values = [known[name] for name in names]
+    values[-1] = values[-1] or "none"
     return {name: value for name, value in zip(_OF_DATA, values) if isinstance(value, (bool, int, str))}
 
 

@@ -2,8 +2,7 @@
 
 from typing import Any, Dict
 
-from mxkit.core.blocks import loader_parts
-from mxkit.data.fingerprint import fingerprint
+from mxkit.data.source import source_of
 from mxkit.storage.optimizer_state import optimizer_numbers
 
 # End of the names of facts about data, for messages.
@@ -25,16 +24,7 @@ def facts_of_optimizer(optimizer: Any) -> Dict[str, Any]:
 
 def facts_of_data(name: str, data: Any) -> Dict[str, Any]:
     """Facts that decide the batches, as far as they are known without reading all batches."""
-    parts = loader_parts(data)
-    facts: Dict[str, Any] = {"class": type(data).__name__}
-    if parts is not None:
-        facts.update({"batch_size": parts.batch_size, "number of samples": len(parts.dataset)})
-        facts["sampler"] = type(parts.sampler).__name__
-    else:
-        facts["number of samples"] = getattr(data, "size", getattr(data, "num_data", None))
-        facts.update((key, getattr(data, key, None)) for key in ("batch_size", "shuffle", "drop_last", "balance"))
-    if hasattr(data, "__len__"):
-        facts["number of batches"] = len(data)
-    facts["digest of the arrays"] = fingerprint(data)
+    source = source_of(data)
+    facts = {"class": source.name, **source.settings, "number of batches": source.batches}
     plain = (type(None), bool, int, float, str)
     return {f"{key} of {name}{SAME_DATA}": value for key, value in facts.items() if isinstance(value, plain)}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
+from mxkit.data.source import Source, source_of
 from mxkit.metrics import Metric
 from mxkit.metrics.classification import ConfusionMatrix
 from mxkit.training.callbacks.monitor import Monitor
@@ -30,7 +31,7 @@ class FitState:
         stop_reason: The reason of `stop`, or None.
         stop_is_for_now: Whether a resumed run continues in spite of `stop`.
         callbacks: The argument of `fit`.
-        data: The training data.
+        source: The training data.
         options: The arguments of `fit`.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
@@ -44,7 +45,7 @@ class FitState:
     epochs: Optional[int] = None
     max_updates: Optional[int] = None
     updates_per_epoch: Optional[int] = None
-    data: Any = None
+    source: Source = field(default_factory=lambda: source_of(None))
     callbacks: Sequence[Any] = ()
     history: History = field(default_factory=History)
     epoch: int = 1
@@ -56,6 +57,11 @@ class FitState:
     running: Ledger = field(default_factory=Ledger)
     together: Optional[Together] = None
     wish: Optional[Tuple[str, bool]] = None
+
+    @property
+    def data(self) -> Any:
+        """The argument `train` of `fit`."""
+        return self.source.data
 
     @property
     def metrics(self) -> Sequence[Metric]:

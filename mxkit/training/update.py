@@ -11,9 +11,7 @@ from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shards, split_batch, unpack
 from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
-from mxkit.data.loader import ArrayLoader
-from mxkit.data.order import has_equal_batches
-from mxkit.data.source import Data, can_skip, read_epoch
+from mxkit.data.source import Data, Source, source_of
 from mxkit.errors import DataError
 from mxkit.gradients.custom import check_backward
 from mxkit.losses.batch_loss import BatchLossSpec
@@ -42,7 +40,6 @@ from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
-import mxnet as mx
 from mxnet import gluon
 
 
@@ -194,7 +191,7 @@ class Training:
 
     def epoch(
         self,
-        data: Data,
+        data: Union[Data, Source],
         ledger: Ledger,
         *,
         epoch: Optional[int] = None,
@@ -202,7 +199,7 @@ class Training:
         skip: Tuple[Any, ...] = (0, 0),
     ) -> Generator[Update, None, None]:
         """Train one epoch, as `updates` describes it; add each update to `ledger` before yielding it."""
-        net, options, first = self._net, self._options, first_step == 1
+        net, options, first, source = self._net, self._options, first_step == 1, source_of(data)
         trainer = get_trainer(net, self._trainer)  # refuses a net that was moved since the Trainer was made
         devices = net_devices(net)
         accumulator = self._window()
@@ -220,8 +217,8 @@ class Training:
         if self._graph is None or self._graph.devices != devices:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
-        reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
-        batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
+        reader = _Reader(source, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
+        batches = _Batches(net, options, accumulator, self._graph, self._shapes, source if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
         joint = self.together is not None
         ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=reader.describe_not_finite)
@@ -283,7 +280,7 @@ class _Reader:
 
     def __init__(
         self,
-        data: Data,
+        data: Source,
         options: Options,
         epoch: Optional[int],
         skip: Tuple[Any, ...],
@@ -297,19 +294,19 @@ class _Reader:
         self._batch: Any = None
         self.together, self.group = together, None if together is None else together.group
         # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
-        self._turns = 1 if self.group is None or has_equal_batches(data) else self.group.size
+        self._turns = 1 if self.group is None or data.has_shares else self.group.size
         self.grid = Grid(options.seed, epoch or 0, 0 if self.group is None else self.group.rank)
 
     def __iter__(self) -> Iterator[Any]:
         if self.together is not None:
             self.together.share_order(self.data, f"epoch {(self._epoch or 0) + 1}", count=self._epoch is None)
         self.grid.reseed(0)
-        if self._skip and can_skip(self.data):
+        if self._skip and self.data.can_skip:
             self.batches = self._skip
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit * self._turns - self.batches)
         batches: Iterator[Any] = islice(
-            read_epoch(self.data, self._epoch, name="train", skip=self.batches, packed=self._packed), limit
+            self.data.read(self._epoch, name="train", skip=self.batches, packed=self._packed), limit
         )
         if self.together is not None and self._turns > 1:
             batches = self.together.compared(batches, f"train in epoch {(self._epoch or 0) + 1}")
@@ -341,7 +338,7 @@ class _Reader:
         for number, batch in enumerate(chain((first,), islice(batches, self._turns - 1))):
             self.batches += number > 0
             if number == rank:
-                own = (copied_batch(batch) if isinstance(self.data, mx.io.DataIter) else batch,)
+                own = (copied_batch(batch) if self.data.resets else batch,)
         yield from own or ()
 
     def _refuse_other_batches(self, samples: int) -> None:
@@ -361,11 +358,11 @@ class _Reader:
 
     def describe_not_finite(self, update: Update) -> str:
         """Where the batches of an update hold NaN or infinity, as far as they are at hand or can be read again."""
-        first, data = max(update.batches - self.window, 0), self.data
+        first = max(update.batches - self.window, 0)
         if self.group is not None:
             return ""
-        if isinstance(data, (list, tuple)) or (isinstance(data, ArrayLoader) and self._epoch is not None):
-            again = islice(read_epoch(data, self._epoch, name="train", keep_count=True), first, update.batches)
+        if self.data.readable_again(self._epoch):
+            again = islice(self.data.read(self._epoch, "train", keep_count=True), first, update.batches)
             return describe_not_finite(again, first + 1)
         return describe_not_finite([self._batch], self.batches) if update.batches == self.batches else ""
 
@@ -385,7 +382,7 @@ class _Batches:
         accumulator: Accumulator,
         graph: OneGraph,
         shapes: ShapeWatch,
-        unchecked: Optional[Data],
+        unchecked: Optional[Source],
     ) -> None:
         self.accumulator, self.options = accumulator, options
         self._net, self._loss, self._numpy = net, options.batch_loss, is_numpy_net(net)
@@ -395,13 +392,13 @@ class _Batches:
         self._norms = [] if unchecked is None else batch_norms(net)  # one warning per training
         self._around = ExitStack()
 
-    def initialize(self, data: Data) -> Data:
+    def initialize(self, data: Source) -> Source:
         """Initialize deferred parameters before the generators are seeded; return the data from its beginning."""
         if not self._seeds_first:
             return data
         return finish_initialization(self._net, data, self._loss.user_forward, self.accumulator.trainer)
 
-    def draws_random_numbers(self, data: Data, inputs: int) -> bool:
+    def draws_random_numbers(self, data: Source, inputs: int) -> bool:
         """Whether the training may draw random numbers; before the first update, warn of inexact operators."""
         if self._seeds_first:
             warn_of_inexact(self._net, inputs, self._devices)

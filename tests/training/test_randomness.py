@@ -3,6 +3,7 @@
 import random
 
 import mxkit
+from mxkit.data.source import source_of
 from mxkit.training.randomness import RESEED_EVERY, Grid, draws_random_numbers, operators_of
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -161,7 +162,7 @@ def around(*blocks):
     ],
 )
 def test_nets_that_draw(net, expected):
-    assert draws_random_numbers(net, SOFTMAX, BATCHES, 1) is expected
+    assert draws_random_numbers(net, SOFTMAX, source_of(BATCHES), 1) is expected
 
 
 DRAWS = {
@@ -175,19 +176,19 @@ DRAWS = {
 def test_nets_of_mx_np_that_draw(name):
     with Kind(True).switches():
         net = nn.HybridLambda(lambda F, x: x + getattr(F.np.random, name)(*DRAWS[name]))
-        assert draws_random_numbers(net, SOFTMAX, BATCHES, 1)
+        assert draws_random_numbers(net, SOFTMAX, source_of(BATCHES), 1)
         quiet = nn.HybridLambda(lambda F, x: F.npx.sigmoid(F.np.where(x > 0, F.npx.gamma(x), F.np.power(x, 2))))
-        assert draws_random_numbers(quiet, SOFTMAX, BATCHES, 1) is False
+        assert draws_random_numbers(quiet, SOFTMAX, source_of(BATCHES), 1) is False
 
 
 def test_losses_and_data_that_may_draw():
     net = nn.Dense(3)
     loader = gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((4, 2)), np.zeros(4)), batch_size=2)
     quiet = [BATCHES, mxkit.data.ArrayLoader(np.zeros((4, 2)), None, 2), mx.io.NDArrayIter(np.zeros((4, 2)))]
-    assert [draws_random_numbers(net, SOFTMAX, data, 1) for data in quiet] == [False] * 3
-    assert draws_random_numbers(net, SOFTMAX, loader, 1)
-    assert draws_random_numbers(net, lambda output, y: output.mean(axis=1), BATCHES, 1)
-    assert draws_random_numbers(net, None, BATCHES, 1)
+    assert [draws_random_numbers(net, SOFTMAX, source_of(data), 1) for data in quiet] == [False] * 3
+    assert draws_random_numbers(net, SOFTMAX, source_of(loader), 1)
+    assert draws_random_numbers(net, lambda output, y: output.mean(axis=1), source_of(BATCHES), 1)
+    assert draws_random_numbers(net, None, source_of(BATCHES), 1)
 
 
 def test_operators_in_the_body_of_a_loop_are_seen():
@@ -196,4 +197,4 @@ def test_operators_in_the_body_of_a_loop_are_seen():
             return F.contrib.foreach(lambda row, state: (F.Dropout(row, p=0.5), state), x, [])[0]
 
     assert "dropout" in [name for name, _ in operators_of(Loop(), 1)]
-    assert draws_random_numbers(Loop(), SOFTMAX, BATCHES, 1)
+    assert draws_random_numbers(Loop(), SOFTMAX, source_of(BATCHES), 1)

@@ -3,7 +3,7 @@
 import warnings
 
 import mxkit
-from mxkit.data.fingerprint import fingerprint
+from mxkit.data.source import source_of
 from mxkit.errors import CheckpointError, CheckpointWarning, DataError
 from mxkit.metrics import TopK
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint, manifests
@@ -397,7 +397,7 @@ def test_other_batches_of_data_that_tells_nothing_are_counted(tmp_path):
 
 def test_an_older_checkpoint_tells_by_its_samples(tmp_path, monkeypatch):
     with monkeypatch.context() as older:
-        older.setattr("mxkit.training.resume._about_data", lambda data: {})
+        older.setattr("mxkit.training.resume._about_data", lambda source: {})
         plain(tmp_path, make_net(), epochs="66 updates")
     with pytest.raises(CheckpointError, match="16 batches held 64 samples, now hold 32"):
         plain(tmp_path, make_net(), data=sized(2), epochs="150 updates", resume=True)
@@ -457,15 +457,15 @@ def test_another_fold_does_not_pass_for_the_run_that_was_stopped(tmp_path):
 def test_samples_of_a_file_and_of_memory_are_the_same(tmp_path):
     np.save(tmp_path / "x.npy", X.astype("float64"))
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
-    found = [fingerprint(mxkit.data.ArrayLoader(x, Y, 4)) for x in (X, on_disk, mx.nd.array(X))]
+    found = [source_of(mxkit.data.ArrayLoader(x, Y, 4)).digest for x in (X, on_disk, mx.nd.array(X))]
     assert found[0] is not None
     assert len(set(found)) == 1
-    assert fingerprint([(X, Y)]) is None
+    assert source_of([(X, Y)]).digest is None
     dataset = gluon.data.ArrayDataset(X, Y)
     transformed = gluon.data.DataLoader(dataset.transform_first(lambda x: x + 1), 4)
-    assert fingerprint(transformed) == fingerprint(mxkit.data.DatasetLoader(dataset, 4)) is not None
+    assert source_of(transformed).digest == source_of(mxkit.data.DatasetLoader(dataset, 4)).digest is not None
     sequences = [[1], [2, 3], [4, 5, 6]]
-    buckets = [fingerprint(mxkit.data.BucketLoader(one, [0, 1, 0], 2)) for one in (sequences, sequences[::-1])]
+    buckets = [source_of(mxkit.data.BucketLoader(one, [0, 1, 0], 2)).digest for one in (sequences, sequences[::-1])]
     assert buckets[0] != buckets[1]
 
 

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 
 import mxkit
-from mxkit.data.source import read_epoch
+from mxkit.data.source import source_of
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
@@ -166,15 +166,15 @@ def records(folder, **arguments):
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_t190_image_record_iter_loses_no_sample_or_is_refused(tmp_path, shuffle):
     rows = records(tmp_path, shuffle=shuffle)
-    epochs = [[y[0].asnumpy() for _, y in read_epoch(rows, epoch)] for epoch in range(5)]
+    epochs = [[y[0].asnumpy() for _, y in source_of(rows).read(epoch)] for epoch in range(5)]
     assert [sum(map(len, epoch)) for epoch in epochs] == [25, 20, 25, 20, 20]
     assert np.bincount(np.concatenate(sum(epochs, [])).astype(int)).tolist() == [5] * 22
     with pytest.raises(DataError, match=r"data: ImageRecordIter .* of the next pass. Read the file with .*64\)$"):
-        list(read_epoch(records(tmp_path, shuffle=shuffle), once=True))
+        list(source_of(records(tmp_path, shuffle=shuffle)).read(once=True))
     # its last batch holds three samples that no file has, with labels like -131077, and a pad of 0
     rows = records(tmp_path, shuffle=shuffle, round_batch=False)
     with pytest.raises(DataError, match=r"unwritten memory.*image_records.* or make the iterator with round_batch=T"):
-        next(read_epoch(rows, 0))
+        next(source_of(rows).read(0))
 
 
 PARTIAL = {

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 import sys
 import time
-from typing import Any, ContextManager, Iterator, List, Optional, Sequence, Sized, TextIO, Union
+from typing import Any, ContextManager, Iterator, List, Optional, Sequence, TextIO, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -214,12 +214,12 @@ def get_progress(spec: Union[bool, str]) -> List[Progress]:
     return [Progress(verbose=spec == "verbose")] if spec else []
 
 
-def batches_bar(what: str, data: Any, limit: Optional[int], progress: bool) -> Any:
+def batches_bar(what: str, batches: Optional[int], limit: Optional[int], progress: bool) -> Any:
     """A bar over batches, below the bar of an epoch. It appears after one second and disappears at the end.
 
     Args:
         what: Its title.
-        data: The batches; their number is known if it has a length.
+        batches: Number of batches; None if it is unknown.
         limit: Most batches to read.
         progress: False shows nothing; nor is anything shown without a terminal or notebook.
 
@@ -232,7 +232,7 @@ def batches_bar(what: str, data: Any, limit: Optional[int], progress: bool) -> A
     return open_bar(
         stream,
         desc=what,
-        total=_least(len(data) if isinstance(data, Sized) else None, limit),
+        total=_least(batches, limit),
         unit="batches",
         delay=LONG_SECONDS,
         mininterval=REFRESH_SECONDS,
