@@ -40,7 +40,8 @@ long: $(VENV)/.tested
 	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=$(PROCESSES) -m "long or hypothesis"
 
 torture: $(VENV)/.tested
-	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 45 --seed 0
+	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 2 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 2 --seed 0 --pause 0.05
 
 # Short trainings, one after the other, under glibc's debug allocator: a program that damages memory ends there. Twice, with

@@ -132,6 +132,7 @@ def _stops() -> Iterator[List[Any]]:
     Yields a list, to which the caller adds the folder of the run. The signal then ends the process as usual.
     """
     from mxkit.distributed import rank
+    from mxkit.training.signals import ctrl_c_in_imports
 
     folders: List[Any] = []
 
@@ -159,7 +160,8 @@ def _stops() -> Iterator[List[Any]]:
     try:
         for number in ours:
             signal.signal(number, terminated)
-        yield folders
+        with ctrl_c_in_imports():
+            yield folders
     except KeyboardInterrupt:
         mark_stopped("KeyboardInterrupt")
         show_command()

@@ -33,6 +33,7 @@ from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.run_log import RunLog, closed_logs
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
+from mxkit.training.signals import ctrl_c_in_imports
 from mxkit.training.state import FitState
 
 # Keys that do not decide the weights of a run that goes on, or that `fit` itself compares.
@@ -321,7 +322,8 @@ def _train_run(
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     scores: Dict[str, Any] = {}
     try:
-        history = _fit(recipe, prepared, progress, logs, callbacks)
+        with ctrl_c_in_imports():
+            history = _fit(recipe, prepared, progress, logs, callbacks)
         interrupted = (history.stopped or "").startswith("KeyboardInterrupt")
         if rank() or interrupted:
             return Run(folder.path, results["net"], history, scores, recipe.evaluate.split)

@@ -1,15 +1,26 @@
 """Handles SIGINT, SIGTERM and SIGHUP so that a run ends where it can be resumed exactly."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 import os
 import signal
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 
 class Terminated(BaseException):
     """The signal `args[0]`, SIGTERM or SIGHUP, came, and the run can be resumed exactly from here."""
+
+
+@contextmanager
+def ctrl_c_in_imports() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C during the import of C code, of which pybind11 makes an ImportError."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
 
 
 class PoliteSignals:
