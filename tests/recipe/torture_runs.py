@@ -25,6 +25,8 @@ from mxkit.reports.run_list import list_runs
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import contextlib
+
 from forked import Forks  # noqa: E402
 
 RECIPE = """
@@ -43,7 +45,7 @@ SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGHUP": signa
 
 def note_time(path):
     Path(f"{path}.aside").write_text(str(time.time()))
-    os.replace(f"{path}.aside", path)
+    Path(f"{path}.aside").replace(path)
 
 
 def timed(path, *words):
@@ -136,17 +138,15 @@ class Torture:
 
             def kill(process):
                 self.wait(seconds)
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(process, SIGNALS[kind])
-                except ProcessLookupError:
-                    pass
 
             done = self.run("timed", self.folder / "clock", *words, meanwhile=kill)
         return self.judged(kind, place, done)
 
     def judged(self, kind, place, done):
         states = list_runs(place)
-        folders = [path for path in place.iterdir()]
+        folders = list(place.iterdir())
         wrong = []
         if "Traceback" in done.stderr:
             wrong.append(f"a traceback: {done.stderr[-600:]}")
