@@ -8,7 +8,7 @@ from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
-from mxkit.nets.architecture.optimized_net import OptimizedNet
+from mxkit.nets.architecture.graph_blocks import OptimizedNet
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import gluon

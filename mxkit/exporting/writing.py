@@ -22,7 +22,7 @@ from mxkit.exporting.proof import Proof
 from mxkit.exporting.sources import Source, base_path, find_source
 from mxkit.exporting.symbol_files import check_same_graph
 from mxkit.exporting.to_onnx.operators_of_graph import operators_of
-from mxkit.nets.architecture.optimized_net import OptimizedNet
+from mxkit.nets.architecture.graph_blocks import OptimizedNet
 import mxnet as mx
 from mxnet import autograd
 

@@ -11,7 +11,7 @@ from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax
 from mxkit.models.residual import densenet121, resnet18, resnet34, resnet50
 from mxkit.models.sizes import SizedNet
 from mxkit.models.weights import load_weights
-from mxkit.nets.architecture.zoos import zoo_names
+from mxkit.nets.architecture.catalog import zoo_names
 
 MODELS: Dict[str, Callable[..., Any]] = {
     build.__name__: build

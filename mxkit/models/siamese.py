@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mxkit.nets.architecture.registered import register_block
+from mxkit.nets.architecture.catalog import register_block
 from mxnet import gluon
 
 

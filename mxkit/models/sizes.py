@@ -13,8 +13,8 @@ from mxkit.core.arrays import of_kind
 from mxkit.core.blocks import blocks_by_path, child_blocks, is_numpy_net
 from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
-from mxkit.nets.architecture.stock import SUPPORTED, Stock
-from mxkit.nets.architecture.values import FLAG, KINDS
+from mxkit.nets.architecture.arguments import FLAG, KINDS
+from mxkit.nets.architecture.catalog import SUPPORTED, constructed
 from mxkit.nets.layer_table.traced_layers import Output, find_fault
 import mxnet as mx
 from mxnet.gluon import nn
@@ -72,13 +72,7 @@ strides and pools before it. Of square images with 1 channel the net takes 6 x 6
         super()._clear_cached_op()
 
 
-SUPPORTED["SizedNet"] = (
-    SizedNet,
-    Stock(
-        {"input_size": lambda block: block._input_size, "one_position": lambda block: block._one_position},
-        children=None,
-    ),
-)
+SUPPORTED["SizedNet"] = (SizedNet, constructed(SizedNet, None))
 KINDS["one_position"] = FLAG
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Union
 
 from mxkit.data.files.cache import home
 from mxkit.models.weights import PRETRAINED, find_weights, load_weights
-from mxkit.nets.architecture.zoos import ASKING, gluoncv_model, make_model, split_name
+from mxkit.nets.architecture.catalog import ASKING, gluoncv_model, make_model, split_name
 
 
 def get_model(name: str, *, weights: Union[None, str, Path] = None, **arguments: Any) -> Any:

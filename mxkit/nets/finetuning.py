@@ -19,9 +19,8 @@ from mxkit.core.replicas import copy_parameter, values_of
 from mxkit.core.tracing import trace
 from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
-from mxkit.nets.architecture.builder import build
-from mxkit.nets.architecture.describer import describe
-from mxkit.nets.architecture.zoos import zoo_names
+from mxkit.nets.architecture.catalog import zoo_names
+from mxkit.nets.architecture.description import build, describe
 from mxkit.nets.initializers import InitializerSpec, initialize
 from mxkit.nets.replacing import replace
 from mxkit.nets.settings import freeze_all, set_multipliers

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from mxkit.core.arrays import of_kind
 from mxkit.core.replicas import finish_initialization
 from mxkit.errors import NotInitializedError
-from mxkit.nets.architecture.registered import constructor_arguments
+from mxkit.nets.architecture.catalog import constructor_arguments
 import mxnet as mx
 from mxnet import gluon
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import arrays_in, legacy, switches
 from mxkit.exporting.net_graph import Graph, computed, graph_function
-from mxkit.nets.architecture.optimized_net import OptimizedNet
+from mxkit.nets.architecture.graph_blocks import OptimizedNet
 from mxkit.nets.prediction_graphs import fused_parts
 from mxkit.nets.prediction_report import LayerRow, Measured
 from mxkit.storage.params_format import dtype_name

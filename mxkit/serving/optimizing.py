@@ -10,7 +10,7 @@ from mxkit.core.device import as_ndarray
 from mxkit.data.source import Data
 from mxkit.errors import DataError
 from mxkit.exporting.net_graph import Graph, graph_function, graph_of
-from mxkit.nets.architecture.optimized_net import INPUT_DTYPES, OptimizedNet
+from mxkit.nets.architecture.graph_blocks import INPUT_DTYPES, OptimizedNet
 from mxkit.nets.prediction_graphs import (
     PRECISIONS,
     PredictionGraph,

@@ -7,7 +7,7 @@ import json
 from built_nets import stack
 from mxkit.errors import ArchitectureError
 from mxkit.nets.architecture import build, describe, register_block
-from mxkit.nets.architecture.registered import REGISTERED
+from mxkit.nets.architecture.catalog import REGISTERED
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -342,7 +342,7 @@ def test_hostile_descriptions_of_registered_blocks(told, text, monkeypatch):
     with pytest.raises(ArchitectureError, match=text) as caught:
         build({"format": 1, "net": told})
     assert len(str(caught.value)) < 2000
-    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 6)
+    monkeypatch.setattr("mxkit.nets.architecture.description._BLOCKS", 6)
     residual = {"class": "Residual", "arguments": {"channels": 1}}
     with pytest.raises(ArchitectureError, match="more than 6 blocks"):
         build({"format": 1, "net": {"class": "HybridSequential", "children": [residual] * 2}})

@@ -5,8 +5,8 @@ import inspect
 import mxkit
 from mxkit.core.forward_errors import WITHOUT_NUMPY
 from mxkit.nets.architecture import build, describe
-from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
-from mxkit.nets.architecture.values import KINDS, kind_of, plain
+from mxkit.nets.architecture.arguments import KINDS, kind_of, plain
+from mxkit.nets.architecture.catalog import SUPPORTED, UNSUPPORTED
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import contrib, nn, rnn

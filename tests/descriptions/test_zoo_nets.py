@@ -7,7 +7,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
 from mxkit.models.zoo import get_model
 from mxkit.nets.architecture import build, describe
-from mxkit.nets.architecture.zoos import zoo_names
+from mxkit.nets.architecture.catalog import zoo_names
 from mxkit.nets.saving import load_net, save_net
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -95,7 +95,7 @@ def test_models_may_be_named_in_descriptions_written_by_hand(monkeypatch):
     net = build({"format": 1, "net": {"class": "HybridSequential", "children": [node, {"shared": "0"}]}})
     assert net[0] is net[1]
     assert describe(net[0]) == describe(vision.mobilenet0_25(classes=3))
-    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 60)
+    monkeypatch.setattr("mxkit.nets.architecture.description._BLOCKS", 60)
     with pytest.raises(ArchitectureError, match="more than 60 blocks"):
         build({"format": 1, "net": {"class": "HybridSequential", "children": [{"model": "zoo:alexnet"}] * 9}})
 

@@ -6,8 +6,8 @@ import sys
 import mxkit
 from mxkit.errors import DownloadError, UnknownNameError
 from mxkit.models import get_model, model_names
-from mxkit.nets.architecture import zoos
-from mxkit.nets.architecture.zoos import MADE
+from mxkit.nets.architecture import catalog
+from mxkit.nets.architecture.catalog import MADE
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -84,7 +84,7 @@ def test_bases_are_made_without_numbers(name):
 
 
 def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
-    always = [name for name in model_names("gluoncv") if zoos._ALWAYS_PRETRAINED.fullmatch(name)]
+    always = [name for name in model_names("gluoncv") if catalog._ALWAYS_PRETRAINED.fullmatch(name)]
     assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)
     assert "resnet18_v1b" not in always
     for name in always:

@@ -10,7 +10,7 @@ import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
 from mxkit.nets.architecture import describe, register_block
-from mxkit.nets.architecture.registered import REGISTERED
+from mxkit.nets.architecture.catalog import REGISTERED
 from mxkit.nets.saving import load_net, save_net
 import mxnet as mx
 from mxnet import gluon

@@ -18,7 +18,7 @@ import warnings
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.models.registry import get_model
-from mxkit.nets.architecture.zoos import zoo_names
+from mxkit.nets.architecture.catalog import zoo_names
 import mxnet as mx
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.models.zoo import get_model
 from mxkit.nets.architecture import build, describe
-from mxkit.nets.architecture.zoos import zoo_names
+from mxkit.nets.architecture.catalog import zoo_names
 from mxkit.storage.loading import put_arrays
 import mxnet as mx
 

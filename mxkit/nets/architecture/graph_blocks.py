@@ -1,13 +1,21 @@
-"""A net for prediction: its float32 graph, and how MXNet computes it fused, in bfloat16 or in int8."""
+"""Blocks that are graphs: a SymbolBlock as plain JSON, and a net for prediction, in bfloat16 or in int8.
+
+The graph of a description is checked before MXNet parses it (T58).
+"""
 
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional
+from itertools import islice
+import json
+from pathlib import Path
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_graph
-from mxkit.nets.architecture.symbol_blocks import symbol_block
+from mxkit.errors import CheckpointError
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
 from mxkit.nets.prediction_report import Report, report_of, report_text
+from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -158,29 +166,16 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         return f"OptimizedNet({self.settings.precision}, {len(self.settings.float_layers)} layers kept in float32)"
 
 
-def precision(net: OptimizedNet) -> str:
-    """For `describe`: one of `PRECISIONS`."""
-    return net.settings.precision
-
-
-def float_layers(net: OptimizedNet) -> List[str]:
-    """For `describe`: names of operators that stay float32."""
-    return list(net.settings.float_layers)
-
-
-def thresholds(net: OptimizedNet) -> Dict[str, List[float]]:
-    """For `describe`: ranges of arrays that become int8."""
-    return {name: [float(least), float(most)] for name, (least, most) in net.settings.thresholds.items()}
-
-
-def joined(net: OptimizedNet) -> bool:
-    """For `describe`: whether operators are joined."""
-    return net.settings.joined
-
-
-def report(net: OptimizedNet) -> Optional[str]:
-    """For `describe`: what `optimize` measured."""
-    return report_text(net.report)
+# For `describe`: arguments of `optimized_net` beside the graph's, and where an OptimizedNet has them.
+SETTINGS: Dict[str, Callable[[Any], Any]] = {
+    "precision": lambda net: net.settings.precision,
+    "float_layers": lambda net: list(net.settings.float_layers),
+    "thresholds": lambda net: {
+        name: [float(least), float(most)] for name, (least, most) in net.settings.thresholds.items()
+    },
+    "joined": lambda net: net.settings.joined,
+    "report": lambda net: report_text(net.report),
+}
 
 
 def optimized_net(
@@ -202,3 +197,72 @@ def optimized_net(
     net = OptimizedNet(heads, list(inputs), Settings(precision, tuple(float_layers), ranges, joined))
     net.report = report_of(report)
     return net
+
+
+def _inputs(block: Any) -> List[Any]:
+    """Return the names of a SymbolBlock's inputs, nested as in its call."""
+    names = iter([str(symbol.name) for symbol in traced_graph(block)[0]])
+    nested: List[Any] = _nested(names, nesting(block)[0])
+    return nested
+
+
+def _graph(block: Any) -> Dict[str, Any]:
+    """Return the graph of a SymbolBlock, in MXNet's JSON; `is_np_shape` in its attributes marks a graph of `mx.np`."""
+    output = traced_graph(block)[1]
+    content: Dict[str, Any] = json.loads(output.tojson())
+    content["attrs"].pop("is_np_shape", None)  # MXNet writes the switch of the thread there
+    if is_numpy(output):
+        content["attrs"]["is_np_shape"] = ["int", 1]
+    return content
+
+
+# For `describe`: arguments of `symbol_block`, and where a SymbolBlock has them.
+GRAPH: Dict[str, Callable[[Any], Any]] = {
+    "inputs": _inputs,
+    "outputs": lambda block: nesting(block)[1],  # 0 is one output, another number a symbol with so many outputs
+    "graph": _graph,
+}
+
+
+def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> "gluon.SymbolBlock":
+    """Make the block from what `GRAPH` reads.
+
+    Raises:
+        ValueError: The graph is damaged or could harm the process, or it has another number of outputs.
+    """
+    if inputs is None or outputs is None or graph is None:
+        raise ValueError("it needs inputs, outputs and graph")
+    symbol = _checked(graph)
+    numpy = is_numpy(symbol)
+    heads = iter(of_kind(list(legacy(symbol)), numpy))  # one symbol of mx.np is no list
+    nested = _nested(heads, outputs)
+    if next(heads, None) is not None:
+        raise ValueError(f"expected {len(symbol.list_outputs())} outputs, as the graph has; received {outputs!r:.200}")
+    return gluon.SymbolBlock(nested, of_kind(_variables(inputs), numpy))
+
+
+def _checked(graph: Any) -> Any:
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
+        file = Path(folder) / "graph"
+        try:
+            file.write_text(json.dumps(graph), encoding="utf-8")
+            return read_symbol(file)
+        except CheckpointError as error:
+            raise ValueError(str(error).replace(str(file), "its graph")) from error
+
+
+def _nested(flat: Iterator[Any], form: Any) -> Any:
+    """Nest values as Gluon describes it: 0 is one value, n a symbol with n outputs, a list is a list."""
+    if isinstance(form, (list, tuple)):
+        return [_nested(flat, one) for one in form]
+    values = list(islice(flat, max(1, form)))
+    if len(values) != max(1, form):
+        raise ValueError("outputs are more than the graph's")
+    return values[0] if form == 0 else mx.sym.Group(values, type(values[0]))
+
+
+def _variables(names: Any) -> Any:
+    if isinstance(names, str):
+        # without a dtype MXNet warns that it cannot infer the dtypes of the parameters
+        return mx.sym.var(names, dtype="float32")
+    return [_variables(name) for name in names]

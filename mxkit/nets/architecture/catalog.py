@@ -1,0 +1,519 @@
+"""What a description may name: MXNet's own blocks, registered ones, and models of the zoos.
+
+`SUPPORTED` lists MXNet's blocks that can be described and built, `UNSUPPORTED` the reason for each other public block.
+A test compares both with all classes of gluon.nn, gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
+
+`describe` knows the blocks of MXNet's nets. gluoncv has hundreds of classes of its own, so its nets are described by
+name and arguments, which each net records.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+import copy
+import functools
+from importlib import import_module
+import inspect
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+
+from mxkit.core.blocks import blocks_by_path, layer_settings, own_parameters
+from mxkit.core.replicas import is_differentiable
+from mxkit.errors import ArchitectureError, unknown_name
+from mxkit.nets.architecture.arguments import DTYPE, initializer, plain
+from mxkit.nets.architecture.graph_blocks import GRAPH, SETTINGS, OptimizedNet, optimized_net, symbol_block
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import contrib, nn, rnn
+from mxnet.gluon.model_zoo import vision
+from mxnet.gluon.model_zoo.vision.mobilenet import RELU6, LinearBottleneck
+import numpy as np
+
+# Arguments of blocks that a description leaves out: names are new in each net.
+_NAMES = ("prefix", "params")
+# Attribute of an instance that holds the arguments of its constructor, and of a zoo's net its name and arguments.
+CALL, MADE = "_mxkit_call", "_mxkit_made"
+_DEPTH = 100
+_ALWAYS_PRETRAINED = re.compile(r".*_int8|resnet\d+_v1b_(kinetics400|sthsthv2|custom|hmdb51|ucf101)")
+# Arguments that load weights, most of them from the network.
+_BASES = ("pretrained_base", "use_kinetics_pretrain")
+ASKING = ("pretrained", "transfer", *_BASES)
+# Arguments that do not change the architecture.
+NUMBERS = (*ASKING, "root", "ctx", "weights")
+_Class = TypeVar("_Class", bound=Type[Any])
+
+
+class Stock(NamedTuple):
+    """How instances of a class of MXNet are described and built.
+
+    Attributes:
+        arguments: Names of the constructor's arguments, which `read_argument` reads from an instance.
+        children: Names of children that an instance may have; None allows any number of any name.
+        parts: Names of children that the constructor takes.
+        assembled: True if the constructor makes children. It is not called then: the instance gets its children and
+            arguments as attributes, because the children may have been changed since.
+        make: Function to call in place of the constructor.
+    """
+
+    arguments: Tuple[str, ...] = ()
+    children: Optional[Tuple[str, ...]] = ()
+    parts: Tuple[str, ...] = ()
+    assembled: bool = False
+    make: Optional[Callable[..., Any]] = None
+
+
+def constructed(kind: Type[Any], children: Optional[Tuple[str, ...]] = (), parts: Tuple[str, ...] = ()) -> Stock:
+    """Return how a class is described by the named arguments of its constructor."""
+    signature = inspect.signature(kind).parameters.values()
+    names = [one.name for one in signature if one.kind is one.POSITIONAL_OR_KEYWORD and one.name not in _NAMES]
+    names += ["use_sequence_length"] if kind in (rnn.RNN, rnn.LSTM, rnn.GRU) else []
+    return Stock(tuple(name for name in names if name not in parts), children, parts)
+
+
+def _assembled(*children: str, arguments: Tuple[str, ...] = ()) -> Stock:
+    return Stock(arguments, children, assembled=True)
+
+
+_CONTAINERS = [nn.Sequential, nn.HybridSequential, rnn.SequentialRNNCell, rnn.HybridSequentialRNNCell]
+_CONTAINERS += [contrib.nn.Concurrent, contrib.nn.HybridConcurrent]
+_PLAIN = [nn.Dropout, nn.Embedding, nn.BatchNorm, nn.BatchNormReLU, nn.InstanceNorm, nn.LayerNorm, nn.GroupNorm]
+_PLAIN += [nn.Flatten, nn.Lambda, nn.HybridLambda, nn.ReflectionPad2D, RELU6]
+_PLAIN += [nn.Activation, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.PReLU, nn.Swish]
+_PLAIN += [nn.MaxPool1D, nn.MaxPool2D, nn.MaxPool3D, nn.AvgPool1D, nn.AvgPool2D, nn.AvgPool3D]
+_PLAIN += [nn.GlobalMaxPool1D, nn.GlobalMaxPool2D, nn.GlobalMaxPool3D]
+_PLAIN += [nn.GlobalAvgPool1D, nn.GlobalAvgPool2D, nn.GlobalAvgPool3D]
+_PLAIN += [rnn.RNN, rnn.LSTM, rnn.GRU, rnn.LSTMCell, rnn.GRUCell, rnn.DropoutCell, contrib.rnn.LSTMPCell]
+_PLAIN += [contrib.nn.Identity, contrib.nn.SparseEmbedding, contrib.nn.SyncBatchNorm]
+_PLAIN += [contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D]
+# Their activation may be a block.
+_ACTIVATED = [nn.Dense, nn.Conv1D, nn.Conv2D, nn.Conv3D, nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose]
+_ACTIVATED_CELLS = [rnn.RNNCell, contrib.rnn.Conv1DRNNCell, contrib.rnn.Conv2DRNNCell, contrib.rnn.Conv3DRNNCell]
+_ACTIVATED_CELLS += [contrib.rnn.Conv1DLSTMCell, contrib.rnn.Conv2DLSTMCell, contrib.rnn.Conv3DLSTMCell]
+_ACTIVATED_CELLS += [contrib.rnn.Conv1DGRUCell, contrib.rnn.Conv2DGRUCell, contrib.rnn.Conv3DGRUCell]
+_MODIFIERS = [rnn.ZoneoutCell, rnn.ResidualCell, contrib.rnn.VariationalDropoutCell]
+_TRUNKS = [vision.AlexNet, vision.DenseNet, vision.Inception3, vision.MobileNet, vision.MobileNetV2]
+_TRUNKS += [vision.ResNetV1, vision.ResNetV2, vision.SqueezeNet, vision.VGG]
+
+_SUPPORTED: Dict[Type[Any], Stock] = {
+    **{kind: constructed(kind, None) for kind in _CONTAINERS},
+    **{kind: constructed(kind) for kind in _PLAIN},
+    **{kind: constructed(kind, ("act",)) for kind in _ACTIVATED},
+    **{kind: constructed(kind, ("_activation",)) for kind in _ACTIVATED_CELLS},
+    **{kind: constructed(kind, ("base_cell",), ("base_cell",)) for kind in _MODIFIERS},
+    rnn.BidirectionalCell: constructed(rnn.BidirectionalCell, ("l_cell", "r_cell"), ("l_cell", "r_cell")),
+    **dict.fromkeys(_TRUNKS, _assembled("features", "output")),
+    **dict.fromkeys([vision.BasicBlockV1, vision.BottleneckV1], _assembled("body", "downsample")),
+    vision.BasicBlockV2: _assembled("bn1", "conv1", "bn2", "conv2", "downsample"),
+    vision.BottleneckV2: _assembled("bn1", "conv1", "bn2", "conv2", "bn3", "conv3", "downsample"),
+    LinearBottleneck: _assembled("out", arguments=("use_shortcut",)),
+    nn.SymbolBlock: Stock(tuple(GRAPH), make=symbol_block),
+    OptimizedNet: Stock((*GRAPH, *SETTINGS), make=optimized_net),
+}
+SUPPORTED: Dict[str, Tuple[Type[Any], Stock]] = {kind.__name__: (kind, stock) for kind, stock in _SUPPORTED.items()}
+# Optional children of assembled classes.
+OPTIONAL = ("downsample",)
+
+UNSUPPORTED: Dict[Type[Any], str] = dict.fromkeys(
+    [nn.Block, nn.HybridBlock, rnn.RecurrentCell, rnn.HybridRecurrentCell, rnn.ModifierCell],
+    "it computes nothing by itself",
+)
+
+
+def read_argument(block: Any, name: str) -> Any:
+    """Read an argument of a stock block's constructor from the block (T55).
+
+    Raises:
+        AttributeError, LookupError, TypeError: The block has no such argument, or was changed.
+    """
+    if name.endswith("_initializer"):
+        parameter = name[: -len("_initializer")].replace("running_variance", "running_var")
+        holder = getattr(block, f"l0_{parameter}", None) or getattr(block, parameter, None)
+        return getattr(holder, "init", None)  # a missing parameter has none
+    if name in _READERS:
+        return _READERS[name](block)
+    settings, key = layer_settings(block), _KEYS.get(name, name)
+    if key in settings:
+        return settings[key]
+    return getattr(block, f"_{name}" if hasattr(block, f"_{name}") else name)
+
+
+def _first_size(*parameters: str, axis: int = 0) -> Callable[[Any], int]:
+    """Reader of a size that may be inferred from the first batch; 0, and -1 in NumPy's mode, are unknown."""
+
+    def read(block: Any) -> int:
+        parameter = next(getattr(block, name) for name in parameters if hasattr(block, name))
+        return max(0, int(parameter.shape[axis]))
+
+    return read
+
+
+def _activation(block: Any) -> Any:
+    """Return the activation that the constructor made; another block in its place is described as a child."""
+    if isinstance(block, rnn.RNN):
+        return block._mode[len("rnn_") :]
+    if isinstance(block, nn.Activation):
+        return block._act_type
+    if hasattr(block, "act"):
+        return block.act._act_type if type(block.act) is nn.Activation else None
+    return block._activation if isinstance(block._activation, str) else "tanh"
+
+
+def _input_channels(block: Any) -> int:
+    settings = layer_settings(block)
+    if "num_group" not in settings:
+        return _first_size("gamma", "alpha")(block)
+    weight = block.weight.shape
+    if "Transpose" in type(block).__name__:
+        return max(0, int(weight[0]))
+    return max(0, int(weight[settings["layout"].find("C")])) * int(settings["num_group"])
+
+
+def _function(block: Any) -> Any:
+    """Return an operator's name; for another function the function itself, which has no form in JSON."""
+    if type(block) is nn.Lambda:
+        name = getattr(block._func_impl, "__name__", "")
+        return name if getattr(mx.nd, name, None) is block._func_impl else block._func_impl
+    by_name = nn.HybridLambda("relu", prefix="")._func.__code__
+    return block._func_name if getattr(block._func, "__code__", None) is by_name else block._func
+
+
+# Settings of a layer's operator that have another name than the argument.
+_KEYS = {"channels": "num_filter", "kernel_size": "kernel", "pool_size": "kernel", "strides": "stride"}
+_KEYS.update(padding="pad", dilation="dilate", groups="num_group", output_padding="adj", epsilon="eps")
+_KEYS.update(num_devices="ndev")
+_READERS: Dict[str, Callable[[Any], Any]] = {
+    **GRAPH,
+    **SETTINGS,
+    "activation": _activation,
+    "use_bias": lambda block: block.bias is not None,
+    "dtype": lambda block: layer_settings(block).get("dtype") or getattr(block, "_dtype", None) or block.weight.dtype,
+    "in_units": _first_size("weight", axis=1),
+    "in_channels": _input_channels,
+    "input_size": lambda block: (
+        block._input_size
+        if isinstance(block, nn.HybridSequential)
+        else _first_size("l0_i2h_weight", "i2h_weight", axis=1)(block)
+    ),
+    "ceil_mode": lambda block: layer_settings(block)["pooling_convention"] == "full",
+    "center": lambda block: (
+        layer_settings(block)["center"] if "center" in layer_settings(block) else is_differentiable(block.beta)
+    ),
+    "scale": lambda block: (
+        layer_settings(block)["scale"] if "scale" in layer_settings(block) else not layer_settings(block)["fix_gamma"]
+    ),
+    "bidirectional": lambda block: block._dir == 2,
+    "state_clip_min": lambda block: block._lstm_state_clip_min,
+    "state_clip_max": lambda block: block._lstm_state_clip_max,
+    "state_clip_nan": lambda block: block._lstm_state_clip_nan,
+    "factor": lambda block: block._factors if hasattr(block, "_factors") else block._factor,
+    "function": _function,
+}
+
+REGISTERED: Dict[str, Type[Any]] = {}
+# mxkit's own blocks are registered when their module is imported, which a process that loads a net need not have done.
+_OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.siamese"}
+
+
+def registered_block(name: Any) -> Optional[Type[Any]]:
+    """Return the registered block of a name, or None."""
+    if isinstance(name, str) and name not in REGISTERED and name in _OWN_BLOCKS:
+        import_module(_OWN_BLOCKS[name])
+    return REGISTERED.get(name) if isinstance(name, str) else None
+
+
+def register_block(kind: _Class) -> _Class:
+    """Register a block of your own for `describe` and `build`; a decorator for its class.
+
+    Instances made from now on record the arguments of their constructor, defaults included, which describe them. So
+    the constructor must do the same whenever it gets the same arguments. Arguments may be plain values, tuples, lists
+    and dicts of them, dtypes, initializers, known classes of blocks, and blocks that become the instance's children.
+    `prefix` and `params` are not recorded.
+
+    `build` calls the constructors of registered classes with any plain values that a description holds: do not
+    register a class that opens files or runs commands if you load descriptions from strangers.
+
+    Args:
+        kind: A subclass of gluon.Block; other packages' classes too: `register_block(gluoncv.nn.block.Consensus)`.
+            A class of the same module and name replaces an earlier one, as when a notebook's cell runs twice.
+
+    Returns:
+        The class, whose `__init__` is wrapped.
+
+    Raises:
+        ArchitectureError: `kind` is not a block, another known block has its name, or its constructor takes arguments
+            that have no names (`*args`, or before a `/`).
+
+    >>> @register_block
+    ... class Doubled(mx.gluon.HybridBlock):
+    ...     def __init__(self, units, **kwargs):
+    ...         super().__init__(**kwargs)
+    ...         self.dense = mx.gluon.nn.Dense(units)
+    ...     def hybrid_forward(self, F, x):
+    ...         return 2 * self.dense(x)
+    >>> mxkit.nets.describe(Doubled(3))["net"]
+    {'class': 'Doubled', 'arguments': {'units': 3}}
+    """
+    if not (isinstance(kind, type) and issubclass(kind, gluon.Block)):
+        raise ArchitectureError(f"register_block: expected a subclass of gluon.Block, received {kind!r:.200}")
+    name = kind.__name__
+    other = known_class(name) or kind
+    if name in SUPPORTED or (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ArchitectureError(f"register_block: two blocks are called {name!r}, {other!r} and {kind!r}: rename one")
+    signature = inspect.signature(kind.__init__)
+    nameless = [one for one in signature.parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
+    if nameless:
+        raise ArchitectureError(
+            f"register_block: {name} takes {', '.join(map(str, nameless))} without a name, which is not recorded; "
+            "give it one argument that is a list"
+        )
+    if other is not kind or name not in REGISTERED:
+        kind.__init__ = _recording(kind, kind.__init__, signature)
+        REGISTERED[name] = kind
+    return kind
+
+
+def _recording(kind: Type[Any], init: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
+    @functools.wraps(init)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        # a subclass that is not registered has another forward pass; a registered one records its own call
+        if type(self) is kind:
+            call = constructor_arguments(signature, self, args, kwargs, _is_plain)
+            vars(self)[CALL] = {name: snapshot(value) for name, value in call.items()}
+        init(self, *args, **kwargs)
+
+    return recorded
+
+
+def constructor_arguments(
+    signature: inspect.Signature,
+    block: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    keep_default: Callable[[Any], bool] = lambda value: True,
+) -> Dict[str, Any]:
+    """Return the arguments of a constructor's call by name, without `prefix` and `params`.
+
+    Args:
+        signature: Of the constructor.
+        block: The new instance.
+        args: The positional arguments.
+        kwargs: The named arguments.
+        keep_default: Returns True for a default that belongs to the result.
+    """
+    try:
+        bound = signature.bind(block, *args, **kwargs)
+    except TypeError:
+        return {}  # the constructor raises it too; or `copy` makes an instance without arguments
+    passed = set(bound.arguments)
+    bound.apply_defaults()
+    arguments: Dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            arguments.update(value)
+        elif name in passed or keep_default(value):
+            arguments[name] = value
+    return {name: value for name, value in arguments.items() if name not in _NAMES}
+
+
+def snapshot(value: Any) -> Any:
+    """Copy the containers of a value.
+
+    >>> sizes = [1]; copied = snapshot({"sizes": sizes}); sizes.append(2); copied
+    {'sizes': [1]}
+    """
+    if type(value) is dict:
+        return {name: snapshot(one) for name, one in value.items()}
+    return type(value)(map(snapshot, value)) if type(value) in (list, tuple) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True if a default has a form in JSON."""
+
+    def refuse(block: Any) -> str:
+        raise TypeError
+
+    try:
+        encode(value, refuse)
+    except TypeError:
+        return False
+    return True
+
+
+def encode(value: Any, child: Callable[[Any], str]) -> Any:
+    """Return a constructor's argument as JSON values; a type that JSON lacks is a dict whose one key begins with $.
+
+    Args:
+        value: The argument.
+        child: Returns the name that a block among the arguments has as a child, or raises TypeError.
+
+    Raises:
+        TypeError: The argument has no such form.
+
+    >>> encode({"sizes": (3, 1), "init": mx.init.Zero()}, str)
+    {'sizes': {'$tuple': [3, 1]}, 'init': {'$initializer': ['zero', {}]}}
+    """
+    if type(value) is dict and all(isinstance(name, str) and not name.startswith("$") for name in value):
+        return {name: encode(one, child) for name, one in value.items()}
+    if type(value) is list:
+        return [encode(one, child) for one in value]
+    if type(value) is tuple:
+        return {"$tuple": [encode(one, child) for one in value]}
+    if isinstance(value, gluon.Block):
+        return {"$child": child(value)}
+    if isinstance(value, mx.init.Initializer):
+        return {"$initializer": plain(value)}
+    if isinstance(value, type) and issubclass(value, gluon.Block):
+        name = value.__name__
+        if known_class(name) is not value:
+            raise TypeError(f"the class {name} is not known: decorate it with @mxkit.nets.register_block")
+        return {"$class": name}
+    if isinstance(value, (np.dtype, type)):
+        return {"$dtype": plain(value)}
+    if isinstance(value, (dict, list, tuple)):
+        raise TypeError(
+            f"{value!r:.100} of type {type(value).__name__} is not a plain list, tuple, or dict with text for keys "
+            "that do not begin with $"
+        )
+    return plain(value)
+
+
+def known_class(name: Any) -> Optional[Type[Any]]:
+    """Return the stock or registered class of a name, or None."""
+    return SUPPORTED[name][0] if name in SUPPORTED else REGISTERED.get(name)
+
+
+def decode(value: Any, children: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return the argument that `encode` encoded.
+
+    Args:
+        value: The result of `encode`, or a value from a hostile description.
+        children: Finished blocks by name.
+        depth: Number of lists and dicts around the value.
+
+    Raises:
+        ValueError: The value is not a result of `encode`.
+    """
+    if depth > _DEPTH:
+        raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
+    if isinstance(value, list):
+        return [decode(one, children, depth + 1) for one in value]
+    if not isinstance(value, dict):
+        return plain(value)
+    if not all(isinstance(name, str) for name in value):
+        raise ValueError(f"expected text for keys, received {value!r:.100}")
+    if not any(name.startswith("$") for name in value):
+        return {name: decode(one, children, depth + 1) for name, one in value.items()}
+    if len(value) != 1:
+        raise ValueError(f"expected one key where one begins with $, received {value!r:.100}")
+    ((name, content),) = value.items()
+    if name == "$tuple" and isinstance(content, list):
+        return tuple(decode(content, children, depth + 1))
+    if name == "$child" and isinstance(content, str) and content in children:
+        return children[content]
+    if name == "$initializer" and isinstance(content, list):
+        return initializer(content)
+    if name == "$class" and isinstance(content, str) and known_class(content):
+        return known_class(content)
+    if name == "$dtype" and isinstance(content, str) and DTYPE.fits(content):
+        return np.dtype(content).type
+    raise ValueError(
+        "expected $tuple, $child, $initializer, $class or $dtype of something known, "
+        f"received {name!r:.50}: {content!r:.100}"
+    )
+
+
+def split_name(name: str) -> Tuple[str, str]:
+    """Separate `gluoncv:resnet18_v1b` into the zoo and the net's name there.
+
+    Raises:
+        UnknownNameError: No zoo has such a net; the text lists the known names and the nearest.
+    """
+    source, _, short = name.partition(":")
+    known = zoo_names(source)
+    if short.lower() not in known:
+        raise unknown_name("model", name, [f"{source}:{one}" for one in known])
+    return source, short.lower()
+
+
+def make_model(name: str, arguments: Dict[str, Any], make: Optional[Callable[[], Any]] = None) -> Any:
+    """Build a net of a zoo without weights, or by calling `make`.
+
+    Raises:
+        UnknownNameError: No zoo has such a net.
+        ValueError: gluoncv makes the net with weights only.
+        TypeError: The net does not take an argument; the text names it.
+    """
+    source, short = split_name(name)
+    name = f"{source}:{short}"
+    architecture = {key: value for key, value in arguments.items() if key not in NUMBERS}
+    if make is None and source == "gluoncv" and _ALWAYS_PRETRAINED.fullmatch(short):
+        raise ValueError(f"model {name!r}: gluoncv makes it with weights from the network only; pass pretrained=True")
+    try:
+        if make is not None:
+            net = make()
+        elif source == "zoo":
+            net = vision.get_model(short, **architecture)
+        else:
+            net = _without_weights(short, architecture)
+    except TypeError as error:
+        raise TypeError(f"model {name!r} refuses its arguments {arguments}: {error}") from error
+    vars(net)[MADE] = (name, copy.deepcopy(architecture))
+    return net
+
+
+def zoo_names(source: str) -> List[str]:
+    """Return the names of the nets in MXNet's zoo, `"zoo"`, or in `"gluoncv"`.
+
+    Raises:
+        UnknownNameError: `source` is neither.
+    """
+    if source == "zoo":
+        # only the error for a wrong name lists the local table of get_model
+        try:
+            vision.get_model("")
+        except ValueError as error:
+            return sorted(line.strip() for line in str(error).splitlines()[1:] if line.strip())
+    if source == "gluoncv":
+        from gluoncv.model_zoo import get_model_list  # gluoncv costs seconds to import
+
+        return sorted(get_model_list())
+    raise unknown_name("source of models", source, ["zoo", "gluoncv"])
+
+
+def gluoncv_model(name: str, arguments: Dict[str, Any]) -> Any:
+    """Call gluoncv's function for a net; importing gluoncv takes seconds."""
+    from gluoncv.model_zoo import get_model as get_gluoncv_model
+
+    return get_gluoncv_model(name, **arguments)
+
+
+def _without_weights(name: str, arguments: Dict[str, Any]) -> Any:
+    options = {**_without_bases(name), **arguments, "pretrained": False}
+    net = gluoncv_model(name, options)
+    graphs = _graphs(net)
+    if graphs:
+        # Paths into a graph contain Gluon's counters (T37), which start at 0 in each thread, as in a new process.
+        with ThreadPoolExecutor(1) as thread:
+            other_net = thread.submit(gluoncv_model, name, options).result()
+        for graph, other in zip(graphs, _graphs(other_net)):
+            parameters = own_parameters(graph)
+            renamed = dict(zip(own_parameters(other), parameters.values()))
+            parameters.clear()
+            parameters.update(renamed)
+    return net
+
+
+def _graphs(net: Any) -> List[Any]:
+    return [block for _, block in blocks_by_path(net) if isinstance(block, gluon.SymbolBlock)]
+
+
+def _without_bases(name: str) -> Dict[str, bool]:
+    """Return arguments with which a detection, segmentation or video net does not load its base's weights."""
+    from gluoncv.model_zoo.model_zoo import _models
+
+    function = _models[name]
+    callees = [function]
+    if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()):
+        # it passes them on to a function or a class of its module
+        others = vars(inspect.getmodule(function)).values()
+        callees += [one for one in others if callable(one) and getattr(one, "__module__", "") == function.__module__]
+    accepted = {name for callee in callees for name in inspect.signature(callee).parameters}
+    return {base: False for base in _BASES if base in accepted}

@@ -1,0 +1,655 @@
+"""A net's architecture as plain JSON, and nets built from it: names are looked up in lists, values checked first."""
+
+from itertools import count
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple, Type
+
+from mxkit.core.blocks import (
+    blocks_by_path,
+    child_blocks,
+    distinct,
+    first_paths,
+    join_path,
+    own_parameters,
+    parameters_by_path,
+    replace_parameter,
+)
+from mxkit.core.replicas import is_differentiable, set_differentiable, values_of
+from mxkit.errors import ArchitectureError, nearest
+from mxkit.nets.architecture.arguments import STATES, argument, initializer, kind_of, plain
+from mxkit.nets.architecture.catalog import (
+    CALL,
+    MADE,
+    NUMBERS,
+    OPTIONAL,
+    REGISTERED,
+    SUPPORTED,
+    UNSUPPORTED,
+    Stock,
+    decode,
+    encode,
+    make_model,
+    read_argument,
+    registered_block,
+)
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+FORMAT = 1
+_DEPTH = 100
+_BLOCKS = 100_000
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, mx.MXNetError)
+
+
+def build(description: Mapping[str, Any]) -> Any:
+    """Build the net that `describe` described.
+
+    No code of a description is executed or imported: classes are looked up among MXNet's own and those with
+    `@register_block`, and models in the tables of the zoos. Arguments of MXNet's classes are checked first, so a
+    hostile description can only raise an error. Your own constructors and gluoncv's functions get plain values and
+    known blocks unchecked. No weights are loaded.
+
+    Args:
+        description: The result of `describe`, which may have been stored as JSON. Missing arguments get their
+            defaults. A block may be a model of a zoo: `{"model": "zoo:resnet18_v2"}`.
+
+    Returns:
+        An uninitialized net with the same parameter paths and the same forward pass. Names and prefixes are new, and
+        the net is not hybridized.
+
+    Raises:
+        ArchitectureError: The description has another format, an unknown class or argument, a value that a layer
+            does not take, or more than 100,000 blocks; the text names the block by its path.
+
+    >>> net = build({"format": 1, "net": {"class": "Dense", "arguments": {"units": 3, "activation": "relu"}}})
+    >>> net.initialize(); net(mx.nd.ones((2, 5))).shape
+    (2, 3)
+    """
+    fields = _fields(description, "the description", ("format", "net"), ("parameters", "shared_parameters"))
+    if type(fields["format"]) is not int or fields["format"] != FORMAT:
+        raise ArchitectureError(
+            f"the description has format {fields['format']!r:.100}; this mxkit builds {FORMAT}. Use a newer mxkit"
+        )
+    net = _Builder().block(fields["net"], "", 0)
+    for path, twin in _mapping(fields.get("shared_parameters", {}), "shared_parameters").items():
+        _share(net, parameters_by_path(net), path, twin)
+    parameters = parameters_by_path(net)
+    for path, states in _mapping(fields.get("parameters", {}), "parameters").items():
+        _set_states(_lookup(parameters, path), path, states)
+    return net
+
+
+class _Builder:
+    """One pass over a description.
+
+    It keeps finished blocks by path, with the number of blocks in each, because a description may refer to a block
+    that stands before.
+    """
+
+    def __init__(self) -> None:
+        self._finished: Dict[str, Tuple[Any, int]] = {}
+        self._count = 0
+
+    def block(self, node: Any, path: str, depth: int) -> Any:
+        """Build a block with all blocks inside it."""
+        where = f"block {path!r}" if path else "the net"
+        if depth > _DEPTH:
+            raise ArchitectureError(f"{where}: blocks are nested deeper than {_DEPTH} levels")
+        if isinstance(node, dict) and "shared" in node:
+            shared = _fields(node, where, ("shared",), ("name",))["shared"]
+            if not isinstance(shared, str) or shared not in self._finished:
+                raise ArchitectureError(f"{where}: expected the path of a block before it, received {shared!r:.100}")
+            block, size = self._finished[shared]
+            self._count_blocks(size, where)
+        else:
+            before = self._count
+            self._count_blocks(1, where)
+            block = self._new(node, path, where, depth)
+            size = self._count - before
+        self._finished[path] = block, size
+        return block
+
+    def _count_blocks(self, more: int, where: str) -> None:
+        self._count += more
+        if self._count > _BLOCKS:
+            raise ArchitectureError(f"{where}: the description has more than {_BLOCKS} blocks, shared ones included")
+
+    def _counted(self, block: Any, where: str) -> Any:
+        """Count the blocks that a constructor made inside `block`."""
+        self._count_blocks(sum(1 for _ in blocks_by_path(block)) - 1, where)
+        return block
+
+    def _new(self, node: Any, path: str, where: str, depth: int) -> Any:
+        if isinstance(node, dict) and "model" in node:
+            return self._counted(_model(_fields(node, where, ("model",), ("name", "arguments")), where), where)
+        fields = _fields(node, where, ("class",), ("name", "arguments", "children"))
+        name = fields["class"]
+        arguments = _mapping(fields.get("arguments", {}), f"{where}: arguments")
+        children = dict(_children(fields.get("children", []), where))
+        registered = registered_block(name)
+        if registered is not None:
+            blocks = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
+            return self._counted(_registered(registered, arguments, blocks, where), where)
+        if not isinstance(name, str) or name not in SUPPORTED:
+            hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
+            raise ArchitectureError(
+                f"{where}: unknown class {name!r:.100}{': ' * bool(hint)}{hint} For a block of your own, first import "
+                "its class, decorated with @mxkit.nets.register_block, or call mxkit.nets.register_block(Class)"
+            )
+        return self._stock(name, arguments, children, (path, where, depth))
+
+    def _stock(
+        self, name: str, arguments: Mapping[str, Any], children: Dict[str, Any], place: Tuple[str, str, int]
+    ) -> Any:
+        path, where, depth = place
+        kind, stock = SUPPORTED[name]
+        checked = _checked(arguments, name, stock, where)
+        _check_names(children, kind, stock, where)
+        parts = {part: self.block(children.pop(part), join_path(path, part), depth + 1) for part in stock.parts}
+        if stock.assembled:
+            block = _assemble(kind, stock, checked, where)
+        else:
+            block = _call(stock.make or kind, {**checked, **parts}, f"{where}: {name}")
+        with block.name_scope():
+            for child, below in children.items():
+                _attach(block, child, self.block(below, join_path(path, child), depth + 1), where)
+        return block
+
+
+def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[str, Any]:
+    try:
+        return {name: decode(value, children) for name, value in arguments.items()}
+    except _REFUSALS as error:
+        raise ArchitectureError(f"{where}: {arguments!r:.300}: {error}") from error
+
+
+def _registered(kind: Type[Any], arguments: Mapping[str, Any], children: Mapping[str, Any], where: str) -> Any:
+    block = _call(kind, _decoded(arguments, children, where), f"{where}: {kind.__name__}")
+    unused = [name for name, child in children.items() if child_blocks(block).get(name) is not child]
+    if unused:
+        raise ArchitectureError(
+            f"{where}: {kind.__name__} makes its children by itself, except those among its arguments; "
+            f"it does not take {', '.join(unused)!s:.200}"
+        )
+    return block
+
+
+def _model(fields: Mapping[str, Any], where: str) -> Any:
+    name = fields["model"]
+    if not isinstance(name, str):
+        raise ArchitectureError(f"{where}: model: expected a name like 'zoo:resnet18_v2', received {name!r:.100}")
+    arguments = _decoded(_mapping(fields.get("arguments", {}), f"{where}: arguments"), {}, where)
+    refused = [argument for argument in NUMBERS if argument in arguments]
+    if refused:
+        raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without weights")
+    return _call(lambda **options: make_model(name, options), arguments, f"{where}: {name}")
+
+
+def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:
+    fields = _mapping(node, where)
+    missing = [name for name in needed if name not in fields]
+    unknown = [name for name in fields if name not in needed + allowed]
+    if missing or unknown:
+        raise ArchitectureError(
+            f"{where}: expected {', '.join(needed)} and optionally {', '.join(allowed)}; "
+            f"received {', '.join(map(repr, fields))!s:.200}"
+        )
+    return fields
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ArchitectureError(f"{where}: expected a dict with text for keys, received {value!r:.100}")
+    return value
+
+
+def _children(nodes: Any, where: str) -> Iterator[Tuple[str, Any]]:
+    """Yield names and nodes of children; the default name is the child's number."""
+    if not isinstance(nodes, list):
+        raise ArchitectureError(f"{where}: children: expected a list, received {nodes!r:.100}")
+    seen = set()
+    for number, node in enumerate(nodes):
+        name = node.get("name", str(number)) if isinstance(node, dict) else str(number)
+        if not isinstance(name, str) or not name or "." in name or len(name) > 200 or name in seen:
+            raise ArchitectureError(
+                f"{where}: children: expected names that differ, without dots, received {name!r:.200}"
+            )
+        seen.add(name)
+        yield name, node
+
+
+def _checked(arguments: Mapping[str, Any], name: str, stock: Stock, where: str) -> Dict[str, Any]:
+    for key, value in arguments.items():
+        if key not in stock.arguments:
+            hint = nearest(key, stock.arguments)
+            raise ArchitectureError(
+                f"{where}: {name} has no argument {key!r:.100}: {hint + ' ' if hint else ''}"
+                f"It has {', '.join(stock.arguments) or 'none'}"
+            )
+        kind = kind_of(key)
+        if not kind.fits(value):
+            raise ArchitectureError(f"{where}: {name}: {key}: expected {kind.expected}; received {value!r:.100}")
+    return {key: argument(key, value) for key, value in arguments.items()}
+
+
+def _check_names(children: Mapping[str, Any], kind: Type[Any], stock: Stock, where: str) -> None:
+    if stock.children is None:
+        return
+    needed = set(stock.children if stock.assembled else stock.parts) - set(OPTIONAL)
+    if needed - set(children) or set(children) - set(stock.children):
+        raise ArchitectureError(
+            f"{where}: {kind.__name__} has the children {', '.join(stock.children) or '(none)'}; "
+            f"received {', '.join(children) or 'none'!s:.200}"
+        )
+
+
+def _call(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+    try:
+        return make(**arguments)
+    except _REFUSALS as error:
+        raise ArchitectureError(f"{where} refuses {dict(arguments)!r:.300}: {error!s:.1000}") from error
+
+
+def _assemble(kind: Type[Any], stock: Stock, arguments: Mapping[str, Any], where: str) -> Any:
+    missing = [name for name in stock.arguments if name not in arguments]
+    if missing:
+        raise ArchitectureError(f"{where}: {kind.__name__} needs the argument {', '.join(missing)}")
+    block = object.__new__(kind)
+    gluon.HybridBlock.__init__(block)
+    for name in OPTIONAL:
+        if name in (stock.children or ()):
+            setattr(block, name, None)
+    for name, value in arguments.items():
+        setattr(block, name, value)
+    return block
+
+
+def _attach(block: Any, name: str, child: Any, where: str) -> None:
+    """Register a child and set it as an attribute, unless that would hide an attribute of the class."""
+    try:
+        if name == "_activation" or (name.isidentifier() and getattr(block, name, None) is None):
+            setattr(block, name, child)
+        else:
+            block.register_child(child, name)
+    except _REFUSALS as error:
+        raise ArchitectureError(f"{where}: child {name!r}: {error}") from error
+
+
+def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
+    if not isinstance(path, str) or path not in parameters:
+        hint = nearest(path, parameters) if isinstance(path, str) else ""
+        raise ArchitectureError(f"the net has no parameter {path!r:.200}{': ' * bool(hint)}{hint}")
+    return parameters[path]
+
+
+def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> None:
+    """Replace the parameter at `path` by that at `twin`, as `params=` of a constructor does."""
+    old, new = _lookup(parameters, path), _lookup(parameters, twin)
+    graphs = [block for _, block in blocks_by_path(net) if type(block) is gluon.SymbolBlock]
+    if any(old in own_parameters(block).values() for block in graphs):
+        old, new = new, old  # a graph finds its parameters by their names
+    # a parameter of a graph may have no shape
+    shapes = [one.shape for one in (old, new) if one.shape is not None]
+    sizes = [{size for size in axis if size > 0} for axis in zip(*shapes)]
+    if len({len(shape) for shape in shapes}) > 1 or any(len(axis) > 1 for axis in sizes):
+        raise ArchitectureError(f"{path!r} {old.shape} cannot be {twin!r} {new.shape}: their shapes differ")
+    for _, block in blocks_by_path(net):
+        for name in [name for name, parameter in own_parameters(block).items() if parameter is old]:
+            replace_parameter(block, name, new)
+
+
+def _set_states(parameter: Any, path: str, states: Any) -> None:
+    for name, value in _mapping(states, f"parameter {path!r}").items():
+        kind = STATES.get(name)
+        if kind is None or not kind.fits(value):
+            raise ArchitectureError(
+                f"parameter {path!r}: {name!r:.100}: expected {kind.expected if kind else f'one of {list(STATES)}'}; "
+                f"received {value!r:.100}"
+            )
+        try:
+            if name == "initializer":
+                parameter.init = initializer(value)
+            elif name == "differentiable":
+                set_differentiable(parameter, value)
+            else:
+                setattr(parameter, name, tuple(value) if name == "shape" else value)
+        except _REFUSALS as error:
+            raise ArchitectureError(f"parameter {path!r} refuses {name} {value!r:.100}: {error}") from error
+
+
+_LINES = 20
+_NUMBERS = count()
+
+
+def describe(net: Any) -> Dict[str, Any]:
+    """Describe a net's architecture as plain JSON values, without its weights.
+
+    Classes and arguments are read from the blocks' attributes, because a repr loses many of them (T55). The
+    description is built once and compared with the net: a difference is an error.
+
+    Args:
+        net: A net of MXNet's own blocks: gluon.nn, gluon.rnn, gluon.contrib.nn, gluon.contrib.rnn, SymbolBlocks and
+            the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv must come
+            from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`, another
+            library's `register_block(Class)`; its constructor makes its children. The net may be uninitialized,
+            hybridized, in training, on any devices.
+
+    Returns:
+        `{"format": 1, "net": {...}}`. A block has "class", "arguments" and "children"; a block that stands before has
+        `{"shared": path}`; a net of gluoncv has `{"model": name, "arguments": {...}}`. "parameters" holds settings
+        by path that differ from those of a new net (frozen, cast, multipliers), "shared_parameters" the paths that
+        hold another path's parameter. Names, hooks and hybridization are not described.
+
+    Raises:
+        ArchitectureError: A block cannot be described, or the net built from its description differs; the text lists
+            all such blocks, with the reason and the solution.
+
+    >>> net = gluon.nn.HybridSequential(); net.add(gluon.nn.ELU(2.0))
+    >>> describe(net)["net"]
+    {'class': 'HybridSequential', 'children': [{'class': 'ELU', 'arguments': {'alpha': 2.0}}]}
+    """
+    walk = _Walk()
+    description: Dict[str, Any] = {"format": FORMAT, "net": walk.node(net, "", ())}
+    _refuse(walk.problems)
+    # in a scope of its own, so that Gluon's counters of names do not move (T37); each scope has another prefix, because
+    # Gluon warns of a second Constant of the same name at the same address
+    with gluon.nn.HybridSequential(prefix=f"described{next(_NUMBERS)}_").name_scope():
+        twin = build(description)
+        shared = _shared_parameters(net, twin)
+        if shared:
+            description["shared_parameters"] = shared
+            twin = build(description)
+    problems = _losses(net, twin)
+    _refuse(problems)
+    settings = {path: differing for path, differing in _states(net, twin, problems) if differing}
+    _refuse(problems)
+    if settings:
+        description["parameters"] = settings
+    return description
+
+
+def _refuse(problems: List[str]) -> None:
+    if problems:
+        shown = problems[:_LINES] + ([f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else [])
+        raise ArchitectureError("the net cannot be described:\n  " + "\n  ".join(shown))
+
+
+class _Walk:
+    """One walk over a net; it collects all problems, so that one error can list them."""
+
+    def __init__(self) -> None:
+        self.problems: List[str] = []
+        self._seen: Dict[int, str] = {}
+
+    def node(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
+        """Describe a block with all blocks inside it."""
+        name = type(block).__name__
+        if id(block) in above:
+            parent = path.rpartition(".")[0]
+            raise ArchitectureError(f"{_where(path, block)}: it is its own descendant; remove it from {parent!r}")
+        if id(block) in self._seen:
+            return {"shared": self._seen[id(block)]}
+        self._seen[id(block)] = path
+        if SUPPORTED.get(name, (None, None))[0] is type(block):
+            node: Dict[str, Any] = {"class": name, "arguments": self._arguments(block, path)}
+            node["children"] = list(self._described_children(block, path, (*above, id(block))))
+        elif REGISTERED.get(name) is type(block) and hasattr(block, CALL):
+            node = {"class": name, **self._call(block, path, (*above, id(block)))}
+        elif hasattr(block, MADE):
+            model, arguments = getattr(block, MADE)
+            node = {"model": model, "arguments": self._encoded(arguments, block, path, [])}
+        else:
+            self.problems.append(f"{_where(path, block)}: {_way_out(block)}")
+            return {}
+        return {key: value for key, value in node.items() if value}
+
+    def _call(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
+        """Describe the arguments of a registered block's constructor, with the blocks among them."""
+        used: List[str] = []
+        arguments = self._encoded(getattr(block, CALL), block, path, used)
+        below = [(name, child) for name, child in child_blocks(block).items() if name in used]
+        return {"arguments": arguments, "children": list(self._nodes(below, path, above))}
+
+    def _encoded(self, arguments: Dict[str, Any], block: Any, path: str, used: List[str]) -> Dict[str, Any]:
+        def child(one: Any) -> str:
+            for name, child in child_blocks(block).items():
+                if child is one:
+                    used.append(name)
+                    return name
+            raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
+
+        encoded = {}
+        for name, value in arguments.items():
+            try:
+                encoded[name] = encode(value, child)
+            except TypeError as error:
+                self.problems.append(f"{_where(path, block)}: {name}: {error}")
+        return encoded
+
+    def _arguments(self, block: Any, path: str) -> Dict[str, Any]:
+        arguments = {}
+        for name in SUPPORTED[type(block).__name__][1].arguments:
+            try:
+                arguments[name] = plain(read_argument(block, name))
+            except (TypeError, AttributeError, LookupError) as error:
+                self.problems.append(f"{_where(path, block)}: {name}: {error}. {_REPLACE}")
+                continue
+            kind, value = kind_of(name), arguments[name]
+            if not kind.fits(value):
+                self.problems.append(
+                    f"{_where(path, block)}: {name}: expected {kind.expected}, received {value!r:.100}"
+                )
+        return arguments
+
+    def _described_children(self, block: Any, path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
+        stock = SUPPORTED[type(block).__name__][1]
+        below = []
+        for name, child in child_blocks(block).items():
+            if name == "act" and "activation" in stock.arguments and type(child) is gluon.nn.Activation:
+                continue  # the argument `activation` describes it
+            if stock.children is not None and name not in stock.children:
+                place = _where(join_path(path, name), child)
+                self.problems.append(
+                    f"{place}: {type(block).__name__} does not use a child of this name. Remove it, or write a block "
+                    "of your own around both"
+                )
+            below.append((name, child))
+        return self._nodes(below, path, above)
+
+    def _nodes(self, below: List[Tuple[str, Any]], path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
+        for number, (name, child) in enumerate(below):
+            if "." in name or not name:
+                place = _where(join_path(path, name), child)
+                self.problems.append(f"{place}: a child's name has dots, or is empty; register it with another")
+            node = self.node(child, join_path(path, name), above)
+            yield node if name == str(number) else {"name": name, **node}
+
+
+_REPLACE = "Use the name of an operator, or a block of your own with @mxkit.nets.register_block"
+
+
+def _way_out(block: Any) -> str:
+    kind: Type[Any] = type(block)
+    if kind in UNSUPPORTED:
+        return UNSUPPORTED[kind]
+    if REGISTERED.get(kind.__name__) is kind:
+        return "it was made before its class was registered, or copied without its arguments; make it again"
+    if kind.__module__.startswith("gluoncv."):
+        return (
+            "it is a block of gluoncv, whose nets are described by their name only: make the whole net with "
+            "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.nets.register_block(their class)"
+        )
+    return (
+        "it is not a block of MXNet, so its forward pass is not known. Call mxkit.nets.register_block("
+        f"{kind.__name__}) with the class of {kind.__module__}, or write it as the decorator of your own class: it "
+        "records the arguments of the constructor. Then make the net again"
+    )
+
+
+# Attributes that are not compared: names, caches, hooks, and sizes, which are compared by the parameters' shapes.
+_IGNORED = {
+    *vars(gluon.HybridBlock(prefix="")),
+    *("_in_units", "_in_channels", "in_channels", "_input_size"),
+    "_op_name",  # of a convolution: its class determines it, and the switches of MXNet how it is spelled
+    *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
+    *("report", "_graph", "_graphs", "_held"),  # of an OptimizedNet
+    *(CALL, MADE),
+}
+_DEFERRED = ("in_units", "in_channels", "input_size")
+
+
+def _losses(net: Any, twin: Any) -> List[str]:
+    """Return a line for each child, attribute and parameter of the net that its rebuilt twin does not have."""
+    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
+    lost = [f"parameter {path}: it would not be rebuilt" for path in ours if path not in theirs]
+    added = [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
+    return [*_block_losses(net, twin, ""), *lost, *added]
+
+
+def _where(path: str, block: Any) -> str:
+    """Return path and class of a block, for errors."""
+    return f"{path or 'the net'} ({type(block).__module__}.{type(block).__qualname__})"
+
+
+def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
+    if type(block) is not type(twin) or list(child_blocks(block)) != list(child_blocks(twin)):
+        yield (
+            f"{_where(path, block)}: it would be rebuilt as {type(twin).__name__} with the children "
+            f"{list(child_blocks(twin))!s:.500}, where it has {list(child_blocks(block))!s:.500}"
+        )
+        return
+    for name, value in vars(block).items():
+        if name not in _IGNORED and not name.endswith("_initializer"):
+            loss = _loss(block, twin, name, value)
+            if loss:
+                yield f"{_where(path, block)}: {loss}"
+    for name, child in child_blocks(block).items():
+        yield from _block_losses(child, child_blocks(twin)[name], join_path(path, name))
+
+
+def _loss(block: Any, twin: Any, name: str, value: Any) -> str:
+    if name not in vars(twin):
+        # another attribute was set by a user, and no class of MXNet reads it
+        return f"its method {name} was replaced by {value!r:.100}" if callable(getattr(type(block), name, None)) else ""
+    ours, theirs = _comparable(value), _comparable(vars(twin)[name])
+    if ours == theirs:
+        return ""
+    way_out = ". Make it an argument of the constructor, or set it back" if hasattr(block, CALL) else ""
+    return f"its {name} is {ours!r:.200}, and would be {theirs!r:.200}{way_out}"
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        # SyncBatchNorm's key is its name
+        return {name: _comparable(one) for name, one in value.items() if name != "key"}
+    try:
+        return plain(value)
+    except TypeError:
+        return None
+
+
+def _shared_parameters(net: Any, twin: Any) -> Dict[str, str]:
+    """Return pairs of paths that hold one parameter in the net, and two in its rebuilt twin."""
+    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
+    first = first_paths(ours)
+    pairs = {path: first[id(parameter)] for path, parameter in ours.items()}
+    return {
+        path: shared
+        for path, shared in pairs.items()
+        if path != shared and path in theirs and theirs.get(shared) is not theirs[path]
+    }
+
+
+def _states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Yield settings of each parameter that its twin does not have; settings without a form in JSON are problems."""
+    theirs = parameters_by_path(twin)
+    for path, parameter in distinct(parameters_by_path(net)).items():
+        other = theirs[path]
+        for name in ("_stype", "_grad_stype"):
+            if getattr(parameter, name) != getattr(other, name):
+                problems.append(f"parameter {path}: its {name[1:]} {getattr(parameter, name)!r} would be lost")
+        shape, twins = ([max(0, size) for size in _shape(one)] for one in (parameter, other))
+        defaults = _state(other)
+        state = {name: value for name, value in _state(parameter).items() if value != defaults[name]}
+        if shape != twins and 0 not in shape:
+            state = {"shape": shape, **state}
+        try:
+            state.update(_initializer(parameter, other))
+        except TypeError as error:
+            problems.append(f"parameter {path}: {error}")
+        yield path, state
+
+
+def _shape(parameter: Any) -> Tuple[int, ...]:
+    if parameter.shape is None and values_of(parameter):  # of a SymbolBlock that was read from files
+        return tuple(parameter.list_data()[0].shape)
+    return parameter.shape or ()
+
+
+def _state(parameter: Any) -> Dict[str, Any]:
+    return {
+        "dtype": plain(parameter.dtype),
+        "grad_req": parameter.grad_req,
+        "differentiable": is_differentiable(parameter),
+        "lr_mult": plain(parameter.lr_mult),
+        "wd_mult": plain(parameter.wd_mult),
+    }
+
+
+def _initializer(parameter: Any, other: Any) -> Dict[str, Any]:
+    """Return the initializer of a parameter if its twin has another one.
+
+    Raises:
+        TypeError: The initializer has no form in JSON, or a constant has another value.
+    """
+    if isinstance(parameter, gluon.Constant):  # the name of its initializer has an address in it
+        if isinstance(other, gluon.Constant) and np.array_equal(parameter.value.asnumpy(), other.value.asnumpy()):
+            return {}
+        raise TypeError("its constant value would be lost")
+    same = parameter.init == other.init or plain(parameter.init) == plain(other.init)
+    return {} if same else {"initializer": plain(parameter.init)}
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
+    """Compare two descriptions: classes, arguments and children.
+
+    Sizes that one of them does not know yet, initializers and settings of parameters are not compared.
+
+    Args:
+        ours: A result of `describe`.
+        theirs: Another one.
+        path: Path of the block that is compared; '' is the net.
+
+    Returns:
+        A line for each difference, with the path of its block.
+
+    >>> relu, tanh = (mxkit.nets.describe(gluon.nn.Dense(2, activation=name)) for name in ("relu", "tanh"))
+    >>> differences(relu, tanh)
+    ["the net: activation: 'relu' here, 'tanh' there"]
+    """
+    if "net" in ours:
+        shared = _unlike("shared_parameters", ours.get("shared_parameters"), theirs.get("shared_parameters"))
+        return differences(ours["net"], theirs["net"]) + [f"the net: {line}" for line in shared]
+    place = path or "the net"
+    lines = [line for name in ("class", "model", "shared") for line in _unlike(name, ours.get(name), theirs.get(name))]
+    if lines:
+        return [f"{place}: {line}" for line in lines]
+    left, right = ours.get("arguments", {}), theirs.get("arguments", {})
+    for name in {**left, **right}:
+        deferred = name in _DEFERRED and 0 in (left.get(name), right.get(name))
+        if not deferred and not name.endswith("_initializer"):
+            lines += _unlike(name, left.get(name), right.get(name))
+    mine, other = (_by_name(node.get("children", [])) for node in (ours, theirs))
+    lines += _unlike("children", list(mine), list(other))
+    below = [
+        line for name in mine if name in other for line in differences(mine[name], other[name], join_path(path, name))
+    ]
+    return [f"{place}: {line}" for line in lines] + below
+
+
+def _unlike(name: str, ours: Any, theirs: Any) -> List[str]:
+    return [] if ours == theirs else [f"{name}: {ours!r:.200} here, {theirs!r:.200} there"]
+
+
+def _by_name(children: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
+    return {child.get("name", str(number)): child for number, child in enumerate(children)}
