@@ -129,6 +129,10 @@ def read_argument(block: Any, name: str) -> Any:
         return getattr(holder, "init", None)  # a missing parameter has none
     if name in _READERS:
         return _READERS[name](block)
+    return _setting(block, name)
+
+
+def _setting(block: Any, name: str) -> Any:
     settings, key = layer_settings(block), _KEYS.get(name, name)
     if key in settings:
         return settings[key]
@@ -184,7 +188,7 @@ _READERS: Dict[str, Callable[[Any], Any]] = {
     **SETTINGS,
     "activation": _activation,
     "use_bias": lambda block: block.bias is not None,
-    "dtype": lambda block: layer_settings(block).get("dtype") or getattr(block, "_dtype", None) or block.weight.dtype,
+    "dtype": lambda block: block.weight.dtype if isinstance(block, nn.Dense) else _setting(block, "dtype"),
     "in_units": _first_size("weight", axis=1),
     "in_channels": _input_channels,
     "input_size": lambda block: (
