@@ -254,6 +254,8 @@ def main(arguments: Optional[List[str]] = None) -> None:
         warnings.showwarning = _show_warning
         try:
             app(args=arguments, prog_name="mxkit")
+        except KeyboardInterrupt:  # before typer runs the command
+            sys.exit(130)
         except Exception as error:
             code = _show_error(error)
             if code is None:

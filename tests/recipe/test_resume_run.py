@@ -368,3 +368,11 @@ def test_a_schedule_that_fit_would_refuse(settings, code, text, tmp_path):
     assert done[0] == code
     assert text in done[2]
     assert (tmp_path / "runs").exists() == (code == 1)
+
+
+def test_ctrl_c_before_typer_runs_a_command_shows_no_traceback(monkeypatch):
+    def interrupt(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mxkit.cli.commands.app", interrupt)
+    assert command("show", "digits_lenet") == (130, "", "")
