@@ -22,8 +22,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # noqa: F401  before mxnet
-from mxkit.core.optimizer_step import OptimizerStep
-from mxkit.core.prepared import PreparedCall
+from mxkit.core.prepared import OptimizerStep, PreparedCall
 from mxkit.core.replicas import set_fresh
 from mxkit.runtime.engine_threads import choose
 from mxkit.runtime.machine import read_processors

@@ -1,19 +1,36 @@
-"""Operators and graphs for repeated calls on the same arrays: prepared once, then each call is one call of C."""
+"""Operators, graphs and a Trainer's update for repeated calls on the same arrays: each call is one call of C."""
 
 import ctypes
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from itertools import chain
+import math
+from operator import is_
+import struct
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.arrays import switches
-from mxkit.core.replicas import first_value, gradients_of, set_fresh
+from mxkit.core.arrays import legacy, switches
+from mxkit.core.replicas import first_value, gradients_of, set_fresh, values_of
 from mxkit.core.system import environment
 import mxnet as mx
+from mxnet import gluon
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
+import numpy as np
 
 # VERBOSE=0 stops a line that each `bind` prints about MXNet's fused operators, which are for predictions only. A user's
 # choice of a backend must not change the training's bits (T192).
 _NO_FUSION = {"MXNET_SUBGRAPH_VERBOSE": "0", "MXNET_SUBGRAPH_BACKEND": None}
 _TRAINING = ctypes.c_int(1)
 _NO_GRADIENTS = ctypes.c_uint(0)
+
+# Smallest number of weights for which a call of `sgd_mom_update` takes less time than a part of a call of
+# `multi_sgd_mom_update`: 10,000 on one thread, 25,000 on two (`python -m benchmarks optimizers`).
+LARGE = 2**15
+# Parameters in a call of a multi operator, as in MXNet's SGD; of fewer weights than SMALL, as in MXNet's LAMB. A call
+# reads one weight of each parameter in turn: 45 parameters of 10,000 to 100,000 weights in one call took 1.5 to 1.7
+# times as long as 4 a call on one thread, those of 100 weights half as long (AMD EPYC).
+SMALL = 1000
+GROUP, GROUP_OF_SMALL = 4, 45
+
+_Operator = Tuple[str, int, Tuple[str, ...]]  # name, arrays of state, settings of the optimizer that it reads
 
 
 class PreparedCall:
@@ -201,3 +218,232 @@ def _arrays_of(parameters: Sequence[Any]) -> List[Any]:
     held = [parameter._data and parameter._data[0] for parameter in parameters]
     held += [parameter._grad and parameter._grad[0] for parameter in parameters]
     return held + [parameter._grad_req for parameter in parameters]
+
+
+class OptimizerStep:
+    """Updates weights, states and optimizer as `trainer.update(divisor)` does, in less time.
+
+    MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four per call. `sgd_mom_update` takes half the
+    time for a large parameter and computes the same bits; up to 45 small ones go into a call. The operators of SGD,
+    Adam, NAG and RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls
+    its schedule. `trainer.update` does the rest: other optimizers, subclasses, sparse arrays, other dtypes than
+    float32, and updates that have to create states.
+
+    Args:
+        trainer: A Trainer that steps on the devices.
+    """
+
+    def __init__(self, trainer: "gluon.Trainer") -> None:
+        self._trainer = trainer
+        self._update = trainer.update
+        self._seen: List[Any] = []
+        self._plans: List[_DevicePlan] = []
+
+    def __call__(self, divisor: float) -> None:
+        """Update the weights; every gradient was computed since the last update.
+
+        Args:
+            divisor: As for `trainer.update`: the gradients are divided by it.
+        """
+        trainer = self._trainer
+        operator = _operator_of(trainer) if getattr(self._update, "__func__", None) is gluon.Trainer.update else None
+        seen = [operator, *_objects_of(trainer)] if operator else []
+        if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
+            self._plans = _plans_of(trainer, operator) if operator else []
+            self._seen = seen
+        if not self._plans:
+            self._update(divisor)
+            self._seen = []  # the states may be complete now
+            return
+        trainer._check_and_rescale_grad(trainer._scale / divisor)
+        for plan in self._plans:
+            set_fresh(plan.flagged, False)
+        for plan in self._plans:
+            plan.run(trainer._optimizer)
+
+
+class _DevicePlan:
+    """The calls that update the parameters of one device.
+
+    Args:
+        updater: Holder of the device's states.
+        operator: Operator of the optimizer's update.
+        indices: Numbers of the parameters in the Trainer.
+        arrays: For each parameter its weight, gradient and states.
+        flagged: For each parameter the array that knows whether the gradient is fresh: the weight itself, since
+            `mark_variables` gives an array of `mx.np` a new record of its gradient, which earlier views lack.
+    """
+
+    def __init__(
+        self,
+        updater: Any,
+        operator: _Operator,
+        indices: Sequence[int],
+        arrays: Sequence[Sequence[Any]],
+        flagged: Sequence[Any],
+    ) -> None:
+        self.flagged, weights = flagged, [weight for weight, *_ in arrays]
+        self._updater, self._operator, self._indices = updater, operator, tuple(indices)
+        self._device = weights[0].ctx.device_id
+        name, sizes = operator[0], [weight.size for weight in weights]
+        single = set(range(len(arrays)))
+        if name.startswith("multi"):
+            large = LARGE if name == "multi_sgd_mom_update" and weights[0].ctx.device_type == "cpu" else math.inf
+            single = {position for position in single if sizes[position] >= large}
+        # by size: the largest parameter of a call decides the length of the loop over all of them
+        others = sorted(set(range(len(arrays))) - single, key=sizes.__getitem__, reverse=True)
+        groups = []
+        while others:
+            count = GROUP_OF_SMALL if sizes[others[0]] < SMALL else GROUP
+            groups.append(others[:count])
+            del others[:count]
+        self._calls = [_Call(name, group, [arrays[position] for position in group]) for group in groups]
+        name = "sgd_mom_update" if name == "multi_sgd_mom_update" else name
+        self._calls += [_Call(name, [position], [arrays[position]]) for position in sorted(single)]
+        self._rates: Any = None
+        self._settings: Any = None
+
+    def run(self, optimizer: Any) -> None:
+        """Count the update, get all rates from the optimizer as MXNet does, and update the weights."""
+        optimizer._set_current_context(self._device)
+        indices, lrs, wds = self._indices, [], []
+        size = optimizer.aggregate_num if self._updater.aggregate_updates else 1
+        if optimizer.lr_scheduler is None:
+            size = len(indices)
+        for start in range(0, len(indices), size):  # a schedule is called as often as by MXNet
+            together = indices[start : start + size]
+            optimizer._update_count(together)
+            lrs += optimizer._get_lrs(together)
+            wds += optimizer._get_wds(together)
+        name, _, names = self._operator
+        if name == "adam_update":
+            lrs = _bias_corrected(optimizer, indices, lrs)
+        settings = {setting: getattr(optimizer, setting) for setting in ("rescale_grad", *names)}
+        if optimizer.clip_gradient:
+            settings["clip_gradient"] = optimizer.clip_gradient
+        if (lrs, wds) != self._rates or settings != self._settings:
+            for call in self._calls:
+                call.set(lrs, wds, settings, change=settings == self._settings)
+            self._rates, self._settings = (lrs, wds), settings
+        for call in self._calls:
+            call.run()
+
+
+class _Call:
+    """An operator's call for one parameter or a group.
+
+    Args:
+        name: Name of the operator.
+        positions: Positions of the parameters in the plan.
+        arrays: As for the plan.
+    """
+
+    def __init__(self, name: str, positions: Sequence[int], arrays: Sequence[Sequence[Any]]) -> None:
+        self._name, self._positions, self._arrays = name, positions, arrays
+        self._prepared = ""
+
+    def set(self, lrs: Sequence[float], wds: Sequence[float], settings: Mapping[str, Any], change: bool) -> None:
+        """Set the rates, and unless `change` the other attributes too."""
+        name, rates = _rates(self._name, [[each[position] for position in self._positions] for each in (lrs, wds)])
+        if name != self._prepared:
+            inputs = list(chain.from_iterable(self._arrays))
+            self.run = PreparedCall(name, inputs, [weight for weight, *_ in self._arrays], {**settings, **rates})
+            self._prepared = name
+        elif change:
+            self.run.change(rates)
+        else:
+            self.run.set({**settings, **rates})
+
+
+def _rates(name: str, rates: Sequence[Sequence[float]]) -> Tuple[str, Dict[str, Any]]:
+    """The operator for these learning rates and weight decays, and its attributes for them."""
+    if name == "sgd_mom_update":
+        texts = [same_rate(each[0]) for each in rates]
+        if None not in texts:
+            return name, dict(zip(("lr", "wd"), texts))
+        name = "multi_sgd_mom_update"
+    if name.startswith("multi"):
+        lists = ["[" + ", ".join(map(str, each)) + "]" for each in rates]  # `str` of a list fails with NumPy 2 (T86)
+        return name, {"num_weights": len(rates[0]), "lrs": lists[0], "wds": lists[1]}
+    return name, {"lr": rates[0][0], "wd": rates[1][0]}
+
+
+def same_rate(rate: Any) -> Optional[str]:
+    """Text that `sgd_mom_update` reads as the float32 that `multi_sgd_mom_update` reads from `str(rate)` (T182).
+
+    The parser of single numbers (dmlc's ParseFloat) is wrong in the last bit for one text in ten, like "1.41e-05"; the
+    parser of lists (C++'s streams) is always right. Both are right for the digits of a float32 without an exponent.
+
+    Returns:
+        The text; None for a rate that is too small, too large, negative, not a number, or halfway between two float32.
+
+    >>> same_rate(0.1), same_rate(1e-12)
+    ('0.1000000014901161194', None)
+    """
+    if not isinstance(rate, (float, int)) or not (rate == 0 or 1e-9 <= rate < 2**24):
+        return None
+    bits = struct.pack(">d", rate)
+    if int.from_bytes(bits[4:], "big") & 0x1FFFFFFF == 0x10000000 or bits[0] & 0x80:
+        return None
+    (nearest,) = struct.unpack(">f", struct.pack(">f", rate))
+    return f"{nearest:.19f}"
+
+
+def _bias_corrected(optimizer: Any, indices: Sequence[int], lrs: Sequence[float]) -> List[float]:
+    """Learning rates of Adam, by MXNet's own expression: another order of the factors would round differently."""
+    factors: Dict[int, float] = {}
+    rates = []
+    for index, lr in zip(indices, lrs):
+        count = optimizer._index_update_count[index]
+        if count not in factors:
+            factors[count] = math.sqrt(1.0 - optimizer.beta2**count) / (1.0 - optimizer.beta1**count)
+        rates.append(lr * factors[count])
+    return rates
+
+
+def _operator_of(trainer: Any) -> Optional[_Operator]:
+    """The operator of the optimizer's update; None if it has none, or if a part of the update is not MXNet's own."""
+    optimizer = trainer._optimizer
+    if (
+        trainer._params_to_init
+        or type(trainer)._update is not gluon.Trainer._update
+        or not {"_update", "_amp_loss_scaler"}.isdisjoint(vars(trainer))
+        or any(type(one) is not mx.optimizer.Updater or one.optimizer is not optimizer for one in trainer._updaters)
+    ):
+        return None
+    kind = type(optimizer)
+    if kind is mx.optimizer.SGD:
+        return ("multi_sgd_mom_update", 1, ("momentum",)) if optimizer.momentum > 0 else ("multi_sgd_update", 0, ())
+    if kind is mx.optimizer.Adam:
+        return "adam_update", 2, ("beta1", "beta2", "epsilon", "lazy_update")
+    if kind is mx.optimizer.NAG and optimizer.momentum > 0:
+        return "nag_mom_update", 1, ("momentum",)
+    if kind is mx.optimizer.RMSProp and not optimizer.centered and not optimizer.clip_weights:
+        return "rmsprop_update", 1, ("gamma1", "epsilon")
+    return None
+
+
+def _objects_of(trainer: Any) -> List[Any]:
+    """The objects on which the plans depend: Gluon and mxkit replace them when an array changes."""
+    parameters = chain.from_iterable((one._data, one._grad, one._grad_req) for one in trainer._params)
+    updaters = chain.from_iterable((one.states, one.states_synced, *one.states.values()) for one in trainer._updaters)
+    return [*parameters, *updaters]
+
+
+def _plans_of(trainer: Any, operator: _Operator) -> List[_DevicePlan]:
+    """A plan for each device; none if an array is sparse or not float32, or if `trainer.update` has to make a state."""
+    indices = [index for index, parameter in enumerate(trainer._params) if parameter.grad_req != "null"]
+    plans = []
+    for device, updater in enumerate(trainer._updaters):
+        arrays = []
+        for index in indices:
+            parameter, state = trainer._params[index], updater.states.get(index)
+            if not updater.states_synced.get(index) or not parameter._data:
+                return []
+            states = legacy(list(state) if isinstance(state, tuple) else [state])[: operator[1]]
+            arrays.append([values_of(parameter)[device], gradients_of(parameter)[device], *states])  # type: ignore[index]
+            if any(type(each) is not mx.nd.NDArray or each.dtype is not np.float32 for each in arrays[-1]):
+                return []
+        flagged = [trainer._params[index]._data[device] for index in indices]
+        plans.append(_DevicePlan(updater, operator, indices, arrays, flagged))
+    return plans if indices else []

@@ -4,13 +4,13 @@ from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.core.device import split_batch
-from mxkit.core.optimizer_step import OptimizerStep
+from mxkit.core.prepared import OptimizerStep
 from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.profiling.clock import Clock
-from mxkit.training.joint import alone
 from mxkit.training.rehearsal import copied_trainer
 from mxkit.training.update import updates
+from mxkit.training.workers import alone
 import mxnet as mx
 
 # Updates before the clock starts: the first ones compile graphs, create the optimizer's states and start workers.

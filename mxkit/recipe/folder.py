@@ -250,8 +250,8 @@ class Recorder(Callback):
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")
         state.history.to_json(self._folder.path / "history.json")
-        if state.together is not None:
-            record_workers(self._folder.path, row["epoch"], row["seconds"], state.together.shares)
+        if state.workers.shares:
+            record_workers(self._folder.path, row["epoch"], row["seconds"], state.workers.shares)
         self._folder.log(f"{state.label(row['epoch'])}  {describe_row(row)}")
         write_state(self._folder.path, "running", epoch=row["epoch"], updates=row["updates"])
 

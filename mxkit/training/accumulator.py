@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 
 from mxkit.core.arguments import Length, length
 from mxkit.core.arrays import copied, copy_into, legacy, switches
-from mxkit.core.optimizer_step import OptimizerStep
+from mxkit.core.prepared import OptimizerStep
 from mxkit.core.replicas import all_fresh, gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
     begin_kvstore,
@@ -20,11 +20,11 @@ from mxkit.core.trainers import (
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.batch_loss import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
-from mxkit.training.joint import Together, check_joint, together
 from mxkit.training.ledger import Update
 from mxkit.training.loss_checks import refuse_means
 from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision
+from mxkit.training.workers import Workers, get_workers
 import mxnet as mx
 from mxnet import autograd, gluon
 
@@ -122,12 +122,10 @@ class Accumulator:
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.precision = precision
-        self.together: Optional[Together] = together()
-        if self.together is not None:
-            check_joint(trainer)
+        self.workers: Workers = get_workers()
+        self.workers.check(trainer)
         clips = clip_norm is not None or clip_value is not None
-        several = ["training in several workers"] * (self.together is not None)
-        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips + several)
+        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips + [*self.workers.dense])
         self.updates = 0
         self._compared = False  # the parameters of the workers
         self._means_refused = False
@@ -266,9 +264,9 @@ class Accumulator:
         """Take part in the next update of other workers, without a sample: this one's data has ended.
 
         Returns:
-            The update; None if the data of all workers has ended, or if there are no others.
+            The update; None if the data of all workers has ended. An open window is applied, as by `flush`.
         """
-        return None if self.together is None else self._apply()
+        return self._apply()
 
     def _holds_numpy(self) -> bool:
         """Whether parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
@@ -288,17 +286,20 @@ class Accumulator:
         """Parameters of the Trainer that are not frozen."""
         return [parameter for parameter in self._parameters if parameter.grad_req != "null"]
 
-    def _apply(self) -> Any:
+    def _apply(self) -> Optional[Update]:
         trainer, trained = self.trainer, self.trained()
         own = self.micro_batches
-        if self.together is not None:
-            total = self._commit(self.together, trained)
-            if total is None:
-                return None
-            self.samples, self.count = total
+        step = self.updates + 1
+        total = self.workers.commit(step, self.samples, self.count if own else None, trainer, trained)
+        if total is None:
+            return None
+        self.samples, self.count = total
+        if not self._compared:
+            self._compared = True
+            self.workers.same_parameters(trained, f"before update {step}")
         if not self.count:
             raise DataError(
-                f"the window of update {self.updates + 1} has the count 0: none of its {self.samples} samples counts, "
+                f"the window of update {step} has the count 0: none of its {self.samples} samples counts, "
                 "so its gradient has no mean. Leave such batches out"
             )
         self._refuse_other_passes()
@@ -313,10 +314,8 @@ class Accumulator:
                 trainer.optimizer.allow_np_array = True
                 begin_kvstore(trainer)
                 self._on_kvstore = steps_on_kvstore(trainer)
-            if self.together is not None:
-                self._losses = [self.together.add_up(trained, self._losses)]
-            elif not self._on_kvstore:
-                trainer.allreduce_grads()
+            if not self._on_kvstore:
+                self._losses = self.workers.add_up(trainer, trained, self._losses)
             skipped = self.precision is not None and self.precision.overflowed(trained)
             norm = None
             if skipped:
@@ -324,19 +323,10 @@ class Accumulator:
             else:
                 norm = self._step(trained, self._on_kvstore)
             self._zero_added_gradients()
-        self.updates += 1
+        self.updates = step
         update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
         self._open_window()
         return update
-
-    def _commit(self, together: Together, trained: Sequence[Any]) -> Optional[Tuple[int, float]]:
-        rate = self.trainer.learning_rate
-        same = {"number of trained parameters": len(trained), "learning rate": None if rate is None else float(rate)}
-        total = together.commit(self.updates + 1, self.samples, self.count if self.micro_batches else None, same)
-        if total is not None and not self._compared:
-            self._compared = True
-            together.same_parameters(trained, f"before update {self.updates + 1}")
-        return total
 
     def _step(self, trained: Sequence[Any], on_kvstore: bool) -> Optional[Any]:
         """Clip the gradients and update the weights; return the norm of the gradients, or None without `clip_norm`."""

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import signal
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple, Type, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -16,12 +16,12 @@ from mxkit.storage.writer import BackgroundWriter
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.joint import Together
 from mxkit.training.ledger import Update
 from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.resume import capture
 from mxkit.training.signals import PoliteSignals, deliver
 from mxkit.training.state import FitState
+from mxkit.training.workers import Workers
 from mxnet.base import MXNetError
 
 # Age of the copy in memory after which a new one is made; it is written if an error ends the run.
@@ -81,31 +81,23 @@ class Checkpoints(Callback):
         self._due_at = self._copy_at = 0.0
         self._ended_inside = self._postponed = False
         self.signals = PoliteSignals()
-        self._together: Optional[Together] = None
+        self._workers = Workers()
 
-    @property
-    def _first(self) -> bool:
-        """Whether this worker writes; it is the only one, or the first."""
-        return self._together is None or self._together.group.rank == 0
+    def _is_due(self) -> Optional[bool]:
+        """Ask for a checkpoint, by the clock of the first worker."""
+        return True if self._workers.first and self.every[1] == "minute" and time.monotonic() >= self._due_at else None
 
-    def wishes(self) -> Dict[str, Any]:
-        """What a worker asks of all: only its clock and its signals know."""
-        now = time.monotonic()
-        return {
-            "signal": self.signals.caught,
-            "due": True if self._first and self.every[1] == "minute" and now >= self._due_at else None,
-            "copy": True if self._first and now >= self._copy_at and not self._writer.busy else None,
-        }
-
-    def _asked(self) -> Dict[str, Any]:
-        """The wishes of this worker, or of all at the newest update."""
-        return self.wishes() if self._together is None else self._together.agreed
+    def _copy_is_due(self) -> Optional[bool]:
+        """Ask for a copy in memory, by the clock of the first worker."""
+        return True if self._workers.first and time.monotonic() >= self._copy_at and not self._writer.busy else None
 
     def on_fit_begin(self, state: FitState) -> None:
         if self._best is not None:
             state.check_monitor(self._best)
-        self._together = state.together
-        if self._first:
+        self._workers = state.workers
+        wishes: Any = {"signal": lambda: self.signals.caught, "due": self._is_due, "copy": self._copy_is_due}
+        self._workers.wishes.update(wishes)
+        if self._workers.first:
             prepare(self.directory)
         if self._best is not None:
             self._best.reset()
@@ -131,12 +123,12 @@ class Checkpoints(Callback):
                     "Checkpoints are written there"
                 )
             return
-        asked = self._asked()
-        if due or asked.get("due") or state.finished or asked.get("signal") is not None:
+        asked = self._workers.asked
+        if due or asked("due") or state.finished or asked("signal") is not None:
             state.running.settle(weights=True)
             self._save(state)
-            self._raise_signal(asked)
-        elif asked.get("copy"):
+            self._raise_signal()
+        elif asked("copy"):
             state.running.settle(weights=True)
             self._copy = None  # so that memory holds one copy
             self._copy, self._copy_at = self._captured(state), time.monotonic() + HOLD_SECONDS
@@ -146,16 +138,16 @@ class Checkpoints(Callback):
         best = self._best is not None and self._best.update(row)
         cut = state.finished and self._written == state.updates  # the checkpoint inside the epoch is the end
         count, unit = self.every
-        asked = self._asked()
+        asked = self._workers.asked
         due = unit == "epoch" and state.epoch - self._epoch_written >= count
-        due = due or bool(asked.get("due")) or best or state.last_epoch or asked.get("signal") is not None
+        due = due or bool(asked("due")) or best or state.last_epoch or asked("signal") is not None
         # a resumed run repeats an epoch that was ended for now
         if due and not cut and not (state.stop_is_for_now and self._ended_inside):
             self._epoch_written = state.epoch
             self._save(state, after_epoch=True, row=row)
         elif cut and best:  # the same checkpoint, now with the score of the validation
             self._save(state, row=row)
-        self._raise_signal(asked)
+        self._raise_signal()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         with _disk_errors_warn():
@@ -181,14 +173,14 @@ class Checkpoints(Callback):
     def _captured(self, state: FitState, *, after_epoch: bool = False, score: Any = None) -> Optional[Snapshot]:
         """A snapshot, on the first worker; inside an epoch it takes the metrics' sums of all workers."""
         others: Sequence[Any] = ()
-        if self._together is not None and not after_epoch and score is None:
-            others = self._together.states_of_metrics(state.metrics, f"after update {state.updates}")[1:]
-        return capture(state, after_epoch=after_epoch, score=score, others=others) if self._first else None
+        if not after_epoch and score is None:
+            others = self._workers.states_of_metrics(state.metrics, f"after update {state.updates}")
+        return capture(state, after_epoch=after_epoch, score=score, others=others) if self._workers.first else None
 
-    def _raise_signal(self, asked: Mapping[str, Any]) -> None:
-        if self._together is not None and asked.get("signal") is not None:
-            self.signals.caught = asked["signal"]
-        if self._together is None or asked.get("signal") is not None:
+    def _raise_signal(self) -> None:
+        signal_of_one = self._workers.asked("signal")
+        if signal_of_one is not None:
+            self.signals.caught = signal_of_one
             self.signals.raise_caught()
 
     def _write(self, snapshot: Snapshot) -> None:

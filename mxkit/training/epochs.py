@@ -15,13 +15,13 @@ from mxkit.training.callbacks.learning_rate import warn_of_rate_0
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
-from mxkit.training.joint import Together
 from mxkit.training.ledger import Ledger, numbers
 from mxkit.training.loss_checks import is_nan, warn_of_nan, without_warnings
 from mxkit.training.options import Options
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState
 from mxkit.training.update import Training
+from mxkit.training.workers import Workers
 import mxnet as mx
 
 
@@ -34,7 +34,7 @@ class Validation(NamedTuple):
     metrics: Sequence[MetricSpec]
     every: int
     progress: Union[bool, str]
-    together: Optional[Together]
+    workers: Workers
 
     def check(self) -> None:
         """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
@@ -55,7 +55,7 @@ class Validation(NamedTuple):
     def _evaluate(self, **arguments: Any) -> Dict[str, Any]:
         chosen = {"limit_batches": None, "progress": False, **arguments}
         loss, metrics = self.options.batch_loss, self.metrics
-        return scores_of(self.net, self.data, self.together, loss=loss, metrics=metrics, name="valid", **chosen)
+        return scores_of(self.net, self.data, self.workers, loss=loss, metrics=metrics, name="valid", **chosen)
 
 
 def run_epochs(
@@ -72,9 +72,8 @@ def run_epochs(
         with _opened(state, validation, writer):
             for hook in hooks:
                 hook.on_fit_begin(state)
-            if state.together is not None:
-                state.together.agree("the beginning of fit")
-                state.hear()
+            state.workers.agree("the beginning of fit")
+            state.hear()
             if not state.done:
                 warn_of_rate_0(state.trainer, resumed=resumed)
             validation.check()
@@ -92,8 +91,8 @@ def run_epochs(
         with ExitStack() as ends:  # calls every hook, also if another one raises
             for hook in reversed(hooks):
                 ends.callback(hook.on_fit_end, state, error)
-    if state.together is not None and writer is not None:
-        state.together.agree("the end of fit")  # the last checkpoint is written
+    if writer is not None:
+        state.workers.agree("the end of fit")  # the last checkpoint is written
     if isinstance(error, Terminated):
         deliver(error.args[0])
     return state.history
@@ -137,17 +136,14 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         row.update(validation.row(state, hooks))
         _warn_once_of_nan(state, row)
         state.history.append(row)
-        if state.together is not None:  # signals, and the clock of the checkpoints
-            state.together.end_epoch(state.epoch)
+        state.workers.end_epoch(state.epoch)  # signals, and the clock of the checkpoints
         for hook in hooks:
             hook.on_epoch(state, row)
-        if state.together is not None:
-            state.together.agree(f"the callbacks of epoch {state.epoch}")
-            state.hear()
+        state.workers.agree(f"the callbacks of epoch {state.epoch}")
+        state.hear()
         state.epoch += 1
         state.running = Ledger(state.running)
-    if state.together is not None:
-        state.together.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
+    state.workers.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
 
 
 def _warn_once_of_nan(state: FitState, row: Row) -> None:
@@ -170,7 +166,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
         with closing(stream):
             for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
                 state.updates = update.step
-                if state.together is not None:
+                if state.workers.asked("stop"):
                     state.hear()
                 for hook in hooks:
                     hook.on_update(state, update)
@@ -178,8 +174,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
                     break
         running.whole = not state.finished or running.updates == state.updates_per_epoch
     running.settle(weights=True)  # `epoch` does it too, unless the loop ended early
-    if state.together is not None:
-        state.together.join_metrics(state.metrics, f"of epoch {state.epoch}")
+    state.workers.join_metrics(state.metrics, f"of epoch {state.epoch}")
     row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
     row["learning_rate"] = float(state.trainer.learning_rate)
     if state.precision is not None and state.precision.dtype == "float16":

@@ -18,9 +18,9 @@ from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_modes, check_tokens
-from mxkit.training.joint import Together, shared
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_nan
 from mxkit.training.passes import run_over, samples_in_order
+from mxkit.training.workers import Workers
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -70,7 +70,7 @@ def evaluate(
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
     scores = scores_of(
-        net, data, None, loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
+        net, data, Workers(), loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
     )
     check_modes(net, training=False)
     return scores
@@ -79,7 +79,7 @@ def evaluate(
 def scores_of(
     net: Any,
     data: Union[Data, Source],
-    together: Optional[Together],
+    workers: Workers,
     *,
     loss: Optional[BatchLossSpec],
     metrics: Sequence[MetricSpec],
@@ -90,7 +90,7 @@ def scores_of(
     """What `evaluate` returns; with several workers of all their samples, of which each reads its share.
 
     Args:
-        together: All workers, which make this call at the same place; None is this one alone.
+        workers: All workers, which make this call at the same place.
     """
     source = whole_source(data, name)
     batch_loss = None if loss is None else get_batch_loss(loss)
@@ -100,18 +100,16 @@ def scores_of(
     if batch_loss is None and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
-    group = None if together is None else together.group
-    turns = 1 if group is None or source.has_shares else group.size
-    with shared(group, source), run_over(
+    with workers.shared(source), run_over(
         net,
         source,
         name=name,
         forward=lambda shard: forward(net, shard.inputs, shard.labels),
         labels=True,
         packed=not own_counts,
-        limit_batches=None if limit_batches is None else limit_batches * turns,
+        limit_batches=None if limit_batches is None else limit_batches * workers.turns(source),
         bar=name if progress else None,
-        own=None if together is None or turns == 1 else partial(together.in_turn, where=name),
+        own=partial(workers.in_turn, data=source, where=name),
     ) as run:
         for shards in run:
             scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
@@ -126,8 +124,7 @@ def scores_of(
                     checked = True
                 results.append(scores.add(shard, output, losses))
             run.wait(results)
-        if together is not None:
-            scores.join(together, name)
+        scores.join(workers, name)
         values = scores.get(name)
     if scores.finite:
         inputs.warn(name)
@@ -168,10 +165,10 @@ class _Scores:
             self._sums.add(losses)
         return losses
 
-    def join(self, together: Together, name: str) -> None:
+    def join(self, workers: Workers, name: str) -> None:
         """Add up the sums of all workers."""
-        together.join_metrics([self._sums, *self._metrics], f"of {name}")
-        self._count = sum(together.group.gather(f"counts of {name}", self._count))
+        workers.join_metrics([self._sums, *self._metrics], f"of {name}")
+        self._count = sum(workers.gather(f"counts of {name}", self._count))
 
     def get(self, name: str) -> Dict[str, Any]:
         """Scores by name; waits for the devices.

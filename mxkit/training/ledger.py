@@ -242,7 +242,8 @@ class Ledger:
         else:
             what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
         newest = broken.step if self._newest is None else self._newest.step
-        way = self._describe(broken) or "Lower the learning rate, set clip_norm, or search the data for NaN"
+        way = "" if self._joint else self._describe(broken)
+        way = way or "Lower the learning rate, set clip_norm, or search the data for NaN"
         return (
             f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are wrong from "
             f"there on. {way}; check_finite=False trains on regardless"

@@ -2,17 +2,14 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 import warnings
 
 from mxkit.core.arguments import Length, length, whole_number
 from mxkit.core.blocks import net_devices
 from mxkit.core.seeding import seed_all, seed_of_generators
-from mxkit.core.system import LOG
 from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.source import Data, Source, source_of, whole_source
-from mxkit.distributed.group import Group, broadcast_parameters
-from mxkit.distributed.kvstores import chosen_kvstore
 from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -23,11 +20,11 @@ from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixe
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.epochs import Validation, run_epochs
 from mxkit.training.history import History
-from mxkit.training.joint import Together, shared, together
 from mxkit.training.options import Options
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.state import FitState
 from mxkit.training.update import Training
+from mxkit.training.workers import Workers, get_workers
 
 _SHARED_FOLDER = "the checkpoint to resume from (is its folder on a disk that all workers share?)"
 _SAME_CALLBACKS = (
@@ -151,7 +148,7 @@ def fit(
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
     source, valid_source = source_of(train), _checked_data(train, valid, max_epochs)
-    workers = together()
+    workers = get_workers()
     every = whole_number(validate_every, "validate_every")
     validation = Validation(net, valid_source, options, metrics, every, progress, workers)
     if options.precision is not None:
@@ -159,21 +156,18 @@ def fit(
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
     with ExitStack() as held:
-        if writer is not None and (workers is None or workers.group.rank == 0):
+        if writer is not None and workers.first:
             held.enter_context(only_writer(writer.directory))
         resumed = _checkpoint_to_resume(writer, resume)
         options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
-        if workers is not None:
-            _begin_together(workers, trainer, source, validation, [number, unit], writer, resumed, callbacks)
-        elif chosen_kvstore().threshold is not None:
-            LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
+        same = _same_settings(validation, [number, unit], writer, resumed, callbacks)
+        workers.begin(same, trainer, source, valid_source, options.metrics)
         source = _seeded(net, source, options, trainer, writer, resumed, workers)
-        group = None if workers is None else workers.group
-        held.enter_context(shared(group, source))
+        held.enter_context(workers.shared(source))
         state = FitState(
             net, trainer, options, epochs=max_epochs, max_updates=max_updates,
-            updates_per_epoch=updates_per_epoch(source, options, group), source=source, callbacks=callbacks,
-            together=workers,
+            updates_per_epoch=updates_per_epoch(source, options, workers), source=source, callbacks=callbacks,
+            workers=workers,
         )  # fmt: skip
         state.columns = _columns(state, valid is not None)
         _set_or_restore(state, resumed)
@@ -182,19 +176,17 @@ def fit(
         return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
 
 
-def _begin_together(
-    workers: Together,
-    trainer: Any,
-    train: Source,
+def _same_settings(
     validation: Validation,
     epochs: List[Any],
     writer: Optional[Checkpoints],
     resumed: Optional[Checkpoint],
     callbacks: Sequence[Callback],
-) -> None:
-    """Refuse workers that would train in different ways."""
+) -> Dict[str, Any]:
+    """Arguments of `fit` that must be the same on all workers, by name."""
     options = validation.options
-    same = {
+    return {
+        **options.settings(),
         "epochs": epochs,
         "validate_every": validation.every,
         "check_finite": "stop" if options.stop_at_nonfinite else options.check_finite,
@@ -202,7 +194,6 @@ def _begin_together(
         "checkpoint": None if writer is None else list(writer.every),
         _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
     }
-    workers.begin(options, trainer, train, validation.data, options.metrics, same)
 
 
 def _set_or_restore(state: FitState, resumed: Optional[Checkpoint]) -> None:
@@ -213,7 +204,7 @@ def _set_or_restore(state: FitState, resumed: Optional[Checkpoint]) -> None:
         return
     _refuse_shorter(resumed, state)
     restore(state, resumed)
-    if state.together is not None and state.together.chosen.threshold is not None:
+    if state.workers.chosen.threshold is not None:
         text = "compression: what the workers had not sent of their gradients yet is lost, which MXNet keeps"
         warnings.warn(f"{text}: the resumed run does not end bit for bit", CheckpointWarning, stacklevel=3)
 
@@ -224,17 +215,13 @@ def _hooks(
     """All callbacks in their order: the user's, the progress, the checkpoints. Worker 0 alone has those that write.
 
     Side effects:
-        Workers take the parameters of worker 0, and ask each other for stops and checkpoints from now on.
+        Workers take the parameters of worker 0.
     """
     hooks: List[Callback] = [*state.callbacks, *shown]
     if writer is not None:
         hooks += [writer, *([CheckpointNews(writer.directory)] if verbose else [])]
-    workers = state.together
-    if workers is None:
-        return hooks
-    broadcast_parameters(state.net)
-    workers.wishes = lambda: {"stop": state.wish, **({} if writer is None else writer.wishes())}
-    return [hook for hook in hooks if workers.group.rank == 0 or not hook.writes]
+    state.workers.take_parameters(state.net)
+    return [hook for hook in hooks if state.workers.first or not hook.writes]
 
 
 def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Source]:
@@ -258,18 +245,16 @@ def _seeded(
     trainer: Any,
     writer: Optional[Checkpoints],
     resumed: Optional[Checkpoint],
-    workers: Optional[Together],
+    workers: Workers,
 ) -> Source:
     """Seed the generators after deferred parameters are initialized; return the data from its beginning."""
     if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
-    elif options.seed is not None or writer is not None or train.reseeds or workers is not None:
+    elif options.seed is not None or writer is not None or train.reseeds or workers.size > 1:
         train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
-    if options.seed is None and (writer is not None or workers is not None):
-        options.seed = seed_of_generators()
-        if workers is not None:
-            options.seed = workers.group.gather("the seed of fit", options.seed)[0]
+    if options.seed is None and (writer is not None or workers.size > 1):
+        options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:
         text = (
             f"train is a {train.name}, whose order follows from all epochs before: a run resumed from "
@@ -318,11 +303,10 @@ def _columns(state: FitState, validated: bool) -> List[str]:
     return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
-def updates_per_epoch(train: Source, options: Options, group: Optional[Group] = None) -> Optional[int]:
+def updates_per_epoch(train: Source, options: Options, workers: Workers) -> Optional[int]:
     """Number of updates in an epoch of a `fit` with these options; None if the length of the data is unknown."""
-    turns = 1 if group is None or train.has_shares else group.size
     samples = train.batch_samples if options.accumulate.unit == "samples" else 1
     if train.batches is None or samples is None:
         return None  # mx.io.DataIter and generators, or batches of unknown sizes
-    batches = -(-train.batches // turns)
+    batches = -(-train.batches // workers.turns(train))
     return -(-min(batches, options.limit_batches or batches) // options.batches_of_update(samples))

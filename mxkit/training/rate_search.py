@@ -10,9 +10,9 @@ from mxkit.data.source import Data
 from mxkit.losses.named_losses import LossSpec
 from mxkit.nets.settings import refuse_fixed_rate
 from mxkit.plots.plotting import new_figure
-from mxkit.training.joint import alone
 from mxkit.training.rehearsal import copied_trainer, rehearsal
 from mxkit.training.update import updates as train_updates
+from mxkit.training.workers import alone
 from mxnet import gluon
 import numpy as np
 

@@ -191,7 +191,7 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
         state.precision.load_state_dict(run["precision"])
     state.source.load_state_dict(run["data"])
     stored, prefix = run["metrics"], "metric:"
-    rank = 0 if state.together is None else state.together.group.rank
+    rank = state.workers.rank
     if rank:
         others = run.get("metrics_of_others", ())
         stored, prefix = others[rank - 1] if rank <= len(others) else (), f"worker:{rank}:"
@@ -285,7 +285,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
         _THREADS: str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
-        _WORKERS: 1 if state.together is None else state.together.group.size,
+        _WORKERS: state.workers.size,
         _UPDATES: state.updates_per_epoch,
         **_about_data(state.source),
     }

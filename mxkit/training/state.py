@@ -1,17 +1,17 @@
 """The state of a running `fit`, for callbacks."""
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence
 
 from mxkit.data.source import Source, source_of
 from mxkit.metrics import Metric
 from mxkit.metrics.classification import ConfusionMatrix
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import History
-from mxkit.training.joint import Together
 from mxkit.training.ledger import Ledger
 from mxkit.training.options import Options
 from mxkit.training.precision import MixedPrecision
+from mxkit.training.workers import Workers
 
 
 @dataclass(eq=False, repr=False)
@@ -35,8 +35,7 @@ class FitState:
         options: The arguments of `fit`.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
-        together: What is done with the other workers; None if there are none.
-        wish: With other workers, the arguments of this one's first `stop`, until all stop; or None.
+        workers: This process alone, or several together.
     """
 
     net: Any
@@ -55,8 +54,7 @@ class FitState:
     stop_is_for_now: bool = False
     made_with: Optional[Mapping[str, Any]] = None
     running: Ledger = field(default_factory=Ledger)
-    together: Optional[Together] = None
-    wish: Optional[Tuple[str, bool]] = None
+    workers: Workers = field(default_factory=Workers)
 
     @property
     def data(self) -> Any:
@@ -135,10 +133,8 @@ class FitState:
             reason: The text for the user.
             for_now: Whether a resumed run continues. Otherwise it is finished.
         """
-        if self.together is not None:  # all workers stop after the same update: the next one
-            self.wish = self.wish or (reason, for_now)
-        else:
-            self.end(reason, for_now)
+        self.workers.wishes.setdefault("stop", (reason, for_now))
+        self.hear()  # several workers stop after the same update: the next one
 
     def end(self, reason: str, for_now: bool = False) -> None:
         """Do what `stop` does, on this worker alone."""
@@ -147,7 +143,7 @@ class FitState:
 
     def hear(self) -> None:
         """Stop if a worker asked for it before the newest update."""
-        stop = None if self.together is None else self.together.agreed.get("stop")
+        stop = self.workers.asked("stop")
         if stop is not None:
             self.end(*stop)
 

@@ -9,7 +9,6 @@ from mxkit.core.arguments import Length
 from mxkit.core.arrays import worth_packing
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shards, split_batch, unpack
-from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, Source, source_of
 from mxkit.errors import DataError
@@ -32,7 +31,6 @@ from mxkit.training.checks import (
 )
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.gpu_exactness import warn_of_inexact
-from mxkit.training.joint import Together, copied_batch, shared, together
 from mxkit.training.ledger import Ledger, Update
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
@@ -40,6 +38,7 @@ from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
+from mxkit.training.workers import Workers, copied_batch, get_workers
 from mxnet import gluon
 
 
@@ -170,11 +169,9 @@ class Training:
         workers: All workers, if `fit` knows them already.
     """
 
-    def __init__(
-        self, net: Any, trainer: "gluon.Trainer", options: Options, workers: Optional[Together] = None
-    ) -> None:
+    def __init__(self, net: Any, trainer: "gluon.Trainer", options: Options, workers: Optional[Workers] = None) -> None:
         self._net, self._trainer, self._options = net, trainer, options
-        self.together = workers or together()
+        self._workers = workers or get_workers()
         for metric in options.metrics:
             metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
         self._window = partial(
@@ -204,9 +201,8 @@ class Training:
         devices = net_devices(net)
         accumulator = self._window()
         accumulator.updates = first_step - 1
-        if self.together is not None:
-            self.together.statistics = statistics_of(net)
-        accumulator.together = self.together
+        accumulator.workers = workers = self._workers
+        workers.watch(net)
         check_trainer(net, trainer, warn=first)
         if first:
             check_lazy(net, trainer.optimizer)
@@ -217,31 +213,28 @@ class Training:
         if self._graph is None or self._graph.devices != devices:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
-        reader = _Reader(source, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
+        reader = _Reader(source, options, epoch, skip, packed and not options.batch_loss.counts, workers)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, source if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
-        joint = self.together is not None
-        ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=reader.describe_not_finite)
+        joint, describe = workers.size > 1, reader.describe_not_finite
+        ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=describe)
         return _run(reader, batches, ledger, place)
 
 
 def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -> Generator[Update, None, None]:
-    first, together = True, batches.accumulator.together
+    first, accumulator, workers = True, batches.accumulator, batches.accumulator.workers
 
     def add(update: Optional[Update]) -> Optional[Update]:
-        if update is None:
-            return None
-        if together is not None:
-            reader.grid.draws = together.agreed.get("draws", True)
-        ledger.add(reader.mark(update))
-        if together is not None:
-            together.broken = ledger.broken is not None
-            if together.agreed.get("broken"):  # all raise the error that one has read
+        if update is not None:
+            reader.grid.draws = workers.asked("draws")
+            ledger.add(reader.mark(update))
+            workers.wishes["broken"] = ledger.broken is not None or None
+            if workers.asked("broken"):  # all raise the error that one has read
                 ledger.settle(weights=True)
         return update
 
     reader.data = batches.initialize(reader.data)
-    with batches, shared(reader.group, reader.data):
+    with batches, workers.shared(reader.data):
         for batch in reader:
             place.batch = batch
             try:
@@ -249,11 +242,10 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
                 if first:
                     reader.window = batches.options.batches_of_update(shards.samples)
                     ledger.bound(shards, reader.window)
-                    reader.grid.draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
+                    draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
+                    workers.wishes["draws"] = draws
                     first = False
-                    if together is not None:
-                        together.draws = reader.grid.draws
-                update = add(batches.accumulator.step())
+                update = add(accumulator.step())
             except Exception as error:
                 place.explain(error)
                 raise
@@ -261,12 +253,12 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
                 yield update
                 reader.reseed()
         with place:
-            update = add(batches.accumulator.flush())
+            update = add(accumulator.flush())
         if update is not None:
             yield update
-        while together is not None:
+        while True:
             with place:
-                update = add(batches.accumulator.join())
+                update = add(accumulator.join())
             if update is None:
                 break
             yield update
@@ -285,21 +277,19 @@ class _Reader:
         epoch: Optional[int],
         skip: Tuple[Any, ...],
         packed: bool,
-        together: Optional[Together],
+        workers: Workers,
     ) -> None:
         self.data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches, self.window = 0, 1
         self._batch: Any = None
-        self.together, self.group = together, None if together is None else together.group
-        # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
-        self._turns = 1 if self.group is None or data.has_shares else self.group.size
-        self.grid = Grid(options.seed, epoch or 0, 0 if self.group is None else self.group.rank)
+        self._workers, self._turns = workers, workers.turns(data)
+        self.grid = Grid(options.seed, epoch or 0, workers.rank)
 
     def __iter__(self) -> Iterator[Any]:
-        if self.together is not None:
-            self.together.share_order(self.data, f"epoch {(self._epoch or 0) + 1}", count=self._epoch is None)
+        where = f"epoch {(self._epoch or 0) + 1}"
+        self._workers.share_order(self.data, where, count=self._epoch is None)
         self.grid.reseed(0)
         if self._skip and self.data.can_skip:
             self.batches = self._skip
@@ -308,8 +298,7 @@ class _Reader:
         batches: Iterator[Any] = islice(
             self.data.read(self._epoch, name="train", skip=self.batches, packed=self._packed), limit
         )
-        if self.together is not None and self._turns > 1:
-            batches = self.together.compared(batches, f"train in epoch {(self._epoch or 0) + 1}")
+        batches = self._workers.compared(batches, self.data, f"train in {where}")
         dropped = 0
         for batch in batches:
             self.batches += 1
@@ -328,16 +317,16 @@ class _Reader:
                 self.grid.reseed(self._seeded[self.batches])
         if self.batches < self._skip:
             raise DataError(
-                f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, but the stopped run had "
+                f"train gave {self.batches} batches in {where}, but the stopped run had "
                 f"read {self._skip}: resume with the same data"
             )
 
     def _own_of(self, first: Any, batches: Iterator[Any]) -> Iterator[Any]:
         """This worker's batch of the round that begins with `first`: all workers stand at the same batch after it."""
-        rank, own = 0 if self.group is None else self.group.rank, None
+        own = None
         for number, batch in enumerate(chain((first,), islice(batches, self._turns - 1))):
             self.batches += number > 0
-            if number == rank:
+            if number == self._workers.rank:
                 own = (copied_batch(batch) if self.data.resets else batch,)
         yield from own or ()
 
@@ -359,8 +348,6 @@ class _Reader:
     def describe_not_finite(self, update: Update) -> str:
         """Where the batches of an update hold NaN or infinity, as far as they are at hand or can be read again."""
         first = max(update.batches - self.window, 0)
-        if self.group is not None:
-            return ""
         if self.data.readable_again(self._epoch):
             again = islice(self.data.read(self._epoch, "train", keep_count=True), first, update.batches)
             return describe_not_finite(again, first + 1)

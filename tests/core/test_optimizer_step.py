@@ -4,8 +4,7 @@ from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.arrays import switches
-from mxkit.core.optimizer_step import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, same_rate
-from mxkit.core.prepared import PreparedCall
+from mxkit.core.prepared import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, PreparedCall, same_rate
 from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of
 import mxnet as mx
 from mxnet import gluon
