@@ -8,7 +8,6 @@ block, T40). An error for lack of memory is not repeated: it would blame the blo
 
 from contextlib import contextmanager, suppress
 from functools import partial
-import json
 import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -17,6 +16,7 @@ from mxkit.core.arrays import arrays_in, is_numpy
 from mxkit.core.arrays import call as call_of_kind
 from mxkit.core.blocks import blocks_by_path, first_paths, own_parameters, place_of, unfit_inputs
 from mxkit.core.device import describe_batch, is_gpu
+from mxkit.core.graph import Graph
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.replicas import holds_numpy, is_deferred, values_of
 from mxkit.core.statistics import kept_statistics
@@ -287,7 +287,7 @@ def _operator(call: _Call, error: Exception) -> str:
     output = next((one for one in internals.list_outputs() if one.startswith(f"{named[1]}_output")), None)
     if output is None:
         return f": operator {named[1]!r} got {_described(call.inputs)}: {_brief(error)}"
-    kind = json.loads(internals[output].tojson())["nodes"][-1]["op"]
+    kind = Graph.of(internals[output]).nodes[-1].operator
     sources = internals[output].get_children()
     shapes = {symbol.name: array.shape for symbol, array in zip(graph[0], call.arrays)}
     shapes.update({one.name: one.shape for one in _filled(call.block.collect_params())})

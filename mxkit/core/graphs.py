@@ -6,6 +6,7 @@ from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Ma
 
 from mxkit.core.arrays import legacy
 from mxkit.core.blocks import blocks_by_path, distinct
+from mxkit.core.graph import Graph, Node
 import mxnet as mx
 from mxnet import gluon
 
@@ -36,9 +37,9 @@ def traced_graph(block: Any) -> Tuple[Any, ...]:
     return tuple(getattr(block, "_cached_graph", ()))
 
 
-def graph_json(block: Any) -> str:
-    """The graph of a SymbolBlock as MXNet writes it; '' for any other block."""
-    return str(traced_graph(block)[1].tojson()) if isinstance(block, gluon.SymbolBlock) else ""
+def block_operators(block: Any) -> Iterator[Node]:
+    """Operators in the graph of a SymbolBlock; none for any other block."""
+    return Graph.of(traced_graph(block)[1]).operators() if isinstance(block, gluon.SymbolBlock) else iter(())
 
 
 def argument_order(symbol: Any, inputs: Iterable[Any], values: Mapping[str, Any]) -> List[Any]:

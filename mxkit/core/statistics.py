@@ -1,14 +1,13 @@
 """Running statistics, which training changes without gradients: of BatchNorm and of users' layers."""
 
 from contextlib import contextmanager, nullcontext
-import json
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
-from mxkit.core.arrays import copied, copy_into, is_numpy, of_kind, switches
+from mxkit.core.arrays import copied, copy_into
 from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, net_devices, own_parameters
-from mxkit.core.graphs import drop_graph, graphs_left_aside, traced_graph
+from mxkit.core.graph import Graph
+from mxkit.core.graphs import block_operators, drop_graph, graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
-import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -21,7 +20,7 @@ def batch_norms(net: Any) -> Dict[str, Any]:
     """
     blocks = distinct(dict(blocks_by_path(net)))
     for path, block in blocks.items():
-        if isinstance(block, gluon.SymbolBlock) and '"op": "BatchNorm' in traced_graph(block)[1].tojson():
+        if any(one.operator.startswith("BatchNorm") for one in block_operators(block)):
             raise ValueError(
                 f"{repr(path) if path else 'the net'} is a SymbolBlock with BatchNorm in its graph, which cannot be "
                 "changed. Build the net from its code, and load the parameters with mxkit.load_parameters"
@@ -62,14 +61,13 @@ def _norms(block: Any) -> Iterator[Tuple[List[Any], List[Any], Dict[str, Any], A
         yield [block.gamma, block.beta], [block.running_mean, block.running_var], layer_settings(block), True
     if isinstance(block, gluon.SymbolBlock):
         inputs, output = traced_graph(block)
-        graph, own = json.loads(output.tojson()), dict(block.params.items())
-        for node in graph["nodes"]:
-            if "BatchNorm" in node["op"]:
-                four = [own.get(graph["nodes"][number]["name"]) for number, *_ in node["inputs"][1:]]
+        graph, own = Graph.of(output), dict(block.params.items())
+        for node in graph.nodes:
+            if "BatchNorm" in node.operator:
+                four = [own.get(one.name) for one in graph.sources(node)[1:]]
                 scale, statistics = ([one for one in two if one is not None] for two in (four[:2], four[2:]))
-                yield scale, statistics, node.setdefault("attrs", {}), "True"
-        with switches(is_numpy(output)):
-            block._cached_graph = inputs, of_kind(mx.sym.load_json(json.dumps(graph)), is_numpy(output))
+                yield scale, statistics, node.content.setdefault("attrs", {}), "True"
+        block._cached_graph = inputs, graph.symbol()
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from contextlib import contextmanager
 import copy
-import json
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import is_numpy, legacy, switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.graph import Graph, with_merged_variables
 from mxkit.core.graphs import hooks_replaced, nesting, traced_graph
 from mxkit.core.replicas import shape_of
 import mxnet as mx
@@ -86,11 +86,23 @@ def trace(net: Any, inputs: Sequence[Any]) -> Trace:
     with switches(is_numpy(variables)), _variables(net, parameters), kept, recorded_calls(net) as calls:
         outputs = net(*_regroup(arguments, structure))
     symbols = [symbol for symbol in _flatten(outputs, "output")[0] if symbol is not None]
-    traced = Trace(variables, symbols, calls, parameters)
+    traced = _with_one_variable_each(net, Trace(variables, symbols, calls, parameters))
     unknown = unknown_variables(traced, symbols)
     if unknown:
         raise ValueError(f"it uses {', '.join(unknown[:3])} of blocks that have no path")
     return traced
+
+
+def _with_one_variable_each(net: Any, traced: Trace) -> Trace:
+    """Merge the variables that several calls of a SymbolBlock made for one parameter."""
+    if not any(isinstance(block, SymbolBlock) for _, block in blocks_by_path(net)):
+        return traced
+    parts = [traced.inputs, traced.outputs, *(part for call in traced.calls for part in (call.inputs, call.outputs))]
+    symbols = [symbol for part in parts for symbol in part if symbol is not None]
+    merged = iter(with_merged_variables(symbols, traced.parameters))
+    inputs, outputs, *rest = ([None if one is None else next(merged) for one in part] for part in parts)
+    pairs = zip(traced.calls, rest[::2], rest[1::2])
+    return Trace(inputs, outputs, [call._replace(inputs=a, outputs=b) for call, a, b in pairs], traced.parameters)
 
 
 def unknown_variables(traced: Trace, symbols: Sequence["mx.sym.Symbol"]) -> List[str]:
@@ -149,16 +161,11 @@ def graph_in_mode(block: Any, *, training: bool) -> Any:
 def structure(graph: Any) -> Any:
     """Operators of a graph with their arguments and inputs, without names: equal for equal computations."""
 
-    def of_json(graph: Mapping[str, Any]) -> Any:
-        return [(node["op"], arguments(node), node["inputs"], inner(node)) for node in graph["nodes"]], graph["heads"]
+    def of(view: Graph) -> Any:
+        nodes = [(one.operator, one.arguments, one.inputs, list(map(of, one.bodies))) for one in view.nodes]
+        return nodes, view.heads
 
-    def arguments(node: Mapping[str, Any]) -> Dict[str, str]:
-        return {name: text for name, text in node.get("attrs", {}).items() if not name.startswith("__")}
-
-    def inner(node: Mapping[str, Any]) -> Any:
-        return [of_json(graph) for graph in node.get("subgraphs", ())]
-
-    return of_json(json.loads(legacy(graph).tojson()))
+    return of(Graph.of(graph))
 
 
 def regroup(call: Call, arrays: Sequence[Any]) -> Any:

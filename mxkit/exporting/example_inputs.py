@@ -1,8 +1,8 @@
 """Makes inputs for the comparison with MXNet: the caller's arrays, a run's test data, or random numbers."""
 
-import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.graph import Graph
 import numpy as np
 
 # Sizes of the compared batches. A second size reveals a batch size that a conversion fixed by mistake.
@@ -129,11 +129,12 @@ def _drawn(random: Any, shape: Tuple[int, ...], dtype: str, rows: Optional[int])
 
 def _tables(graph: Any) -> Dict[str, int]:
     """Number of rows of the table that an input chooses from, by the input's name; 2 for lengths of sequences."""
-    nodes = json.loads(graph.symbol.tojson())["nodes"]
+    view = Graph.of(graph.symbol)
     rows = {}
-    for node in nodes:
-        if node["op"] == "Embedding":
-            rows[nodes[node["inputs"][0][0]]["name"]] = int(node["attrs"]["input_dim"])
-        elif node["op"].startswith("Sequence") and len(node["inputs"]) > 1:
-            rows[nodes[node["inputs"][1][0]]["name"]] = 2
+    for node in view.nodes:
+        names = [one.name for one in view.sources(node)]
+        if node.operator == "Embedding":
+            rows[names[0]] = node.integer("input_dim")
+        elif node.operator.startswith("Sequence") and len(names) > 1:
+            rows[names[1]] = 2
     return rows

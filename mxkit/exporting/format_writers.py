@@ -5,11 +5,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.arguments import require
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.graph import Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.array_files import safetensors_bytes
 from mxkit.exporting.example_inputs import InputForm, example_batches
 from mxkit.exporting.net_check import compare_net, fixed_gammas
-from mxkit.exporting.net_graph import Graph
+from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.proof import Row
 from mxkit.exporting.safetensors_files import (
     compare_safetensors,
@@ -20,7 +21,7 @@ from mxkit.exporting.safetensors_files import (
 from mxkit.exporting.sources import Source
 from mxkit.exporting.symbol_files import compare_symbol, symbol_contents
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
-from mxkit.runtime.operators import draws_numbers, operators_in
+from mxkit.runtime.operators import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -50,7 +51,7 @@ class Job(NamedTuple):
     """
 
     source: Source
-    graph: Graph
+    graph: NetGraph
     forms: List[InputForm]
     batches: List[Dict[str, Any]]
     more_batches: List[Dict[str, Any]]
@@ -122,14 +123,14 @@ def write_format(job: Job, format: str, verify: bool) -> Written:
     return written._replace(rows=[*rows, *written.rows], notes=notes)
 
 
-def _drawing(graph: Graph) -> List[str]:
+def _drawing(graph: NetGraph) -> List[str]:
     """Operators that draw random numbers, with their names; those inside of loops have the loop's name."""
-    nodes = json.loads(graph.symbol.tojson())["nodes"]
+    view = Graph.of(graph.symbol)
     return [
-        f"{kind} ({node['name']})"
-        for node in nodes
-        for kind, own in operators_in({"nodes": [node]})
-        if draws_numbers(kind, own)
+        f"{inner.operator} ({node.name})"
+        for node in view.nodes
+        for inner in node.operators()
+        if draws_numbers(inner.operator, inner.attrs)
     ]
 
 

@@ -2,9 +2,9 @@
 
 import json
 import re
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, Iterator, List, Sequence, Tuple
 
-import mxnet as mx
+from mxkit.core.graph import Graph, Node, symbol_of
 
 # The operator that a loss head of Module applies to its first input at inference. Its label only makes a gradient.
 _PLAIN_HEADS = {
@@ -42,8 +42,8 @@ def without_labels(symbol: Any, *, scores: bool = False) -> Any:
     >>> without_labels(head).list_inputs(), without_labels(head).list_outputs()
     (['data'], ['softmax_output'])
     """
-    graph = json.loads(symbol.tojson())
-    if not any(node["op"] in _PLAIN_HEADS for node in graph["nodes"]):
+    graph = Graph.of(symbol)
+    if not any(node.operator in _PLAIN_HEADS for node in graph.nodes):
         if scores:
             raise ValueError(
                 f"scores=True leaves out the softmax or sigmoid of a loss head: expected one of "
@@ -52,30 +52,26 @@ def without_labels(symbol: Any, *, scores: bool = False) -> Any:
         return symbol
     nodes: List[Dict[str, Any]] = []
     new_numbers: List[int] = []
-    for node in graph["nodes"]:
-        inputs = [[new_numbers[number], *output] for number, *output in node["inputs"]]
-        nodes.extend(_plain_head({**node, "inputs": inputs}, len(nodes), scores))
+    for node in graph.nodes:
+        inputs = [[new_numbers[one.node], one.output, 0] for one in node.inputs]
+        nodes.extend(_plain_head(node, inputs, len(nodes), scores))
         new_numbers.append(len(nodes) - 1)
-    graph["nodes"] = nodes
-    graph["heads"] = [[new_numbers[number], *output] for number, *output in graph["heads"]]
-    graph["arg_nodes"] = [number for number, node in enumerate(nodes) if node["op"] == "null"]
-    del graph["node_row_ptr"]
-    return mx.sym.load_json(json.dumps(graph))
+    return symbol_of(nodes, [[new_numbers[one.node], one.output, 0] for one in graph.heads], graph)
 
 
-def _plain_head(node: Dict[str, Any], first: int, scores: bool) -> Iterator[Dict[str, Any]]:
+def _plain_head(node: Node, inputs: List[Any], first: int, scores: bool) -> Iterator[Dict[str, Any]]:
     """Yield the nodes that replace a node. The first has the number `first`, the last has the node's name."""
-    if node["op"] not in _PLAIN_HEADS:
-        yield node
+    if node.operator not in _PLAIN_HEADS:
+        yield {**node.content, "inputs": inputs}
         return
-    attrs, data, name = node.get("attrs", {}), node["inputs"][:1], node["name"]
-    plain = {"op": _PLAIN_HEADS[node["op"]], "name": name, "inputs": data}
+    data, name = inputs[:1], node.name
+    plain = {"op": _PLAIN_HEADS[node.operator], "name": name, "inputs": data}
     if scores:
         yield {**plain, "op": "_copy"}
-    elif node["op"] != "SoftmaxOutput":
+    elif node.operator != "SoftmaxOutput":
         yield plain
-    elif _is_true(attrs, "multi_output") or _is_true(attrs, "preserve_shape"):
-        yield {**plain, "attrs": {"axis": "1" if _is_true(attrs, "multi_output") else "-1"}}
+    elif node.flag("multi_output") or node.flag("preserve_shape"):
+        yield {**plain, "attrs": {"axis": "1" if node.flag("multi_output") else "-1"}}
     else:  # over all numbers of a sample
         yield {"op": "Flatten", "name": f"{name}_flat", "inputs": data}
         yield {**plain, "name": f"{name}_plain", "attrs": {"axis": "-1"}, "inputs": [[first, 0, 0]]}
@@ -97,17 +93,11 @@ def outputs_without(symbol: Any, names: Sequence[str]) -> List[str]:
 
 def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]:
     """Names of variables that are weights of a layer and have no array, so that they are not inputs of the net."""
-    nodes = json.loads(symbol.tojson())["nodes"]
+    graph = Graph.of(symbol)
     return [
-        nodes[number]["name"]
-        for node in nodes
-        if node["op"] in _OWNERS
-        for number, *_ in node["inputs"][1:]
-        if nodes[number]["op"] == "null"
-        and nodes[number]["name"] not in arrays
-        and _PARAMETER_NAME.search(nodes[number]["name"])
+        one.name
+        for node in graph.nodes
+        if node.operator in _OWNERS
+        for one in graph.sources(node)[1:]
+        if one.is_variable and one.name not in arrays and _PARAMETER_NAME.search(one.name)
     ]
-
-
-def _is_true(attrs: Mapping[str, str], key: str) -> bool:
-    return attrs.get(key, "0").lower() in ("1", "true")

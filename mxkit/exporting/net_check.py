@@ -1,19 +1,19 @@
 """Compares the traced graph of a net with the net itself, whose code may compute something else with arrays."""
 
-import json
 from typing import Any, List, Mapping, Sequence, Set
 
 from mxkit.core.arrays import of_kind, outputs_of, switches, to_host
 from mxkit.core.blocks import net_devices
+from mxkit.core.graph import Graph
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import Graph, graph_outputs
+from mxkit.exporting.net_graph import NetGraph, graph_outputs
 from mxkit.exporting.proof import Row, compare
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
 
 
-def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], axis: int, numbers: bool) -> List[Row]:
+def compare_net(net: Any, graph: NetGraph, batches: Sequence[Mapping[str, Any]], axis: int, numbers: bool) -> List[Row]:
     """Compare the outputs of the graph with those of a call of the net, in predict mode.
 
     Args:
@@ -82,12 +82,9 @@ def _flat(outputs: Any) -> List[Any]:
     return [] if outputs is None else [to_host(array) for array in outputs_of(outputs, "export")]
 
 
-def fixed_gammas(graph: Graph) -> Set[int]:
+def fixed_gammas(graph: NetGraph) -> Set[int]:
     """Ids of the parameters that MXNet reads as ones: gammas of BatchNorms with `fix_gamma`, Gluon's `scale=False`."""
-    nodes = json.loads(graph.symbol.tojson())["nodes"]
-    names = [
-        nodes[node["inputs"][1][0]]["name"]
-        for node in nodes
-        if "BatchNorm" in node["op"] and node.get("attrs", {}).get("fix_gamma", "True") in ("True", "1", "true")
-    ]
+    view = Graph.of(graph.symbol)
+    norms = (node for node in view.nodes if "BatchNorm" in node.operator and node.flag("fix_gamma"))
+    names = [view.sources(node)[1].name for node in norms]
     return {id(graph.parameters[name]) for name in names if name in graph.parameters}

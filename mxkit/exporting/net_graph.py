@@ -1,10 +1,10 @@
 """The graph of a net as a Symbol with its arrays, and the values of every operator in it, computed by MXNet."""
 
-import json
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.arrays import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
+from mxkit.core.graph import Entry, Graph, with_merged_variables
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import gluon
 
 
-class Graph(NamedTuple):
+class NetGraph(NamedTuple):
     """A traced net.
 
     Attributes:
@@ -36,21 +36,19 @@ class Value(NamedTuple):
     """An output of an operator.
 
     Attributes:
-        node: Number of the operator in the graph's JSON.
+        entry: The operator's number in the graph of all inner outputs, and the number of the output.
         name: The operator's name.
         operator: What it computes.
-        output: Number of the output.
         array: Its value, as NumPy's.
     """
 
-    node: int
+    entry: Entry
     name: str
     operator: str
-    output: int
     array: Any
 
 
-def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
+def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> NetGraph:
     """Trace a net with symbols; its caches, hooks and hybridization do not change. An OptimizedNet has its graph.
 
     Args:
@@ -70,7 +68,7 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
         states = set(made.symbol.list_auxiliary_states())
         arrays = {name: made.arrays[name] for name in made.symbol.list_inputs() if name not in names}
         arrays = {f"{'aux' if name in states else 'arg'}:{name}": array for name, array in arrays.items()}
-        return Graph(made.symbol, arrays, names, {}, numpy)
+        return NetGraph(made.symbol, arrays, names, {}, numpy)
     inputs = [mx.sym.var(name) for name in input_names(net, len(shapes))]
     with switches(numpy):
         outputs = _trace(net, of_kind(inputs, numpy))
@@ -80,10 +78,10 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
             _finish_shapes(outputs, {variable.name: shape for variable, shape in zip(inputs, shapes)}, parameters)
         wait_before_reading()
         arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
-    return Graph(outputs, arrays, [variable.name for variable in inputs], parameters, numpy)
+    return NetGraph(outputs, arrays, [variable.name for variable in inputs], parameters, numpy)
 
 
-def check_graph(graph: Graph, format: str) -> None:
+def check_graph(graph: NetGraph, format: str) -> None:
     """Refuse inputs that the net does not read and, for other programs, parameters that are not float32.
 
     Raises:
@@ -108,7 +106,7 @@ def check_graph(graph: Graph, format: str) -> None:
 _OTHER_FLOATS = frozenset(["float16", "bfloat16", "float64"])
 
 
-def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
+def computed(graph: NetGraph, inputs: Mapping[str, Any]) -> Iterator[Value]:
     """Compute every output of every operator at inference, in the order of the graph.
 
     Args:
@@ -117,15 +115,15 @@ def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
     """
     internals = legacy(graph.symbol).get_internals()
     arrays = _run(graph, internals, inputs)[::-1]
-    described = json.loads(internals.tojson())
-    for number, output, *_ in described["heads"]:
-        node = described["nodes"][number]
+    view = Graph.of(internals)
+    for entry in view.heads:
+        node = view.nodes[entry.node]
         array = arrays.pop()  # its memory is free once the value was used
-        if node["op"] != "null":
-            yield Value(number, node["name"], node["op"], output, array.asnumpy())
+        if not node.is_variable:
+            yield Value(entry, node.name, node.operator, array.asnumpy())
 
 
-def graph_outputs(graph: Graph, inputs: Mapping[str, Any]) -> List[Any]:
+def graph_outputs(graph: NetGraph, inputs: Mapping[str, Any]) -> List[Any]:
     """Compute the outputs of a graph at inference.
 
     Args:
@@ -138,12 +136,12 @@ def graph_outputs(graph: Graph, inputs: Mapping[str, Any]) -> List[Any]:
     return [array.asnumpy() for array in _run(graph, legacy(graph.symbol), inputs)]
 
 
-def _run(graph: Graph, symbol: Any, inputs: Mapping[str, Any]) -> List[Any]:
+def _run(graph: NetGraph, symbol: Any, inputs: Mapping[str, Any]) -> List[Any]:
     """Compute the outputs of a symbol with a graph's arrays."""
     return graph_function(symbol, variables_of(graph, inputs), graph.numpy)({})
 
 
-def variables_of(graph: Graph, inputs: Mapping[str, Any]) -> Dict[str, Any]:
+def variables_of(graph: NetGraph, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the NDArrays of a graph's variables by name: its parameters, and inputs of NumPy's arrays."""
     values = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
     with switches(graph.numpy):
@@ -203,6 +201,8 @@ def _trace(net: Any, inputs: Sequence[Any]) -> Any:
             f"{str(error)[:500]}. Every block must be a HybridBlock whose hybrid_forward reads neither shapes nor "
             "numbers; for several inputs, give input_shape a list with a shape for each"
         ) from error
+    parameters = {name for name in net.collect_params() if name not in {one.name for one in inputs}}
+    outputs = with_merged_variables(outputs, parameters)
     return outputs[0] if len(outputs) == 1 else mx.sym.Group(outputs)
 
 

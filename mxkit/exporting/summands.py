@@ -1,9 +1,9 @@
 """Measures what each operator of a graph adds up, also where the sum itself is zero up to rounding."""
 
-import json
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from mxkit.core.arrays import switches
+from mxkit.core.arrays import legacy, of_kind, switches
+from mxkit.core.graph import Entry, Graph, Node, symbol_of
 from mxkit.exporting.net_graph import graph_function
 from mxkit.exporting.proof import JUMPING, Row, above
 import mxnet as mx
@@ -17,7 +17,6 @@ _MOVEMENTS = 5e5
 # Relative differences up to the first are near; from the second on, more draws do not help
 _NEAR, _FAR = 1e-5, 1e-2
 
-Key = Tuple[int, int]
 Draw = Callable[[], Mapping[Any, float]]
 
 
@@ -58,28 +57,28 @@ def summands(internals: Any, arrays: Mapping[str, Any], numpy: bool, train: bool
         A function that draws once more, and returns the largest movements so far by the numbers of an operator and of
         its output, in the order of the outputs.
     """
-    content = json.loads(internals.tojson())
-    nodes, keys = content["nodes"], [(head[0], head[1]) for head in content["heads"]]
-    outputs: Dict[int, List[int]] = {}
-    for number, output in keys:
-        outputs.setdefault(number, []).append(output)
+    graph = Graph.of(of_kind(internals, numpy))
+    nodes, keys = graph.nodes, graph.heads
+    outputs: Dict[int, List[Entry]] = {}
+    for key in keys:
+        outputs.setdefault(key.node, []).append(key)
     # zeros and the like have no inputs, and a jump has no size
-    steps = [one for one in outputs if nodes[one]["inputs"] and nodes[one]["op"] not in JUMPING]
-    functions = {one: graph_function(_alone(content, one, outputs[one]), {}, numpy) for one in steps}
+    steps = [one for one in outputs if nodes[one].inputs and nodes[one].operator not in JUMPING]
+    functions = {one: graph_function(legacy(_alone(graph, nodes[one], outputs[one])), {}, numpy) for one in steps}
     random, largest = np.random.RandomState(0), dict.fromkeys(keys, 0.0)
     mode = mx.autograd.train_mode if train else mx.autograd.predict_mode
     with mode():
         plain = dict(zip(keys, graph_function(internals, arrays, numpy)({})))
 
-    def draw() -> Dict[Key, float]:
-        moved: Dict[Key, Any] = {}
+    def draw() -> Dict[Entry, float]:
+        moved: Dict[Entry, Any] = {}
         with switches(numpy), mode():
             for number, own in outputs.items():
-                made = [plain[number, output] for output in own]
+                made = [plain[key] for key in own]
                 if number in functions:
-                    inputs = [moved[source[0], source[1]] for source in nodes[number]["inputs"]]
+                    inputs = [moved[source] for source in nodes[number].inputs]
                     made = functions[number]({f"input{place}": one for place, one in enumerate(inputs)})
-                for key, array in zip([(number, output) for output in own], made):
+                for key, array in zip(own, made):
                     if number in functions:
                         largest[key] = max(largest[key], _distance(array.asnumpy(), plain[key].asnumpy()))
                     moved[key] = _moved(array, random)
@@ -88,15 +87,12 @@ def summands(internals: Any, arrays: Mapping[str, Any], numpy: bool, train: bool
     return draw
 
 
-def _alone(content: Mapping[str, Any], number: int, outputs: Sequence[int]) -> Any:
+def _alone(graph: Graph, node: Node, outputs: Sequence[Entry]) -> Any:
     """Return one operator of a graph as a graph of its own, with the variables `input0`, `input1` and so on."""
-    node = content["nodes"][number]
-    count = len(node["inputs"])
+    count = len(node.inputs)
     variables = [{"op": "null", "name": f"input{place}", "inputs": []} for place in range(count)]
-    own = {**node, "inputs": [[place, 0, 0] for place in range(count)]}
-    heads = [[count, output, 0] for output in outputs]
-    graph = {"nodes": [*variables, own], "arg_nodes": [*range(count)], "heads": heads, "attrs": content["attrs"]}
-    return mx.sym.load_json(json.dumps(graph))
+    own = {**node.content, "inputs": [[place, 0, 0] for place in range(count)]}
+    return symbol_of([*variables, own], [(count, one.output, 0) for one in outputs], graph)
 
 
 def _distance(one: Any, other: Any) -> float:

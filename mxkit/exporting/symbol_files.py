@@ -11,10 +11,11 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches, to_host
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
+from mxkit.core.graph import Graph
 from mxkit.core.replicas import load_values, shape_of
 from mxkit.errors import CheckpointError, TrapWarning, unknown_name
 from mxkit.exporting.loss_heads import outputs_without, parameters_without_array, without_labels
-from mxkit.exporting.net_graph import Graph, computed, graph_of
+from mxkit.exporting.net_graph import NetGraph, computed, graph_of
 from mxkit.exporting.proof import Row, compare
 from mxkit.storage.parameter_file import parameter_bytes, read_arrays
 from mxkit.storage.symbol_file import read_symbol, sealed
@@ -29,7 +30,7 @@ _UNKNOWN = 10**9
 _LABEL = re.compile(r"(.+_)?labels?\d*")
 
 
-def symbol_contents(graph: Graph, casts: bool = False) -> Tuple[bytes, bytes]:
+def symbol_contents(graph: NetGraph, casts: bool = False) -> Tuple[bytes, bytes]:
     """Content of the graph's file and of the parameters' file, as `net.export` writes them: without AMP's casts (T220).
 
     Args:
@@ -37,11 +38,11 @@ def symbol_contents(graph: Graph, casts: bool = False) -> Tuple[bytes, bytes]:
         casts: Whether they stay.
     """
     with switches(graph.numpy):
-        text = _with_current_attributes(graph.symbol.tojson(remove_amp_cast=not casts), graph)
+        text = _with_current_attributes(Graph.of(graph.symbol, casts=casts), graph)
     return text.encode("utf-8"), parameter_bytes(graph.arrays, graph.numpy)  # imports reads both under one switch
 
 
-def compare_symbol(graph: Graph, contents: Mapping[str, bytes], batches: Sequence[Mapping[str, Any]]) -> List[Row]:
+def compare_symbol(graph: NetGraph, contents: Mapping[str, bytes], batches: Sequence[Mapping[str, Any]]) -> List[Row]:
     """Read the files again, and compare every parameter and, for batches, every output of every operator."""
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         prefix = Path(folder) / "net"
@@ -110,6 +111,10 @@ def read_symbol_files(
             TrapWarning,
             stacklevel=3,
         )
+    if "self" in symbol.list_inputs():
+        raise CheckpointError(
+            f"{graph_file}: a variable is named 'self', which MXNet cannot pass: rename it in the file"
+        )
     with switches(numpy):
         try:
             variables = [mx.sym.var(name, dtype="float32") for name in names]
@@ -168,32 +173,26 @@ def _input_names(symbol: Any, arrays: Any, given: Optional[Sequence[str]], file:
     return names
 
 
-def _with_current_attributes(text: str, of: Graph) -> str:
+def _with_current_attributes(graph: Graph, of: NetGraph) -> str:
     """Update the parameters' attributes in the graph: Gluon writes them once, before shapes are known (T53).
 
     Of several inputs, the number in a call is written.
     """
-    graph = json.loads(text)
-    for node in graph["nodes"]:
-        if len(of.inputs) > 1 and node["op"] == "null" and node["name"] in of.inputs:
-            node["attrs"] = {**node.get("attrs", {}), _NUMBER: str(of.inputs.index(node["name"]))}
-        parameter = of.parameters.get(node["name"]) if node["op"] == "null" else None
+    for node in filter(lambda node: node.is_variable, graph.nodes):
+        if len(of.inputs) > 1 and node.name in of.inputs:
+            node.update(**{_NUMBER: str(of.inputs.index(node.name))})
+        parameter = of.parameters.get(node.name)
         if parameter is not None:
             current = {name: getattr(parameter, name) for name in ("dtype", "lr_mult", "wd_mult")}
             variable = mx.sym.var("any", shape=shape_of(parameter), **current)
-            node["attrs"] = {**node.get("attrs", {}), **variable.list_attr()}
-    return json.dumps(sealed(graph), indent=2)
+            node.update(**variable.list_attr())
+    return json.dumps(sealed(graph.content), indent=2)
 
 
 def _same_graph(path: Path, text: str) -> bool:
     def core(content: str) -> Any:
-        graph = json.loads(content)
-        for node in graph["nodes"]:
-            attrs = node.get("attrs", {})
-            node["attrs"] = {key: value for key, value in attrs.items() if not key.startswith("__")}
-            # the third number of an entry counts the traces of a variable
-            node["inputs"] = [entry[:2] for entry in node["inputs"]]
-        return graph["nodes"], graph["heads"]
+        graph = Graph(json.loads(content))
+        return [(one.name, one.operator, one.arguments, one.inputs) for one in graph.nodes], graph.heads
 
     try:
         return bool(core(path.read_text(encoding="utf-8")) == core(text))
@@ -256,11 +255,11 @@ def _unknown_names(whole: Any, symbol: Any, stored: Mapping[str, Any], file: Pat
 
 def _with_numpy_shapes(symbol: Any) -> Any:
     """Write unknown sizes as -1, as graphs of `mx.np` have them: states of recurrent layers have the size 0 (T159)."""
-    graph = json.loads(symbol.tojson())
-    for node in graph["nodes"]:
-        if node["op"] in ("_zeros", "_ones", "_full"):
-            node["attrs"]["shape"] = re.sub(r"\b0\b", "-1", node["attrs"]["shape"])
-    return mx.sym.load_json(json.dumps(graph))
+    graph = Graph.of(symbol)
+    for node in graph.nodes:
+        if node.operator in ("_zeros", "_ones", "_full"):
+            node.update(shape=re.sub(r"\b0\b", "-1", node.attrs["shape"]))
+    return graph.symbol()
 
 
 def _order(name: str, number: str) -> int:

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from fnmatch import fnmatchcase
-import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.core.arrays import of_kind, switches
@@ -18,6 +17,7 @@ from mxkit.core.blocks import (
     unknown_path,
 )
 from mxkit.core.forward_errors import explained
+from mxkit.core.graph import Entry, Graph
 from mxkit.core.graphs import cached_operator, opened
 from mxkit.core.replicas import finish_initialization
 from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
@@ -194,9 +194,9 @@ class _Graph:
     def __init__(self, traced: Trace, selected: Sequence[Tuple[str, Call]]) -> None:
         self._traced = traced
         symbols = [output for _, call in selected for symbol in call.outputs for output in _outputs(symbol)]
-        heads = [tuple(head) for head in json.loads(mx.sym.Group(symbols).tojson())["heads"]]
+        heads = Graph.of(symbols).heads
         # MXNet may fail to build the gradient of a graph that has one output twice
-        unique: Dict[Tuple[int, ...], Any] = dict(zip(heads, symbols))
+        unique: Dict[Entry, Any] = dict(zip(heads, symbols))
         self._symbols = list(unique.values())
         indices = {head: index for index, head in enumerate(unique)}
         rest = iter(indices[head] for head in heads)

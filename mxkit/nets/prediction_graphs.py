@@ -1,9 +1,9 @@
 """Graphs for prediction, made of a net's float32 graph by MXNet: fused by oneDNN, in bfloat16, or in int8."""
 
 from collections import Counter
-import json
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from mxkit.core.graph import Entry, Graph, Node, symbol_of
 from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
 import numpy as np
@@ -99,43 +99,41 @@ def with_folded_norms(symbol: Any, arrays: Mapping[str, Any]) -> PredictionGraph
     Returns:
         A float32 graph that computes the same, with the arrays that it reads.
     """
-    graph = json.loads(symbol.tojson(remove_amp_cast=False))
-    nodes, arrays = graph["nodes"], dict(arrays)
-    entries = [*graph["heads"], *(entry for node in nodes for entry in node["inputs"])]
-    reads = Counter((node, output) for node, output, *_ in entries)
+    graph, arrays = Graph.of(symbol, casts=True), dict(arrays)
+    nodes = [node.content for node in graph.nodes]
+    reads = Counter([*graph.heads, *(entry for node in graph.nodes for entry in node.inputs)])
     folded, instead = {}, {}
-    for number, norm in enumerate(nodes[:]):
-        if norm["op"] != "BatchNorm" or reads[number, 1] or reads[number, 2]:  # its mean and variance are read
+    for norm in graph.nodes:
+        if norm.operator != "BatchNorm" or any(
+            reads[Entry(norm.index, output)] for output in (1, 2)
+        ):  # its mean and variance
             continue
-        source = norm["inputs"][0][0]
-        layer = nodes[source]
-        if layer["op"] != "Convolution" or reads[source, 0] > 1 or not _same_axis(layer, norm):
+        layer, *own = graph.sources(norm)
+        if layer.operator != "Convolution" or reads[norm.inputs[0]] > 1 or not _same_axis(layer, norm):
             continue
-        values = [arrays[nodes[node]["name"]].asnumpy() for node, *_ in (*layer["inputs"][1:], *norm["inputs"][1:])]
-        names = [f"{norm['name']}_{number}_folded_{part}" for part in ("weight", "bias")]  # two may have one name
-        arrays.update(zip(names, _folded(norm.get("attrs", {}), values)))
-        layer["inputs"] = [layer["inputs"][0], [len(nodes), 0, 0], [len(nodes) + 1, 0, 0]]
-        layer["attrs"] = {**layer["attrs"], "no_bias": "False"}
+        values = [arrays[one.name].asnumpy() for one in (*graph.sources(layer)[1:], *own)]
+        names = [f"{norm.name}_{norm.index}_folded_{part}" for part in ("weight", "bias")]  # two may have one name
+        arrays.update(zip(names, _folded(norm, values)))
+        layer.content["inputs"][1:] = [len(nodes), 0, 0], [len(nodes) + 1, 0, 0]
+        layer.update(no_bias="False")
         nodes += [{"op": "null", "name": name, "inputs": []} for name in names]
-        instead[number], folded[layer["name"]] = source, norm["name"]
-    for entry in (*graph["heads"], *(entry for node in nodes for entry in node["inputs"])):
+        instead[norm.index], folded[layer.name] = layer.index, norm.name
+    heads = [[*head] for head in graph.heads]
+    for entry in (*heads, *(entry for node in nodes for entry in node["inputs"])):
         entry[0] = instead.get(entry[0], entry[0])
-    graph["arg_nodes"] = [number for number, node in enumerate(nodes) if node["op"] == "null"]
-    graph.pop("node_row_ptr", None)
-    made = mx.sym.load_json(json.dumps(graph))
+    made = symbol_of(nodes, heads, graph)
     return PredictionGraph(made, {name: arrays[name] for name in made.list_inputs() if name in arrays}, folded)
 
 
-def _same_axis(layer: Mapping[str, Any], norm: Mapping[str, Any]) -> bool:
-    layout, axis = layer["attrs"].get("layout", "None"), int(norm.get("attrs", {}).get("axis", "1"))
-    return axis == 1 and layout in ("None", "NCW", "NCHW", "NCDHW")
+def _same_axis(layer: Node, norm: Node) -> bool:
+    return norm.integer("axis") == 1 and layer.text("layout") in ("", "NCW", "NCHW", "NCDHW")
 
 
-def _folded(attributes: Mapping[str, str], values: Sequence["np.ndarray"]) -> Tuple[Any, Any]:
+def _folded(norm: Node, values: Sequence["np.ndarray"]) -> Tuple[Any, Any]:
     """Weight and bias of the convolution."""
     weight, *bias, gamma, beta, mean, variance = (one.astype(np.float64) for one in values)
-    scale = 1 / np.sqrt(variance + float(attributes.get("eps", "1e-3")))
-    if attributes.get("fix_gamma", "True") not in ("True", "1"):
+    scale = 1 / np.sqrt(variance + norm.real("eps"))
+    if not norm.flag("fix_gamma"):
         scale *= gamma
     made = weight * scale.reshape(-1, *[1] * (weight.ndim - 1)), beta + (sum(bias) - mean) * scale
     return tuple(mx.nd.array(one, dtype="float32") for one in made)
@@ -165,17 +163,16 @@ def arrays_to_calibrate(
 
 def layers_with_weights(symbol: Any) -> Dict[str, str]:
     """Names of the variables of weights, by the name of the operator that multiplies by them."""
-    nodes = json.loads(symbol.tojson())["nodes"]
-    return {node["name"]: nodes[node["inputs"][1][0]]["name"] for node in nodes if node["op"] in _WITH_WEIGHTS}
+    graph = Graph.of(symbol)
+    return {node.name: graph.sources(node)[1].name for node in graph.nodes if node.operator in _WITH_WEIGHTS}
 
 
 def fused_parts(symbol: Any) -> Dict[str, List[str]]:
     """Names of the operators inside each fused operator, in their order; the last one gives its output."""
-    nodes = json.loads(symbol.tojson())["nodes"]
     return {
-        node["name"]: [inner["name"] for inner in part["nodes"] if inner["op"] != "null"]
-        for node in nodes
-        for part in node.get("subgraphs", ())[:1]
+        node.name: [inner.name for inner in part.nodes if not inner.is_variable]
+        for node in Graph.of(symbol).nodes
+        for part in node.bodies[:1]
     }
 
 

@@ -1,11 +1,11 @@
 """Draws a net as boxes and arrows from top to bottom, with matplotlib alone."""
 
-import json
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import of_kind, switches
 from mxkit.core.blocks import is_numpy_net
+from mxkit.core.graph import Graph
 from mxkit.core.tracing import CALL, Trace, trace
 from mxkit.nets.layer_table import layers
 from mxkit.plots.plotting import BLUE, CHARACTER, GREY, ORANGE, PathLike, new_figure, saved
@@ -61,20 +61,19 @@ def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[Pa
 
 def _boxes(traced: Trace, table: Any, depth: Optional[int]) -> Tuple[Dict[Any, Box], Set[Tuple[Any, Any]]]:
     """Boxes by keys in the order of computation, and arrows between keys."""
-    content = json.loads(mx.sym.Group(traced.outputs).tojson())
     parents = {call.parent for call in traced.calls}
     shapes = dict(zip((one.name for one in traced.inputs), table.inputs))
     boxes: Dict[Any, Box] = {}
     arrows: Set[Tuple[Any, Any]] = set()
     sources: List[Set[Any]] = []
-    for number, node in enumerate(content["nodes"]):
-        before = {key for source in node["inputs"] for key in sources[source[0]]}
-        if node["op"] == "null":
-            if node["name"] in shapes:
-                boxes[node["name"]] = Box((node["name"], str(shapes[node["name"]])), "input")
-            sources.append({node["name"]} & set(boxes))
+    for number, node in enumerate(Graph.of(traced.outputs).nodes):
+        before = {key for source in node.inputs for key in sources[source.node]}
+        if node.is_variable:
+            if node.name in shapes:
+                boxes[node.name] = Box((node.name, str(shapes[node.name])), "input")
+            sources.append({node.name} & set(boxes))
             continue
-        call = int(node.get("attrs", {}).get(CALL, 0))
+        call = int(node.attrs.get(CALL, 0))
         while _is_inside(traced, call, depth):
             call = traced.calls[call].parent
         block, place = traced.calls[call].block, traced.calls[call].path
@@ -85,7 +84,7 @@ def _boxes(traced: Trace, table: Any, depth: Optional[int]) -> Tuple[Dict[Any, B
             shown = ", ".join(map(str, row.outputs[:2]))
             boxes[key] = Box((row.path or "net", f"{row.kind} {row.arguments}".strip(), shown), row.kind)
         else:
-            boxes[key] = Box((node["op"].lower().replace("elemwise_", "").lstrip("_"),), "operator")
+            boxes[key] = Box((node.operator.lower().replace("elemwise_", "").lstrip("_"),), "operator")
         arrows.update((source, key) for source in before if source != key)
         sources.append({key})
     return boxes, arrows

@@ -8,7 +8,7 @@ from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
 from mxkit.data.source import Data, source_of, whole_source
 from mxkit.errors import DataError, TrapWarning
-from mxkit.exporting.net_graph import Graph, graph_function
+from mxkit.exporting.net_graph import NetGraph, graph_function
 import mxnet as mx
 import numpy as np
 
@@ -16,7 +16,7 @@ _BINS = 8001  # MXNet's number
 
 
 def ranges_of(
-    graph: Graph, data: Optional[Data], mode: str, samples: int, sample: Sequence[Any]
+    graph: NetGraph, data: Optional[Data], mode: str, samples: int, sample: Sequence[Any]
 ) -> Dict[str, Tuple[float, float]]:
     """Compute the range of every array that may become int8.
 
@@ -98,7 +98,7 @@ def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
     return (*np.histogram(array, bins=_BINS, range=(-most, most)), *ends, most)
 
 
-def _batches(data: Any, graph: Graph, samples: int) -> Any:
+def _batches(data: Any, graph: NetGraph, samples: int) -> Any:
     """Yield the inputs of batches until so many samples are read."""
     read = 0
     if hasattr(data, "dtype") and np.dtype(data.dtype) == np.uint8:  # a loader would divide it by 255

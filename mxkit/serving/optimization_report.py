@@ -7,7 +7,8 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import arrays_in, legacy, switches
-from mxkit.exporting.net_graph import Graph, computed, graph_function
+from mxkit.core.graph import Graph
+from mxkit.exporting.net_graph import NetGraph, computed, graph_function
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
 from mxkit.nets.prediction_graphs import fused_parts
 from mxkit.nets.prediction_report import LayerRow, Measured
@@ -50,15 +51,15 @@ def measured(base: Any, net: OptimizedNet, sample: Sequence[Any], classes: bool)
     )
 
 
-def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Dict[str, str]) -> List[LayerRow]:
+def layer_rows(graph: NetGraph, net: OptimizedNet, sample: Sequence[Any], paths: Dict[str, str]) -> List[LayerRow]:
     """Compare the outputs of the layers in `paths`, which has them by the names of their operators.
 
     Layers that are called more than once are left out: their operators have one name.
     """
     inputs = {name: legacy(one).asnumpy() for name, one in zip(graph.inputs, sample)}
     made = net.prediction_graph()
-    names = Counter(node["name"] for node in json.loads(legacy(graph.symbol).tojson())["nodes"])
-    nodes = {node["name"]: node.get("attrs", {}) for node in json.loads(made.symbol.tojson())["nodes"]}
+    names = Counter(node.name for node in Graph.of(graph.symbol).nodes)
+    nodes = {node.name: node.attrs for node in Graph.of(made.symbol).nodes}
     joined = {**{name: [name] for name in paths if name in nodes}, **fused_parts(made.symbol)}
     # the last operator that is joined with a layer: in which node, and the layer's path
     shown = {
@@ -72,7 +73,7 @@ def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Di
     values = _values(graph, made, {node: nodes[node] for node, _ in shown.values()}, inputs)
     rows = []
     for value in computed(graph, inputs):
-        if value.name in shown and not value.output:
+        if value.name in shown and not value.entry.output:
             node, path = shown[value.name]
             array, kind = values[node]
             rows.append(LayerRow(path, kind, _relative(value.array, array)))
@@ -80,7 +81,7 @@ def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Di
 
 
 def _values(
-    graph: Graph, made: Any, nodes: Mapping[str, Mapping[str, str]], inputs: Mapping[str, Any]
+    graph: NetGraph, made: Any, nodes: Mapping[str, Mapping[str, str]], inputs: Mapping[str, Any]
 ) -> Dict[str, Tuple[Any, str]]:
     """Values of nodes in float32, and in which precision they are computed."""
     internals = made.symbol.get_internals()

@@ -9,7 +9,7 @@ from mxkit.core.blocks import check_net, parameters_by_path, unknown_path
 from mxkit.core.device import as_ndarray
 from mxkit.data.source import Data
 from mxkit.errors import DataError
-from mxkit.exporting.net_graph import Graph, graph_function, graph_of
+from mxkit.exporting.net_graph import NetGraph, graph_function, graph_of
 from mxkit.nets.architecture.graph_blocks import INPUT_DTYPES, OptimizedNet
 from mxkit.nets.prediction_graphs import (
     PRECISIONS,
@@ -94,7 +94,7 @@ def optimize(
 class _Making:
     """One call of `optimize`."""
 
-    def __init__(self, net: Any, graph: Graph, sample: List[Any], classes: bool) -> None:
+    def __init__(self, net: Any, graph: NetGraph, sample: List[Any], classes: bool) -> None:
         self._graph, self._sample, self._classes = graph, sample, classes
         paths = {parameter.name: path for path, parameter in reversed(list(parameters_by_path(net).items()))}
         found = layers_with_weights(legacy(graph.symbol))
@@ -236,7 +236,7 @@ class _Making:
         )
 
 
-def split(graph: Graph) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def split(graph: NetGraph) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Arguments and auxiliary states of a graph, by name."""
     named = [(name.partition(":"), array) for name, array in graph.arrays.items()]
     return (
@@ -271,7 +271,7 @@ def _checked(net: Any, sample: Any) -> List[Any]:
     return [array.as_in_context(mx.cpu()) for array in arrays]
 
 
-def _fill(block: Any, graph: Graph) -> None:
+def _fill(block: Any, graph: NetGraph) -> None:
     """Give a block of the graph its values, copies of the net's."""
     arguments, states = split(graph)
     for name, array in {**arguments, **states}.items():

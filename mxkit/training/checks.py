@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 import os
-import re
 from typing import Any, Dict, Iterator, List, MutableMapping, Sequence, Set, Tuple
 import warnings
 from weakref import WeakKeyDictionary
@@ -10,7 +9,8 @@ from weakref import WeakKeyDictionary
 from mxkit.core.arrays import legacy
 from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu
-from mxkit.core.graphs import graph_json, traced_graph
+from mxkit.core.graph import Graph
+from mxkit.core.graphs import block_operators, traced_graph
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import graph_in_mode, infer_shapes, structure, trace
@@ -76,12 +76,16 @@ def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
 def check_branches(net: Any) -> None:
     """Warn of `F.contrib.cond` in a traced net: MXNet leaves gradients of the branch not taken unset (T194)."""
     graphs = ((path, traced_graph(block)) for path, block in _walk(net))
-    places = [path for path, graph in graphs if graph and '"op": "_cond"' in legacy(graph[1]).tojson()]
+    places = [path for path, graph in graphs if graph and _has_branch(graph[1])]
     if places:
         _warn(
             f"F.contrib.cond in {_some(places)}, hybridized: an array that only the branch not taken uses gets an "
             "arbitrary gradient. Compute both branches and choose by F.where, or leave the net without hybridize (T194)"
         )
+
+
+def _has_branch(symbol: Any) -> bool:
+    return any(one.operator == "_cond" for one in Graph.of(symbol).operators())
 
 
 def check_modes(net: Any, *, training: bool) -> None:
@@ -257,9 +261,10 @@ class ShapeWatch:
 
 
 def _convolves(block: Any) -> bool:
-    if isinstance(block, gluon.SymbolBlock):
-        return re.search('"op": "(Convolution|Deconvolution)"', graph_json(block)) is not None
-    return isinstance(block, gluon.nn.conv_layers._Conv)
+    convolutions = ("Convolution", "Deconvolution")
+    return isinstance(block, gluon.nn.conv_layers._Conv) or any(
+        one.operator in convolutions for one in block_operators(block)
+    )
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:

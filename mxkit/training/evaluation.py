@@ -11,7 +11,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import call, legacy, of_kind, outputs_of, switches
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
-from mxkit.core.graphs import graph_json
+from mxkit.core.graphs import block_operators
 from mxkit.core.statistics import running_statistics
 from mxkit.data.source import Data, Source, whole_source
 from mxkit.errors import DataError, ForwardError, TrapWarning
@@ -315,7 +315,7 @@ def _refuse_without_dropout(net: Any) -> None:
     recurrent = os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or net_devices(net)[0].device_type != "cpu"
     for _, block in blocks_by_path(net):
         if isinstance(block, gluon.SymbolBlock):
-            random = '"op": "Dropout"' in graph_json(block)
+            random = any(one.operator == "Dropout" for one in block_operators(block))
         elif isinstance(block, gluon.rnn.rnn_layer._RNNLayer):
             random = recurrent and block._dropout > 0 and block._num_layers > 1
         else:

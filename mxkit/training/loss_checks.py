@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-import json
 import re
 from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
@@ -10,6 +9,7 @@ import warnings
 from mxkit.core import loss_kinds as kinds
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
+from mxkit.core.graph import Graph, Node
 from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
 from mxkit.core.tracing import trace
 from mxkit.data.source import source_of
@@ -104,27 +104,25 @@ def refuse_means(losses: Sequence[Any]) -> None:
     for loss in losses:
         if loss.shape != (1,):
             continue
-        graph = json.loads(autograd.get_symbol(loss).tojson())
-        if _is_reduced(graph["nodes"], graph["heads"][0][0]):
+        graph = Graph.of(autograd.get_symbol(loss))
+        if _is_reduced(graph, graph.nodes[graph.heads[0].node]):
             raise LossShapeError(
                 "Accumulator.backward: expected losses of shape (B,), one per sample; received a mean or a sum over "
                 "the samples, which would count as one sample. Pass one loss per sample, without .mean() or .sum()"
             )
 
 
-def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
+def _is_reduced(graph: Graph, node: Node) -> bool:
     """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
-    node = nodes[number]
-    op = _plain_name(node["op"])
+    op = _plain_name(node.operator)
     if op in _REDUCTIONS:
-        attributes = node.get("attrs", {})
-        axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
-        return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
-    inputs = [place[0] for place in node["inputs"]]
+        axes = node.ints("axis")
+        return not axes or (0 in axes) != node.flag("exclude")
+    sources = graph.sources(node)
     if op in _SAME_SHAPE or op.endswith("_scalar"):
-        return _is_reduced(nodes, inputs[0])
-    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and op.endswith(_PAIRS)
-    return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
+        return _is_reduced(graph, sources[0])
+    pair = node.operator.startswith(("elemwise_", "broadcast_", "_")) and op.endswith(_PAIRS)
+    return pair and len(sources) == 2 and all(_is_reduced(graph, source) for source in sources)
 
 
 def warn_of_two_losses(output: Any, losses: Any) -> None:
@@ -333,15 +331,14 @@ def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
     if not isinstance(net, gluon.HybridBlock):
         return None
     try:
-        outputs = trace(net, inputs).outputs
-        graph = json.loads(outputs[0].tojson())
+        graph = Graph.of(trace(net, inputs).outputs[0])
     except Exception:  # of any type: the net's code refuses a symbol
         return None
-    node = graph["nodes"][graph["heads"][0][0]]
-    while _plain_name(node["op"]) in _PASSING:
-        node = graph["nodes"][node["inputs"][0][0]]
-    op = _plain_name(node["op"])
-    return str(node.get("attrs", {}).get("act_type", op)) if op in ("activation", "leakyrelu") else str(op)
+    node = graph.nodes[graph.heads[0].node]
+    while _plain_name(node.operator) in _PASSING:
+        node = graph.sources(node)[0]
+    op = _plain_name(node.operator)
+    return node.text("act_type") if op in ("activation", "leakyrelu") else op
 
 
 def _plain_name(op: str) -> str:

@@ -1,17 +1,16 @@
 """Mixed precision by `mx.contrib.amp`: a net computes in 16 bits, its parameters stay in float32."""
 
 from contextlib import contextmanager
-import json
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.core.device import is_gpu
+from mxkit.core.graph import Graph
 from mxkit.core.graphs import graph_replaced
 from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
-from mxkit.runtime.operators import operators_in
 import mxnet as mx
 from mxnet import gluon
 from mxnet.contrib import amp
@@ -150,7 +149,7 @@ def _numpy_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
     MXNet would compute exponentials and sums in 16 bits, or fail because inputs have two dtypes.
     """
     lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
-    found = {name for name, _ in operators_in(json.loads(graph.tojson())) if name.startswith("_np")}
+    found = {one.operator for one in Graph.of(graph).operators() if one.operator.startswith("_np")}
     widest = found.intersection(_WIDEST if dtype == "float16" else ())
     before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
     lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = [*before[0], *found - widest], [*before[1], *widest]

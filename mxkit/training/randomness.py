@@ -1,14 +1,14 @@
 """Makes randomness a function of (seed, epoch, update), so that a run can be resumed exactly."""
 
-import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.arrays import call, legacy, of_kind
+from mxkit.core.arrays import call, of_kind
 from mxkit.core.blocks import blocks_by_path, is_numpy_net
+from mxkit.core.graph import Graph
 from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all
 from mxkit.data.source import Source
-from mxkit.runtime.operators import draws_numbers, operators_in
+from mxkit.runtime.operators import draws_numbers
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -91,8 +91,7 @@ def operators_of(net: Any, inputs: int) -> Optional[Operators]:
         inputs: Number of input arrays of the net.
     """
     if only_its_graph_runs(net):
-        graph = json.loads(legacy(traced_graph(net)[1]).tojson())
-        return [(name.lower(), attributes) for name, attributes in operators_in(graph)]
+        return [(one.operator.lower(), one.attrs) for one in Graph.of(traced_graph(net)[1]).operators()]
     for _, block in blocks_by_path(net):
         if not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet."):
             return None
@@ -100,10 +99,10 @@ def operators_of(net: Any, inputs: int) -> Optional[Operators]:
         numpy = is_numpy_net(net)
         output = call(net, [of_kind(mx.sym.var(f"data{number}"), numpy) for number in range(inputs)])
         flat, _ = gluon.block._flatten(output, "output")
-        graph = json.loads(mx.sym.Group(legacy(flat)).tojson())
+        graph = Graph.of(flat)
     except Exception:  # of any type: custom code may refuse symbols
         return None
-    return [(name.lower(), attributes) for name, attributes in operators_in(graph)]
+    return [(one.operator.lower(), one.attrs) for one in graph.operators()]
 
 
 def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:

@@ -5,7 +5,7 @@ import json
 from all_rows import ROWS
 from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import Graph
+from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx.conversions import CONVERTERS
 from mxkit.exporting.to_onnx.onnx_model import onnx_model
 from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
@@ -61,7 +61,7 @@ def model_of(row):
         if f"x{number}" in symbol.list_inputs() and f"x{number}" not in free
     }
     given = [values[int(name[1:])] for name in free]
-    graph = Graph(symbol, arrays, list(free), {}, row.numpy)
+    graph = NetGraph(symbol, arrays, list(free), {}, row.numpy)
     shapes, dtypes = [one.shape for one in given], [one.dtype for one in given]
     return graph, onnx_model(graph, shapes, dtypes, {}, list(free.values())).SerializeToString()
 

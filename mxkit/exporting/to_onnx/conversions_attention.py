@@ -43,7 +43,7 @@ def attention_scores(operator: Operator, writer: Writer) -> str:
 @converts("_contrib_interleaved_matmul_selfatt_valatt", "_contrib_interleaved_matmul_encdec_valatt")
 def attention_values(operator: Operator, writer: Writer) -> str:
     heads = operator.integer("heads")
-    parts = 3 if "selfatt" in operator.kind else 2
+    parts = 3 if "selfatt" in operator.operator else 2
     data, weights = operator.inputs
     value, width = _part(data, heads, parts, parts - 1, writer)
     length, batch, _ = operator.outputs[0].dims

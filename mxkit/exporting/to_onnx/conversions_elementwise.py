@@ -50,7 +50,7 @@ def _base(kind: str) -> str:
 @converts(*(name for name in _UNARY if name != "absolute"), "_npx_relu", "_npx_sigmoid")
 @converts(*_named("_npi_{}", [name for name in _UNARY if name not in _OLDER.split()]))
 def unary(operator: Operator, writer: Writer) -> str:
-    return writer.op(_UNARY[_base(operator.kind)], _cast(operator.inputs[0], operator, writer))
+    return writer.op(_UNARY[_base(operator.operator)], _cast(operator.inputs[0], operator, writer))
 
 
 @converts(*_named("elemwise_{}", "add sub mul div"), *_named("_{}", "mod power maximum minimum hypot"), "_grad_add")
@@ -58,13 +58,13 @@ def unary(operator: Operator, writer: Writer) -> str:
 @converts(*_named("_npi_{}", "add subtract multiply true_divide mod power hypot"))
 def binary(operator: Operator, writer: Writer) -> str:
     first, second = (_cast(tensor, operator, writer) for tensor in operator.inputs)
-    return _arithmetic(_base(operator.kind), first, second, operator, writer)
+    return _arithmetic(_base(operator.operator), first, second, operator, writer)
 
 
 @converts(*_named("_{}_scalar", "plus minus rminus mul div rdiv mod rmod power rpower maximum minimum hypot"))
 @converts(*_named("_npi_{}_scalar", "add subtract rsubtract multiply true_divide rtrue_divide mod rmod power rpower"))
 def binary_scalar(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.kind)
+    kind = _base(operator.operator)
     first: Any = _cast(operator.inputs[0], operator, writer)
     second: Any = like(operator.outputs[0], operator.real("scalar", 1))
     if kind not in (*_BINARY, "mod", "hypot"):  # "rminus"
@@ -94,9 +94,9 @@ def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: 
 @converts(*_named("_npi_{}", _COMPARISONS.replace("lesser", "less")))
 @converts(*_named("_npi_{}_scalar", _COMPARISONS.replace("lesser", "less")))
 def comparison(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.kind)
+    kind = _base(operator.operator)
     first: Any = operator.inputs[0]
-    if operator.kind.endswith("_scalar"):
+    if operator.operator.endswith("_scalar"):
         number = operator.real("scalar", 0)
         if np.issubdtype(first.dtype, np.floating):
             second: Any = like(first, number)
@@ -113,9 +113,9 @@ def comparison(operator: Operator, writer: Writer) -> str:
 @converts(*_named("broadcast_{}", _LOGICAL), *_named("_{}", _LOGICAL), *_named("_{}_scalar", _LOGICAL))
 def logical(operator: Operator, writer: Writer) -> str:
     first = writer.cast(operator.inputs[0], np.bool_)
-    scalar = operator.kind.endswith("_scalar")
+    scalar = operator.operator.endswith("_scalar")
     second = np.bool_(operator.real("scalar", 0)) if scalar else writer.cast(operator.inputs[1], np.bool_)
-    return writer.cast(writer.op(_LOGICAL[_base(operator.kind)], first, second), operator.outputs[0].dtype)
+    return writer.cast(writer.op(_LOGICAL[_base(operator.operator)], first, second), operator.outputs[0].dtype)
 
 
 @converts("logical_not", "_npi_logical_not")
@@ -131,10 +131,10 @@ def square(operator: Operator, writer: Writer) -> str:
 @converts("rsqrt", "cbrt", "rcbrt", "_npi_cbrt")
 def root(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    if operator.kind == "rsqrt":
+    if operator.operator == "rsqrt":
         return writer.op("Reciprocal", writer.op("Sqrt", data))
     made = cube_root(data, data, writer)
-    return writer.op("Reciprocal", made) if operator.kind == "rcbrt" else made
+    return writer.op("Reciprocal", made) if operator.operator == "rcbrt" else made
 
 
 def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
@@ -147,7 +147,7 @@ def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
 )
 def logarithm(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    kind = _base(operator.kind)
+    kind = _base(operator.operator)
     if kind == "log1p":
         return writer.op("Log", writer.op("Add", data, like(data, 1)))
     if kind == "expm1":
@@ -161,7 +161,7 @@ def logarithm(operator: Operator, writer: Writer) -> str:
 def rounding(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     half = like(data, 0.5)
-    kind = _base(operator.kind)
+    kind = _base(operator.operator)
     if kind == "rint":  # MXNet rounds a half down
         return writer.op("Ceil", writer.op("Sub", data, half))
     size = writer.op("Abs", data)
@@ -236,7 +236,7 @@ def smooth_l1(operator: Operator, writer: Writer) -> str:
 def where(operator: Operator, writer: Writer) -> str:
     condition, first, second = operator.inputs
     made = writer.cast(condition, np.bool_)
-    if operator.kind == "where" and len(condition.dims) == 1 and len(first.dims) > 1:  # it chooses rows
+    if operator.operator == "where" and len(condition.dims) == 1 and len(first.dims) > 1:  # it chooses rows
         made = writer.reshape(made, (condition.dims[0], *[1] * (len(first.dims) - 1)))
     return writer.op("Where", made, first, second)
 

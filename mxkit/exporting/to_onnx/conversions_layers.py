@@ -150,9 +150,9 @@ def clipped(indices: Tensor, size: int, writer: Writer) -> str:
 def softmax(operator: Operator, writer: Writer) -> str:
     data, axis, heat = operator.inputs[0], operator.axis(), operator.real("temperature")
     made: Any = data
-    made = writer.op("Neg", made) if operator.kind == "softmin" else made
+    made = writer.op("Neg", made) if operator.operator == "softmin" else made
     made = writer.op("Div", made, like(data, heat)) if heat else made
-    kind = "LogSoftmax" if "log" in operator.kind else "Softmax"
+    kind = "LogSoftmax" if "log" in operator.operator else "Softmax"
     if operator.flag("use_length"):
         operator.refuse((kind != "Softmax", "use_length"))
         inside = _inside(data, operator.inputs[1], axis, writer)

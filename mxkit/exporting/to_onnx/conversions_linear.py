@@ -29,7 +29,7 @@ def _of_more_axes(operator: Operator, writer: Writer) -> str:
     first, second = operator.inputs
     if not first.dims or not second.dims:
         return writer.op("Mul", first, second)
-    if operator.kind == "dot":  # mx.nd sums over the first axis of the second array, mx.np over the last but one
+    if operator.operator == "dot":  # mx.nd sums over the first axis of the second array, mx.np over the last but one
         if not all(isinstance(size, int) for size in second.dims[1:]):
             raise Unsupported("the second array has the batch behind its first axis")
         flat: Any = writer.reshape(second, (second.dims[0], math.prod(int(str(size)) for size in second.dims[1:])))

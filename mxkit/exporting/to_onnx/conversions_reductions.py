@@ -14,7 +14,7 @@ _REDUCED = {
 @converts(*_REDUCED, "_np_sum", "_np_max", "_np_min", "_np_prod", "_npi_mean")
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output = operator.inputs[0], operator.outputs[0]
-    kind = operator.kind.replace("_npi_", "").replace("_np_", "")
+    kind = operator.operator.replace("_npi_", "").replace("_np_", "")
     axes = axes_of(operator)
     made: Any = data if data.dtype == output.dtype else writer.cast(data, output.dtype)
     if kind == "nansum":
@@ -35,7 +35,7 @@ def argmax(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis")
     if axis is None:
         data, axis = writer.op("Reshape", data, integers(-1)), 0
-    made = writer.op("ArgMin" if "argmin" in operator.kind else "ArgMax", data, axis=int(axis), keepdims=0)
+    made = writer.op("ArgMin" if "argmin" in operator.operator else "ArgMax", data, axis=int(axis), keepdims=0)
     return writer.reshape(writer.cast(made, output.dtype), output.dims)
 
 
@@ -52,7 +52,7 @@ def topk(operator: Operator, writer: Writer) -> List[str]:
 @converts("sort", "argsort")
 def sort(operator: Operator, writer: Writer) -> str:
     values, places = _sorted(operator, writer, 0, ascending=True)
-    return writer.cast(places, operator.outputs[0].dtype) if "argsort" in operator.kind else values
+    return writer.cast(places, operator.outputs[0].dtype) if "argsort" in operator.operator else values
 
 
 def _sorted(operator: Operator, writer: Writer, count: int, ascending: bool = False) -> List[str]:

@@ -21,7 +21,7 @@ _NODES: Dict[str, Tuple[str, Dict[str, Tuple[str, Any]]]] = {
 
 @converts(*_NODES)
 def renamed(operator: Operator, writer: Writer) -> str:
-    kind, names = _NODES[operator.kind]
+    kind, names = _NODES[operator.operator]
     values = {name: operator.get(own, default) for name, (own, default) in names.items()}
     # ONNX tells 1 from 1.0: a number is of the type of its default
     typed = {name: float(value) if isinstance(names[name][1], float) else value for name, value in values.items()}

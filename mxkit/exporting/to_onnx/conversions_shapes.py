@@ -104,7 +104,7 @@ def split(operator: Operator, writer: Writer) -> List[str]:
 
 @converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
-    axis = operator.get("axis", 0) if operator.kind == "_npi_concatenate" else operator.get("dim", 1)
+    axis = operator.get("axis", 0) if operator.operator == "_npi_concatenate" else operator.get("dim", 1)
     operator.refuse((axis is None, "axis=None joins across the batch"))
     return writer.op("Concat", *operator.inputs, axis=int(axis))
 
@@ -159,8 +159,8 @@ def filled(operator: Operator, writer: Writer) -> str:
     from onnx import numpy_helper
 
     output = operator.outputs[0]
-    number = 1.0 if "ones" in operator.kind else 0.0
-    if "full" in operator.kind:
+    number = 1.0 if "ones" in operator.operator else 0.0
+    if "full" in operator.operator:
         number = operator.real("value" if "value" in operator.attrs else "fill_value", 0)
     value = numpy_helper.from_array(np.array([number]).astype(output.dtype))
     return writer.op("ConstantOfShape", writer.shape(output.dims), value=value)
@@ -172,13 +172,13 @@ def of_shape_only(operator: Operator, writer: Writer) -> str:
     """Write what MXNet computes from constants and shapes as a constant."""
     output = operator.outputs[0]
     sizes = [output.size(axis) for axis in range(len(output.dims))]
-    if "eye" in operator.kind or "identity" in operator.kind:
+    if "eye" in operator.operator or "identity" in operator.operator:
         return writer.constant(np.eye(sizes[0], sizes[1], operator.integer("k", 0), output.dtype))
-    alone = "arange" in operator.kind and "like" not in operator.kind and operator.get("stop") is None
+    alone = "arange" in operator.operator and "like" not in operator.operator and operator.get("stop") is None
     start = 0.0 if alone else operator.real("start", 0)  # arange(20) ends at 20
     repeat = operator.integer("repeat", 1)
     places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
-    if "linspace" in operator.kind:
+    if "linspace" in operator.operator:
         step = (operator.real("stop", 1) - start) / max(len(places) - operator.flag("endpoint", True), 1)
     else:
         step = operator.real("step", 1)
@@ -188,7 +188,7 @@ def of_shape_only(operator: Operator, writer: Writer) -> str:
 @converts("shape_array", "size_array")
 def shape_array(operator: Operator, writer: Writer) -> str:
     made = writer.op("Shape", operator.inputs[0])
-    return made if operator.kind == "shape_array" else writer.op("ReduceProd", made, axes=[0], keepdims=1)
+    return made if operator.operator == "shape_array" else writer.op("ReduceProd", made, axes=[0], keepdims=1)
 
 
 @converts("diag")

@@ -3,7 +3,7 @@
 from typing import Any, List, Mapping, Sequence, Tuple
 
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import Graph
+from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx import conversions
 from mxkit.exporting.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.exporting.to_onnx.operators_of_graph import Operators, operators_of
@@ -17,7 +17,7 @@ _LARGEST = 2**31 - 2**20  # protobuf refuses messages of 2 GiB
 
 
 def onnx_model(
-    graph: Graph,
+    graph: NetGraph,
     shapes: Sequence[Sequence[int]],
     dtypes: Sequence[Any],
     metadata: Mapping[str, str],
@@ -104,9 +104,9 @@ def _converted(parts: Operators) -> Writer:
 
 def _convert(operator: Operator, writer: Writer) -> None:
     """Write the nodes of an operator, and give its outputs their names."""
-    convert = conversions.CONVERTERS.get(operator.kind)
+    convert = conversions.CONVERTERS.get(operator.operator)
     if convert is None:
-        drawn = draws_numbers(operator.kind, operator.attrs)
+        drawn = draws_numbers(operator.operator, operator.attrs)
         reason = "it draws random numbers, which no other library draws alike"
         raise Unsupported(reason if drawn else "mxkit has no conversion of this operator")
     if any(tensor.dims == UNKNOWN for tensor in [*operator.inputs, *operator.outputs]):
@@ -142,7 +142,7 @@ def _size(size: Any) -> Any:
 
 
 def _refusal(refused: Sequence[Tuple[Operator, str]]) -> str:
-    lines = [f"  {operator.kind} ({operator.name}): {reason}" for operator, reason in refused[:40]]
+    lines = [f"  {operator.operator} ({operator.name}): {reason}" for operator, reason in refused[:40]]
     more = [f"  and {len(refused) - 40} more"] if len(refused) > 40 else []
     return "\n".join(
         [

@@ -1,16 +1,16 @@
 """Compares an ONNX file with MXNet, operator by operator, in onnxruntime."""
 
 from functools import partial
-import json
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.arrays import legacy
+from mxkit.core.graph import Entry, Graph
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import Graph, Value, computed, variables_of
+from mxkit.exporting.net_graph import NetGraph, Value, computed, variables_of
 from mxkit.exporting.proof import JUMPING, Row, compare
 from mxkit.exporting.summands import Draw, beside_summands, summands
 from mxkit.exporting.to_onnx.onnx_writer import count
-from mxkit.exporting.to_onnx.operators_of_graph import Source, operators_of, tensor_names
+from mxkit.exporting.to_onnx.operators_of_graph import operators_of, tensor_names
 
 _MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
 
@@ -27,7 +27,7 @@ class Compared(NamedTuple):
     not_compared: List[str]
 
 
-def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]]) -> Compared:
+def compare_onnx(graph: NetGraph, model: bytes, batches: Sequence[Mapping[str, Any]]) -> Compared:
     """Compute batches with MXNet and with onnxruntime, and compare every output of every operator.
 
     Args:
@@ -47,11 +47,11 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
     for batch, feed, of_file in zip(batches, given, of_files):
         size = len(next(iter(batch.values())))
         actual = exposed.outputs(graph, batch, feed)
-        found: List[Tuple[Source, Row]] = []
+        found: List[Tuple[Entry, Row]] = []
         for value in computed(graph, batch):
-            key = value.node, value.output
+            key = value.entry
             name = names[key]
-            described = value.name if not value.output else f"{value.name}[{value.output}]"
+            described = value.name if not key.output else f"{value.name}[{key.output}]"
             if name not in exposed.made:
                 missing.append(f"{value.operator} ({described})")
                 continue
@@ -62,14 +62,14 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
     return Compared(rows, sorted(set(missing)))
 
 
-def _summands(graph: Graph, batch: Mapping[str, Any]) -> Draw:
+def _summands(graph: NetGraph, batch: Mapping[str, Any]) -> Draw:
     return summands(legacy(graph.symbol).get_internals(), variables_of(graph, batch), graph.numpy)
 
 
 class _Exposed:
     """The model with all tensors as outputs, and with MXNet's tensors as inputs of the jumping operators."""
 
-    def __init__(self, content: bytes, graph: Graph, names: Mapping[Source, str]) -> None:
+    def __init__(self, content: bytes, graph: NetGraph, names: Mapping[Entry, str]) -> None:
         import onnx
 
         self._model = onnx.load_model_from_string(content)
@@ -79,20 +79,20 @@ class _Exposed:
         self.made = {name for node in self._model.graph.node for name in node.output}
         self._session: Tuple[Tuple[str, ...], Any] = ((), None)
 
-    def fed_arrays(self, graph: Graph, batch: Mapping[str, Any]) -> Dict[str, Any]:
+    def fed_arrays(self, graph: NetGraph, batch: Mapping[str, Any]) -> Dict[str, Any]:
         """Compute MXNet's values of the inputs of jumping operators."""
         if not self.fed:
             return {}
-        values = ((self._names[value.node, value.output], value.array) for value in computed(graph, batch))
+        values = ((self._names[value.entry], value.array) for value in computed(graph, batch))
         return {self.fed[name]: array for name, array in values if name in self.fed}
 
-    def run_file(self, given: Sequence[Any], graph: Graph, batches: Sequence[Any]) -> List[Dict[str, Any]]:
+    def run_file(self, given: Sequence[Any], graph: NetGraph, batches: Sequence[Any]) -> List[Dict[str, Any]]:
         """Compute the file's own outputs, with onnxruntime's optimizations."""
         names = [output.name for output in self._model.graph.output]
         session = _session(self._model.SerializeToString(), optimized=True)
         return [dict(zip(names, self._run(session, names, feed, graph, batch))) for feed, batch in zip(given, batches)]
 
-    def outputs(self, graph: Graph, batch: Mapping[str, Any], feed: Mapping[str, Any]) -> Callable[[str], Any]:
+    def outputs(self, graph: NetGraph, batch: Mapping[str, Any], feed: Mapping[str, Any]) -> Callable[[str], Any]:
         """Return a function that gives each tensor once, by name; groups of them limit the memory."""
         groups = self._groups(graph, batch)
         made: Dict[str, Any] = {}
@@ -106,7 +106,7 @@ class _Exposed:
 
         return actual
 
-    def _groups(self, graph: Graph, batch: Mapping[str, Any]) -> Dict[str, List[str]]:
+    def _groups(self, graph: NetGraph, batch: Mapping[str, Any]) -> Dict[str, List[str]]:
         given = [batch[name] for name in graph.inputs]
         parts = operators_of(graph, [array.shape for array in given], [array.dtype for array in given])
         groups: Dict[str, List[str]] = {}
@@ -132,7 +132,9 @@ class _Exposed:
             self._session = (tuple(names), _session(self._model.SerializeToString(), optimized=False))
         return self._session[1]
 
-    def _run(self, session: Any, names: Sequence[str], feed: Mapping[str, Any], graph: Graph, batch: Any) -> List[Any]:
+    def _run(
+        self, session: Any, names: Sequence[str], feed: Mapping[str, Any], graph: NetGraph, batch: Any
+    ) -> List[Any]:
         try:
             return list(session.run(list(names), {name: feed[name] for name in self._inputs}))
         except Exception as error:  # onnxruntime's errors have no common class
@@ -149,17 +151,17 @@ class _Exposed:
         inferred = shape_inference.infer_shapes(self._model).graph
         stated = {value.name: value.type.tensor_type.shape.dim for value in [*inferred.value_info, *inferred.output]}
         for value in values:
-            sizes = [size.dim_value or None for size in stated.get(self._names[value.node, value.output], ())]
+            sizes = [size.dim_value or None for size in stated.get(self._names[value.entry], ())]
             wanted = value.array.shape
             if any(size not in (None, other) for size, other in zip(sizes, wanted)):
                 return f"The shape differs first at {value.name} ({value.operator}): expected {wanted}, got {sizes}. "
         return ""
 
 
-def _jumping(graph: Graph, names: Mapping[Source, str]) -> Set[str]:
+def _jumping(graph: NetGraph, names: Mapping[Entry, str]) -> Set[str]:
     """Return the names of the jumping operators' first outputs, under which the file has their nodes."""
-    nodes = json.loads(legacy(graph.symbol).get_internals().tojson())["nodes"]
-    return {name for (number, output), name in names.items() if not output and nodes[number]["op"] in JUMPING}
+    nodes = Graph.of(graph.symbol, internals=True).nodes
+    return {name for one, name in names.items() if not one.output and nodes[one.node].operator in JUMPING}
 
 
 def _feed(model: Any, prefixes: Set[str], tensors: Set[str]) -> Dict[str, str]:

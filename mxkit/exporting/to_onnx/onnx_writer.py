@@ -1,9 +1,9 @@
 """The operator that a conversion reads, and the writer of the ONNX nodes that replace it."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple, Union
 
-from mxkit.exporting.attributes import Attributes
+from mxkit.core.graph import Attributes
 import numpy as np
 
 OPSET = 17  # the first with LayerNormalization; onnxruntime 1.12 of 2022 reads it
@@ -56,8 +56,8 @@ class _Fields(NamedTuple):
     """See `Operator`."""
 
     name: str
-    kind: str
-    attrs: Dict[str, str]
+    operator: str
+    attrs: Mapping[str, str]
     inputs: List[Tensor]
     outputs: List[Tensor]
 

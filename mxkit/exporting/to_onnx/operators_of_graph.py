@@ -1,19 +1,19 @@
 """The operators of a graph with shapes and dtypes of all tensors, for any batch size."""
 
+from collections import Counter
 import itertools
-import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import legacy, switches
+from mxkit.core.graph import Entry, Graph
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import Graph
+from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx.onnx_writer import UNKNOWN, Batch, Dims, Operator, Size, Tensor
 import mxnet as mx
 import numpy as np
 
 # Three batch sizes show whether a shape is a multiple of the batch size plus a number
 _BATCHES = (7, 11, 13)
-Source = Tuple[int, int]
 
 
 class Operators(NamedTuple):
@@ -37,7 +37,7 @@ class Operators(NamedTuple):
 
 
 def operators_of(
-    graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], axes: Sequence[int] = ()
+    graph: NetGraph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], axes: Sequence[int] = ()
 ) -> Operators:
     """Infer shapes and dtypes of a graph, and name its tensors.
 
@@ -51,96 +51,94 @@ def operators_of(
         ExportError: The graph fits no other batch size than that of `shapes`.
     """
     internals = legacy(graph.symbol).get_internals()
-    described = json.loads(internals.tojson())
-    nodes = described["nodes"]
+    view = Graph.of(graph.symbol, internals=True)
     with switches(graph.numpy):
-        axes, dims = _dims(graph, internals, shapes, _recurrent(nodes), axes)
+        axes, dims = _dims(graph, internals, view, shapes, axes)
         types = _types(graph, internals, dtypes)
-    heads = [(number, output) for number, output, *_ in described["heads"]]
-    names = _names(graph, nodes, heads)
+    names = _names(graph, view)
     tensors = {
         source: Tensor(names[source], UNKNOWN if dim is None else dim, dtype)
-        for source, dim, dtype in zip(heads, dims, types)
+        for source, dim, dtype in zip(view.heads, dims, types)
     }
     operators = [
         Operator(
-            node["name"],
-            node["op"],
-            node.get("attrs", {}),
-            [tensors[source, output] for source, output, *_ in node["inputs"]],
-            [tensor for (source, _), tensor in tensors.items() if source == number],
+            node.name,
+            node.operator,
+            node.attrs,
+            [tensors[source] for source in node.inputs],
+            [tensor for source, tensor in tensors.items() if source.node == node.index],
         )
-        for number, node in enumerate(nodes)
-        if node["op"] != "null"
+        for node in view.nodes
+        if not node.is_variable
     ]
-    variables = {
-        nodes[number]["name"]: tensor for (number, _), tensor in tensors.items() if nodes[number]["op"] == "null"
-    }
-    outputs = [tensors[source] for source in _outputs(graph, heads)]
+    variables = {name: tensors[Entry(node.index)] for name, node in view.variables.items()}
+    outputs = [tensors[source] for source in _outputs(graph, view)]
     inputs = [variables[name]._replace(name=name) for name in graph.inputs]
-    return Operators(operators, inputs, axes, variables, outputs, _output_names(len(outputs)))
+    return Operators(operators, inputs, axes, variables, outputs, _output_names(graph, len(outputs)))
 
 
-def tensor_names(graph: Graph) -> Dict[Source, str]:
+def tensor_names(graph: NetGraph) -> Dict[Entry, str]:
     """Return the name of every output of every operator in the ONNX file, by the operator's number and the output."""
-    described = json.loads(legacy(graph.symbol).get_internals().tojson())
-    return _names(graph, described["nodes"], [(number, output) for number, output, *_ in described["heads"]])
+    return _names(graph, Graph.of(graph.symbol, internals=True))
 
 
-def _names(graph: Graph, nodes: Sequence[Any], heads: Sequence[Source]) -> Dict[Source, str]:
+def _names(graph: NetGraph, view: Graph) -> Dict[Entry, str]:
     """Name tensors after MXNet's operators; the net's inputs and outputs come first, repeated names get a number."""
-    outputs = _outputs(graph, heads)
-    taken = {*graph.inputs, *_output_names(len(outputs)), ""}
-    names: Dict[Source, str] = {}
-    for source, name in zip(outputs, _output_names(len(outputs))):
-        if nodes[source[0]]["op"] != "null":
+    outputs = _outputs(graph, view)
+    own_names = _output_names(graph, len(outputs))
+    taken = {*graph.inputs, *own_names, ""}
+    names: Dict[Entry, str] = {}
+    for source, name in zip(outputs, own_names):
+        if not view.nodes[source.node].is_variable:
             names.setdefault(source, name)
-    counts = {number: len(list(group)) for number, group in itertools.groupby(heads, lambda source: source[0])}
-    for number, output in heads:
-        own = nodes[number]["name"]
-        if (number, output) in names or own in graph.inputs and nodes[number]["op"] == "null":
-            names.setdefault((number, output), own)
+    counts = Counter(source.node for source in view.heads)
+    for source in view.heads:
+        node = view.nodes[source.node]
+        if source in names or (node.is_variable and node.name in graph.inputs):
+            names.setdefault(source, node.name)
             continue
-        name = wanted = own if counts[number] == 1 else f"{own}_output{output}"
-        for count in itertools.count(2):
-            if name not in taken:
-                break
-            name = f"{wanted}_{count}"
-        taken.add(name)
-        names[number, output] = name
+        wanted = node.name if counts[source.node] == 1 else f"{node.name}_output{source.output}"
+        names[source] = _free(wanted, taken)
+        taken.add(names[source])
     return names
 
 
-def _outputs(graph: Graph, heads: Sequence[Source]) -> List[Source]:
+def _outputs(graph: NetGraph, view: Graph) -> List[Entry]:
     """Return the net's outputs, numbered as in the graph of all internal outputs, which MXNet may order otherwise."""
     symbol = legacy(graph.symbol)
-    both = json.loads(mx.sym.Group([symbol, symbol.get_internals()]).tojson())["heads"]
-    sources = [(number, output) for number, output, *_ in both]
+    both = Graph.of([symbol, symbol.get_internals()]).heads
     count = len(symbol.list_outputs())
-    numbers = dict(zip(sources[count:], heads))
-    return [numbers[source] for source in sources[:count]]
+    numbers = dict(zip(both[count:], view.heads))
+    return [numbers[source] for source in both[:count]]
 
 
-def _output_names(count: int) -> List[str]:
-    return ["output"] if count == 1 else [f"output{number}" for number in range(count)]
+def _output_names(graph: NetGraph, count: int) -> List[str]:
+    """Return the names of the outputs in the file; an input may be called "output"."""
+    names = ["output"] if count == 1 else [f"output{number}" for number in range(count)]
+    return [_free(name, graph.inputs) for name in names]
 
 
-def _recurrent(nodes: Sequence[Any]) -> List[Source]:
+def _free(wanted: str, taken: Collection[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    names = itertools.chain([wanted], (f"{wanted}_{count}" for count in itertools.count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def _recurrent(view: Graph) -> List[Entry]:
     """Return the inputs that have time first: of the fused RNN, and of interleaved attention."""
     attention = "_contrib_interleaved_matmul_"
     counts = {"RNN": 1, f"{attention}encdec_qk": 2, f"{attention}selfatt_qk": 1}
-    return [tuple(source[:2]) for node in nodes for source in node["inputs"][: counts.get(node["op"], 0)]]
+    return [source for node in view.nodes for source in node.inputs[: counts.get(node.operator, 0)]]
 
 
 def _dims(
-    graph: Graph,
+    graph: NetGraph,
     internals: Any,
+    view: Graph,
     shapes: Sequence[Sequence[int]],
-    recurrent: Sequence[Source],
     known: Sequence[int],
 ) -> Tuple[List[int], List[Optional[Dims]]]:
     """Find the inputs' batch axes, and all shapes as functions of the batch size."""
-    heads = [(number, output) for number, output, *_ in json.loads(internals.tojson())["heads"]]
     possible = [[0, 1] if len(shape) > 1 else [0] for shape in shapes]
     candidates = [tuple(known)] if known else list(itertools.product(*possible))
     for axes in sorted(candidates[:64], key=sum):
@@ -154,7 +152,7 @@ def _dims(
         if len(inferred) < len(_BATCHES):
             continue
         dims = [_of_batch(many) for many in zip(*inferred)]
-        times = [dims[heads.index(source)] for source in recurrent]
+        times = [dims[view.heads.index(source)] for source in _recurrent(view)]
         # a batch axis there would be a variable length of the sequence
         if all(dim is not None and isinstance(dim[0], int) for dim in times):
             return list(axes), dims
@@ -164,7 +162,7 @@ def _dims(
     )
 
 
-def _infer(graph: Graph, internals: Any, inputs: Mapping[str, Tuple[int, ...]]) -> Optional[List[Any]]:
+def _infer(graph: NetGraph, internals: Any, inputs: Mapping[str, Tuple[int, ...]]) -> Optional[List[Any]]:
     known = {name.partition(":")[2]: array.shape for name, array in graph.arrays.items()}
     names = set(internals.list_inputs())
     given = {name: shape for name, shape in {**known, **inputs}.items() if name in names}
@@ -192,7 +190,7 @@ def _of_batch(shapes: Sequence[Any]) -> Optional[Dims]:
     return tuple(dims)
 
 
-def _types(graph: Graph, internals: Any, dtypes: Sequence[Any]) -> List[Any]:
+def _types(graph: NetGraph, internals: Any, dtypes: Sequence[Any]) -> List[Any]:
     names = set(internals.list_inputs())
     known = {name.partition(":")[2]: array.dtype for name, array in graph.arrays.items()}
     known.update((name, np.dtype(dtype)) for name, dtype in zip(graph.inputs, dtypes))

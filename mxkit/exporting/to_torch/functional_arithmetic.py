@@ -2,7 +2,7 @@
 
 from typing import Dict
 
-from mxkit.exporting.attributes import Number
+from mxkit.core.graph import Number
 from mxkit.exporting.to_torch.expression_parts import as_first_input, atom, binary, cast, dtype_of, literal, sum_of
 from mxkit.exporting.to_torch.node import Conversion, Node
 

@@ -2,7 +2,7 @@
 
 from typing import Dict, Optional, Sequence, Tuple
 
-from mxkit.exporting.attributes import Number
+from mxkit.core.graph import Number
 from mxkit.exporting.to_torch.expression_parts import atom, axes_text, binary, cast, dtype_of, listed, literal
 from mxkit.exporting.to_torch.functional_arithmetic import template
 from mxkit.exporting.to_torch.node import Conversion, Node

@@ -2,8 +2,8 @@
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from mxkit.core.graph import Attributes
 from mxkit.errors import ExportError
-from mxkit.exporting.attributes import Attributes
 
 
 class _Fields(NamedTuple):

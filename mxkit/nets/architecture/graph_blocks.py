@@ -11,6 +11,7 @@ import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
+from mxkit.core.graph import Graph
 from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_graph
 from mxkit.errors import CheckpointError
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
@@ -209,7 +210,7 @@ def _inputs(block: Any) -> List[Any]:
 def _graph(block: Any) -> Dict[str, Any]:
     """Return the graph of a SymbolBlock, in MXNet's JSON; `is_np_shape` in its attributes marks a graph of `mx.np`."""
     output = traced_graph(block)[1]
-    content: Dict[str, Any] = json.loads(output.tojson())
+    content = Graph.of(output).content
     content["attrs"].pop("is_np_shape", None)  # MXNet writes the switch of the thread there
     if is_numpy(output):
         content["attrs"]["is_np_shape"] = ["int", 1]

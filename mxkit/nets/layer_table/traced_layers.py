@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 import io
-import json
 from math import prod
 from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from typing import Counter as Counts
@@ -13,14 +12,13 @@ import warnings
 from mxkit.core.arrays import is_numpy, item_size, of_kind
 from mxkit.core.blocks import join_path, place_of
 from mxkit.core.forward_errors import layer_fault
+from mxkit.core.graph import Entry, Graph, Node
 from mxkit.core.tracing import CALL, Trace, infer_shapes
 from mxkit.errors import ForwardError
 from mxkit.nets.layer_table.costs import Shape, operator_cost
 from mxkit.nets.layer_table.strides import Stride, operator_stride
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
-
-Entry = Tuple[int, int]
 
 
 class Output(NamedTuple):
@@ -81,28 +79,19 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
     returned: Set[Entry] = set()
     for call, entries in zip(traced.calls, graph.calls):
         measures.outputs[call.path].append([graph.output(entry) for entry in entries])
-        returned.update(entry for entry in entries if graph.nodes[entry[0]]["op"] != "null")
+        returned.update(entry for entry in entries if not graph.nodes[entry.node].is_variable)
     measures.bytes = sum(graph.output(entry).bytes for entry in returned)
-    for number, node in enumerate(graph.nodes):
-        if node["op"] != "null":
-            path = traced.calls[graph.owner(number)].path
-            before, after = graph.around(number)
-            cost = operator_cost(node["op"], node.get("attrs", {}), before, after)
+    for node in graph.nodes:
+        if not node.is_variable:
+            path = traced.calls[graph.owner(node)].path
+            before, after = graph.around(node)
+            cost = operator_cost(node.operator, node.attrs, before, after)
             if cost is None:
-                measures.unknown[node["op"]] += 1
+                measures.unknown[node.operator] += 1
             else:
                 measures.macs[path] += cost.macs
                 measures.others[path] += cost.others
     return measures
-
-
-def _around(number: int, node: Dict[str, Any], shapes: Dict[Entry, Shape]) -> Tuple[List[Shape], List[Shape]]:
-    """Return the shapes of a node's inputs and of its outputs."""
-    sources = [shapes[source[0], source[1]] for source in node["inputs"]]
-    outputs: List[Shape] = []
-    while (number, len(outputs)) in shapes:
-        outputs.append(shapes[number, len(outputs)])
-    return sources, outputs
 
 
 class _Graph:
@@ -116,47 +105,48 @@ class _Graph:
         shapes, self.parameters = _inferred(traced, [internals, *flat], [one.shape for one in inputs])
         # its heads are the outputs of all nodes, then those of the calls
         graph = mx.sym.Group([internals, *flat])
-        content = json.loads(graph.tojson())
-        self.nodes: List[Dict[str, Any]] = content["nodes"]
-        heads = [(head[0], head[1]) for head in content["heads"]]
+        view = Graph.of(graph)
+        self.nodes, heads = view.nodes, view.heads
         self._shapes = dict(zip(heads, shapes))
         self._dtypes = dict(zip(heads, _dtypes(graph, traced, inputs)))
         rest = iter(heads[len(internals.list_outputs()) :])
         self.calls = [[next(rest) for one in outputs for _ in one.list_outputs()] for outputs in results]
         self._owners = self._untagged()
         self._strides: Dict[int, Optional[Stride]] = {}
-        for number, node in enumerate(self.nodes):
-            self._strides[number] = self._stride(number, node)
+        for node in self.nodes:
+            self._strides[node.index] = self._stride(node)
 
     def output(self, entry: Entry) -> Output:
-        return Output(self._shapes[entry], self._dtypes.get(entry, ""), self._strides[entry[0]])
+        return Output(self._shapes[entry], self._dtypes.get(entry, ""), self._strides[entry.node])
 
-    def around(self, number: int) -> Tuple[List[Shape], List[Shape]]:
+    def around(self, node: Node) -> Tuple[List[Shape], List[Shape]]:
         """Return the shapes of a node's inputs and of its outputs."""
-        return _around(number, self.nodes[number], self._shapes)
+        outputs: List[Shape] = []
+        while (node.index, len(outputs)) in self._shapes:
+            outputs.append(self._shapes[Entry(node.index, len(outputs))])
+        return [self._shapes[source] for source in node.inputs], outputs
 
-    def owner(self, number: int) -> int:
+    def owner(self, node: Node) -> int:
         """Return the index of the innermost call that made a node."""
-        return self._owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
+        return self._owners.get(node.index, int(node.attrs.get(CALL, 0)))
 
     def _untagged(self) -> Dict[int, int]:
         """Return the calls of nodes that a SymbolBlock's graph had before the trace."""
         owners: Dict[int, int] = {}
         for index in reversed(range(len(self.calls))):
-            below = [entry[0] for entry in self.calls[index]]
+            below = [entry.node for entry in self.calls[index]]
             while below:
-                number = below.pop()
-                node = self.nodes[number]
-                if node["op"] != "null" and CALL not in node.get("attrs", {}) and number not in owners:
-                    owners[number] = index
-                    below.extend(source[0] for source in node["inputs"])
+                node = self.nodes[below.pop()]
+                if not node.is_variable and CALL not in node.attrs and node.index not in owners:
+                    owners[node.index] = index
+                    below.extend(source.node for source in node.inputs)
         return owners
 
-    def _stride(self, number: int, node: Dict[str, Any]) -> Optional[Stride]:
-        if node["op"] == "null":
-            return self._inputs[node["name"]].stride if node["name"] in self._inputs else None
-        strides = [self._strides[source[0]] for source in node["inputs"]]
-        return operator_stride(node["op"], node.get("attrs", {}), *self.around(number), strides)
+    def _stride(self, node: Node) -> Optional[Stride]:
+        if node.is_variable:
+            return self._inputs[node.name].stride if node.name in self._inputs else None
+        strides = [self._strides[source.node] for source in node.inputs]
+        return operator_stride(node.operator, node.attrs, *self.around(node), strides)
 
 
 def _inferred(traced: Trace, symbols: Sequence[Any], shapes: Sequence[Shape]) -> Tuple[List[Shape], Dict[str, Shape]]:

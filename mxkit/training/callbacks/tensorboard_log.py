@@ -1,6 +1,5 @@
 """Writes a run for TensorBoard."""
 
-import json
 from pathlib import Path
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
@@ -9,6 +8,7 @@ import warnings
 from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.graph import Graph
 from mxkit.core.graphs import traced_graph
 from mxkit.core.replicas import values_of
 from mxkit.plots.plotting import new_figure
@@ -140,18 +140,18 @@ def _write_graph(writer: Any, net: Any) -> bool:
     from tensorboardX.proto.node_def_pb2 import NodeDef
 
     scopes = {block.prefix: path.replace(".", "/") for path, block in blocks_by_path(net) if block.prefix}
-    nodes: List[Any] = json.loads(traced[1].tojson())["nodes"]
+    nodes = Graph.of(traced[1]).nodes
     names: Dict[str, int] = {}
     for number, node in enumerate(nodes):
-        name = _scoped(node["name"], scopes)
+        name = _scoped(node.name, scopes)
         names[f"{name}_{number}" if name in names else name] = number
     by_number = list(names)
     written = [
         NodeDef(
             name=name,
-            op="Variable" if node["op"] == "null" else node["op"],
-            input=[by_number[one[0]] for one in node["inputs"]],
-            attr={key: AttrValue(s=str(value).encode()) for key, value in node.get("attrs", {}).items()},
+            op="Variable" if node.is_variable else node.operator,
+            input=[by_number[one.node] for one in node.inputs],
+            attr={key: AttrValue(s=str(value).encode()) for key, value in node.attrs.items()},
         )
         for name, node in zip(by_number, nodes)
     ]
