@@ -132,13 +132,15 @@ def test_the_root_has_few_names():
 
 def hiding_names():
     rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
-    functions = {name for place, name in public_names()} - rooms - {"errors"}
+    functions = {(place, name) for place, name in public_names() if name not in rooms | {"errors"}}
     places = {}
     for dotted, path in modules():
         if path.name not in ("__init__.py", "__main__.py"):
             places.setdefault(path.stem, set()).add(dotted)
+            if (path.parent, path.stem) in functions:
+                yield path.stem
     for name, found in places.items():
-        if name in functions or name in rooms - found:
+        if name in rooms - found:
             yield name
 
 

@@ -332,7 +332,7 @@ WRONG_SUMS = {
     "epsilon of numbers around 0": ("layer_norm", changed("LayerNorm", eps="0.01")),
     "a mean that is a sum": (
         "shifted",
-        ("mean", lambda one, writer: CONVERTERS["sum"](one._replace(kind="sum"), writer)),
+        ("mean", lambda one, writer: CONVERTERS["sum"](one._replace(operator="sum"), writer)),
     ),
     "a scale": ("shifted", scaled("mean")),
     "a curve through another place": ("instance", changed("Activation", act_type="sigmoid")),
