@@ -38,7 +38,7 @@ def symbol_contents(graph: NetGraph, casts: bool = False) -> Tuple[bytes, bytes]
         casts: Whether they stay.
     """
     with switches(graph.numpy):
-        text = _with_current_attributes(Graph.of(graph.symbol, casts=casts), graph)
+        text = _with_current_attributes(Graph.of(of_kind(graph.symbol, graph.numpy), casts=casts), graph)
     return text.encode("utf-8"), parameter_bytes(graph.arrays, graph.numpy)  # imports reads both under one switch
 
 
