@@ -1,19 +1,42 @@
-"""The base class of mxkit's losses, which checks shapes, and weights for samples and for classes."""
+"""The base of losses for arrays of both kinds, and the conversion of labels and weights to what a loss needs."""
 
 from collections.abc import Mapping as AnyMapping
+from functools import lru_cache
+import inspect
 import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arrays import arrays_in
+from mxkit.core.arrays import Shape, arrays_in, is_numpy, legacy, of_kind, squeezed, switches
+from mxkit.core.loss_meanings import Meaning, meaning_of
 from mxkit.errors import DataError
-from mxkit.losses.either_kind import EitherKind
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
+# A conversion of one array: ("cast", dtype), ("reshape", shape), ("expand", axis), or ("like", None), a reshape to the
+# shape of the net's output.
+Step = Tuple[str, Any]
+Steps = Tuple[Tuple[Step, ...], ...]
 # A weight for each class, in order or by class number; a class that a mapping omits has the weight 1.
 ClassWeight = Union[Sequence[float], Mapping[Any, float]]
+
+
+class EitherKind:
+    """Mixin of losses: computes on views as NDArray, and returns the kind of the output; symbols likewise.
+
+    With arrays of `mx.np`, labels are checked and converted as in `fit`.
+    """
+
+    def __call__(self, *arrays: Any) -> Any:
+        call, numpy = super().__call__, is_numpy(arrays)  # type: ignore[misc]
+        if not (numpy or mx.util.is_np_array()):
+            return call(*arrays)
+        with switches(False):
+            output, *labels = legacy(arrays)
+            if numpy:
+                labels = apply_steps(label_steps(self, output, labels), output, labels)
+            return of_kind(call(output, *labels), numpy)
 
 
 class PerSampleLoss(EitherKind, gluon.loss.Loss):  # type: ignore[misc]
@@ -145,3 +168,137 @@ class ClassWeights:
         if key not in self._arrays:
             self._arrays[key] = mx.nd.array(self.among(classes), ctx=like.ctx, dtype=like.dtype)
         return self._arrays[key]
+
+
+def weight_place(loss: Any, output: Any) -> Optional[int]:
+    """Index of the sample weights among the labels, or None for a loss that takes none."""
+    if not isinstance(loss, gluon.loss.Loss):
+        return None
+    if isinstance(loss, PerSampleLoss):
+        return int(loss.weight_place(output))
+    _, names = _arguments(loss.__class__)
+    return names.index("sample_weight") if "sample_weight" in names else None
+
+
+@lru_cache(maxsize=None)
+def _arguments(kind: Any) -> Tuple[int, List[str]]:
+    """Number of arrays that a class of losses needs after the net's output, and names of all that it takes."""
+    parameters = list(inspect.signature(kind.forward).parameters.values())[2:]  # a subclass may take other arrays
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        parameters = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
+    return sum(p.default is p.empty for p in parameters), [p.name for p in parameters]
+
+
+def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
+    """Steps that prepare the labels of a batch for a loss of Gluon; () for none.
+
+    Gluon reshapes labels to the outputs' shape, which may pair the wrong elements, and multiplies losses of shape
+    (B, 1) by weights of shape (B,), which gives (B, B) (T118, T119).
+
+    Args:
+        loss: Any loss. For a custom loss only sample weights are reshaped.
+        output: The net's output.
+        labels: The arguments of the loss after the output.
+
+    Raises:
+        DataError: The loss cannot use a shape, or the output is no array. The text names the expected and the
+            received shape.
+    """
+    meaning = meaning_of(loss)
+    if meaning.is_plain and not isinstance(output, (mx.nd.NDArray, mx.sym.Symbol, list, tuple)):
+        keys = f" with the keys {', '.join(map(repr, output))}" if isinstance(output, dict) else ""
+        raise _no_array(loss, f"a {type(output).__name__}{keys}")
+    if not meaning.is_known or isinstance(loss, PerSampleLoss):
+        return ()
+    if meaning.is_plain:
+        least, names = _arguments(loss.__class__)
+        if not least <= len(labels) <= len(names):
+            received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
+            taken = ", ".join(names)
+            raise DataError(f"{type(loss).__name__} takes {taken} after the net's output; received {received}")
+    if not isinstance(output, mx.nd.NDArray):
+        if meaning.is_plain and isinstance(output, (list, tuple)):
+            raise _no_array(loss, f"{len(output)} outputs")
+        return ()
+    steps: List[List[Step]] = [[] for _ in labels]
+    place = weight_place(loss, output)
+    targets = labels if place is None else labels[:place]
+    if meaning.is_plain:
+        meaning.check_shapes(tuple(output.shape), targets)
+        for number, label in enumerate(targets):
+            if label.dtype != output.dtype and (not meaning.has_class_numbers or label.dtype == np.bool_):
+                steps[number].append(("cast", np.dtype(output.dtype).name))
+    if place is not None and len(labels) > place:
+        steps[place] = _weight_steps(meaning, output, labels[place])
+    return tuple(map(tuple, steps)) if any(steps) else ()
+
+
+def _no_array(loss: Any, received: str) -> DataError:
+    return DataError(
+        f"{type(loss).__name__}: the net returns {received}, and this loss takes one array. Choose it in "
+        "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
+    )
+
+
+def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[Any]:
+    """Apply the steps of `label_steps` to labels, which are arrays or symbols."""
+    if not steps:
+        return labels
+    return [_applied(steps_of_label, output, label) for steps_of_label, label in zip(steps, labels)]
+
+
+def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
+    for kind, value in steps:
+        if kind == "cast":
+            label = label.astype(value)
+        elif kind == "reshape":
+            label = label.reshape(value)
+        elif kind == "expand":
+            label = label.expand_dims(value)
+        else:
+            operators = mx.nd if isinstance(label, mx.nd.NDArray) else mx.sym
+            label = operators.reshape_like(label, output)
+    return label
+
+
+def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optional[List[Step]]:
+    """Steps that convert weights to the axes of losses of shape `target`; None for a shape that does not fit.
+
+    Args:
+        weight: One weight per sample; or one per loss, where an axis may have length 1; or an array of the labels'
+            shape, which equals the shape of the losses up to axes of length 1.
+        target: Shape of the losses before their mean over a sample.
+        axis: Axis of the classes, which has length 1 in `target`.
+    """
+    shape = tuple(weight.shape)
+    if shape[0] == target[0] and weight.size == target[0]:
+        per_sample = (-1,) + (1,) * (len(target) - 1)
+        return [] if len(shape) == len(target) else [("reshape", per_sample)]
+    if len(shape) == len(target) and all(length in (1, full) for length, full in zip(shape, target)):
+        return []
+    if axis is not None and shape == target[:axis] + target[axis + 1 :]:
+        return [("expand", axis)]
+    if axis is None and squeezed(shape) == squeezed(target):
+        return [("like", None)]
+    return None
+
+
+def _weight_steps(meaning: Meaning, output: Any, weight: Any) -> List[Step]:
+    target, axis = meaning.losses_shape(output, weight)
+    steps = weight_axes(weight, target, axis)
+    if steps is None:
+        raise weight_error(meaning.loss, weight, target, axis)
+    dtype = np.dtype(output.dtype).name
+    return steps if weight.dtype == output.dtype else [("cast", dtype), *steps]
+
+
+def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> DataError:
+    """The error for sample weights whose shape does not fit."""
+    forms = [f"({target[0]},)", f"({target[0]}, 1)"]
+    positions = target if axis is None else target[:axis] + target[axis + 1 :]
+    if squeezed(positions) != target[:1]:
+        forms.append(f"{positions} for a weight per position")
+    return DataError(
+        f"{type(loss).__name__}: sample_weight: expected shape {' or '.join(forms)}; received {tuple(weight.shape)}. "
+        "Reshape the weights (T118)"
+    )

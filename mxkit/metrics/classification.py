@@ -3,10 +3,10 @@
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.loss_kinds import CLASSES
+from mxkit.core.loss_meanings import BINARY, CLASSES, LABELS, Asked, Task, meaning_of
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
-from mxkit.metrics.tasks import BINARY, LABELS, Task, task_of
+from mxkit.metrics.tasks import check_labels
 import mxnet as mx
 import numpy as np
 
@@ -78,16 +78,13 @@ class ClassMetric(Metric):
             return task, scores, truth, guess, mx.nd.ones_like(truth)
         return task, scores, truth, guess, label.reshape((-1,)).astype("float32") != self.ignore_label
 
-    def _task_of(self, label: Any, scores: Any) -> Task:
-        return task_of(
-            self.name,
-            self.loss,
-            scores,
-            label,
-            threshold=self._threshold,
-            axis=self._axis,
-            ignore_label=self.ignore_label,
-        )
+    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        """What outputs and labels are, by the loss, the shapes and what the user `decided`."""
+        shapes = tuple(scores.shape), tuple(label.shape)
+        asked = Asked(self.name, *shapes, **{"threshold": self._threshold, "axis": self._axis, **decided})
+        task = meaning_of(self.loss).task(asked)
+        check_labels(self.name, task, scores.shape, label, self.ignore_label)
+        return task
 
     @property
     def _kind(self) -> Optional[str]:
@@ -302,8 +299,8 @@ class F1(_Counted):
         self.positive, self.average = positive, average
         super().__init__(**kwargs)
 
-    def _task_of(self, label: Any, scores: Any) -> Task:
-        task = super()._task_of(label, scores)
+    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        task = super()._task_of(label, scores, **decided)
         classes = scores.shape[1] if task.kind == LABELS else _class_count(task, scores)
         if self.average == "binary" and (task.kind == LABELS or classes != 2):
             raise DataError(f"metric {self.name!r}: average='binary' needs two classes; the net has {classes}")
@@ -361,8 +358,8 @@ class MCC(_Counted):
 
     name = "mcc"
 
-    def _task_of(self, label: Any, scores: Any) -> Task:
-        task = super()._task_of(label, scores)
+    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        task = super()._task_of(label, scores, **decided)
         if task.kind == LABELS:
             raise DataError(f"metric {self.name!r} needs one class per sample; for several labels use 'f1'")
         return task

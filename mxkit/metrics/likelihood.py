@@ -3,10 +3,9 @@
 import math
 from typing import Any, Optional, Sequence
 
-from mxkit.core.loss_kinds import CLASSES, LOGS, PROBABILITIES, SCORES
+from mxkit.core.loss_meanings import BINARY, CLASSES, LABELS, LOGS, PROBABILITIES, SCORES, Task
 from mxkit.errors import DataError
 from mxkit.metrics.classification import ClassMetric
-from mxkit.metrics.tasks import BINARY, LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 
@@ -38,7 +37,7 @@ class CrossEntropy(ClassMetric):
         self._outputs = outputs
         super().__init__(**kwargs)
 
-    def _task_of(self, label: Any, scores: Any) -> Task:
+    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
         single = all(length == 1 for length in scores.shape[1:])
         if self.loss is None and single and self._outputs is None:
             raise DataError(
@@ -46,16 +45,8 @@ class CrossEntropy(ClassMetric):
                 f"score or a probability: pass loss=, or ({self.name!r}, {{'outputs': 'scores'}}) or 'probabilities'"
             )
         elementwise = self._outputs is not None and (single or scores.shape == label.shape)
-        task = task_of(
-            self.name,
-            self.loss,
-            scores,
-            label,
-            threshold=0.0 if self.loss is None and elementwise else None,
-            axis=self._axis,
-            outputs=self._outputs,
-            ignore_label=self.ignore_label,
-        )
+        threshold = 0.0 if self.loss is None and elementwise else None
+        task = super()._task_of(label, scores, threshold=threshold, outputs=self._outputs)
         if task.kind in (BINARY, LABELS) and task.outputs is None:
             raise DataError(
                 f"metric {self.name!r} needs probabilities, which {type(self.loss).__name__} does not train; use "

@@ -2,8 +2,9 @@
 
 from typing import Any, Sequence, Tuple
 
+from mxkit.core.loss_meanings import meaning_of
 from mxkit.metrics.metric import Metric
-from mxkit.metrics.tasks import check_form, refuse_classes
+from mxkit.metrics.tasks import check_form
 import mxnet as mx
 import numpy as np
 
@@ -13,7 +14,7 @@ class _Regression(Metric):
 
     def _pair(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
         """Labels in the outputs' shape, and the outputs, both float64."""
-        refuse_classes(self.name, self.loss)
+        meaning_of(self.loss).refuse_quantities(self.name)
         label, values = self._labelled(labels, output)
         check_form(self.name, values, label)
         # reshaped, because (n, 1) - (n,) is (n, n) without an error (T11)

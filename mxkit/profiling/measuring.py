@@ -10,7 +10,7 @@ from mxkit.core.system import environment
 from mxkit.core.trainers import TrainerSpec
 from mxkit.data.source import Data, source_of
 from mxkit.errors import MxkitError
-from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
+from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import MetricSpec
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings

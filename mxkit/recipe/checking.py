@@ -8,7 +8,7 @@ from mxkit.core.trainers import check_optimizer
 from mxkit.data.augmentation.augment import STEPS
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.errors import nearest
-from mxkit.losses.batch_loss import get_batch_loss
+from mxkit.losses.named_losses import get_batch_loss
 from mxkit.metrics import get_metric, get_metrics
 from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.building import augment_of, callback_call, value_of

@@ -4,7 +4,7 @@ import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from mxkit.data.splits import Splits
-from mxkit.losses.distances import pair_accuracy, triplet_accuracy
+from mxkit.losses.own_losses import pair_accuracy, triplet_accuracy
 from mxkit.recipe.building import (
     Call,
     InFolder,

@@ -7,13 +7,12 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, unpack
-from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
+from mxkit.core.loss_meanings import BINARY, CLASSES, PROBABILITIES, Quantities, Task, meaning_of
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
-from mxkit.losses.batch_loss import get_batch_loss
+from mxkit.losses.named_losses import get_batch_loss
 from mxkit.metrics import ConfusionMatrix
-from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import augment_of, batches
 from mxkit.recipe.schema import Recipe, under_switches
@@ -79,7 +78,7 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
         raise DataError("the net compares samples, and gives none a class")
     counts = ConfusionMatrix()
     counts.loss = get_batch_loss(recipe.loss.spec).loss
-    if outputs_of(counts.loss) == QUANTITIES:
+    if isinstance(meaning_of(counts.loss), Quantities):
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []
     seen, ranked = 0, True

@@ -18,7 +18,7 @@ from mxkit.core.trainers import (
     trainer_parameters,
 )
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
-from mxkit.losses.batch_loss import checked_count
+from mxkit.losses.named_losses import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
 from mxkit.training.ledger import Update
 from mxkit.training.loss_checks import refuse_means

@@ -9,7 +9,7 @@ from mxkit.core.device import split_batch
 from mxkit.core.replicas import is_deferred as parameter_is_deferred
 from mxkit.data.source import Source
 from mxkit.errors import TrapWarning
-from mxkit.losses.batch_loss import Forward
+from mxkit.losses.named_losses import Forward
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import check_first_inputs
 from mxkit.training.place import Place

@@ -15,7 +15,7 @@ from mxkit.core.graphs import block_operators
 from mxkit.core.statistics import running_statistics
 from mxkit.data.source import Data, Source, whole_source
 from mxkit.errors import DataError, ForwardError, TrapWarning
-from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
+from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_modes, check_tokens
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_nan

@@ -11,7 +11,7 @@ from mxkit.core.seeding import seed_all, seed_of_generators
 from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.errors import CheckpointError, CheckpointWarning, TrapWarning
-from mxkit.losses.batch_loss import BatchLossSpec
+from mxkit.losses.named_losses import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint, only_writer
 from mxkit.training.callbacks.callback import Callback, check_callbacks

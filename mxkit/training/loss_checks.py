@@ -6,25 +6,21 @@ import re
 from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
-from mxkit.core import loss_kinds as kinds
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
 from mxkit.core.graph import Graph, Node
-from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
+from mxkit.core.loss_meanings import is_plain, meaning_of, some_values
 from mxkit.core.tracing import trace
 from mxkit.data.source import source_of
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels, some_values
 from mxkit.losses.named_losses import Loss
-from mxkit.losses.shapes import weight_place
+from mxkit.losses.per_sample import weight_place
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
 # Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
 CHECKED_BYTES = 2**28
-# A net that cannot be traced seems to end in a sigmoid if this many outputs are between 0 and 1.
-SEVERAL = 16
 # Operators that may follow the last activation.
 _PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
 
@@ -194,11 +190,12 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
     """
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
-    for rule in label_rules(loss, output, labels):
+    meaning = meaning_of(loss)
+    for rule in meaning.rules(output, labels) if meaning.is_plain or meaning.has_class_numbers else ():
         values = _values(data, labels, rule.place)
-        if labels_of(loss) == kinds.CLASS_NUMBERS and is_plain(loss):
+        if rule.weighed:
             values = _weighed(loss, output, labels, data, values)
-        refuse_labels(values, rule)
+        rule.refuse(values)
 
 
 def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, classes: "np.ndarray") -> "np.ndarray":
@@ -244,86 +241,9 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
     Raises:
         DataError: The loss takes probabilities, or their logarithms, and the outputs are something else.
     """
-    kind, name = kind_of(loss), type(loss).__name__
-    if kind is None or not isinstance(output, mx.nd.NDArray):
-        return
-    if kind.outputs == kinds.YES_OR_NO:
-        _check_sigmoid(loss, output, net, shard)
-    elif kind.labels == kinds.CLASS_NUMBERS:
-        _check_softmax(loss, output, net, shard)
-    elif kind.labels == kinds.DISTRIBUTIONS:
-        _check_divergence(loss, output)
-    elif kind.labels == kinds.SYMBOLS and _is_softmax(output, 2):
-        _warn_of_softmax(name)
-    elif kind.labels == kinds.TAUGHT:
-        for what, scores in (("the net's outputs", output), ("the teacher's scores", labels[0])):
-            if _is_softmax(scores, 1):
-                _warn_of_softmax(name, what)
-    elif kind.labels == kinds.COUNTS and not loss._from_logits and _least(output) < 0:
-        raise DataError(
-            f"{name}(from_logits=False) takes expected counts, but the net's smallest output is "
-            f"{_least(output):.4g}, with the logarithm NaN. Leave from_logits out, or end the net in softrelu (T121)"
-        )
-    elif kind.labels == kinds.MINED and labels:
-        _, counts = np.unique(labels[0].asnumpy(), return_counts=True)
-        if len(counts) < 2 or counts.max() < 2:
-            _warn(
-                f"{name} finds no triplet in a batch of {output.shape[0]} samples of {len(counts)} classes: every "
-                "loss is 0 and nothing is trained. Batches need two samples of a class, and two classes"
-            )
-
-
-def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
-    axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == kinds.LOGS
-    if output.shape[axis] < 2:
-        return
-    least = 0.0 if is_logs else _least(output)  # below 0 for most nets, which need no further wait
-    if not is_logs and least >= 0 and _is_softmax(output, axis):
-        _warn_of_softmax("SoftmaxCrossEntropyLoss")
-    elif least > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
-        _warn(
-            "the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax to its outputs, which are then "
-            "nearly equal. Take the sigmoid out of the net, or take the loss 'sigmoid_bce' for several labels (T12)"
-        )
-    if is_logs and not _is_log_softmax(output, axis, 1e-4):
-        _warn(
-            "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, and the net's outputs are none: "
-            "leave from_logits out, or end the net in log_softmax (T12)"
-        )
-
-
-def _check_divergence(loss: Any, output: Any) -> None:
-    if unit_of(loss) != kinds.LOGS:
-        if _is_softmax(output, class_axis(loss) % output.ndim):
-            _warn_of_softmax("KLDivLoss")
-    elif not any(_is_log_softmax(output, axis, ROUNDED) for axis in range(1, output.ndim)):
-        raise DataError(
-            "KLDivLoss takes log-probabilities, and the net's outputs are none: the loss would have no minimum. End "
-            "the net in log_softmax, or pass ('kl_div', {'from_logits': False}) (T121)"
-        )
-
-
-def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
-    values = output.asnumpy()
-    with np.errstate(invalid="ignore"):
-        outside = bool(((values < 0) | (values > 1)).any())
-        inside = bool(((values > 0) & (values < 1)).all())
-    if unit_of(loss) == kinds.PROBABILITIES:
-        if outside:
-            raise DataError(
-                f"{type(loss).__name__}(from_sigmoid=True) takes probabilities, and the net's outputs go from "
-                f"{np.nanmin(values):.4g} to {np.nanmax(values):.4g}. Leave from_sigmoid out, or end the net in a "
-                "sigmoid (T121)"
-            )
-        return
-    if outside or np.isnan(values).any():
-        return
-    last = _last_operator(net, shard.unpacked().inputs)
-    if last == "sigmoid" or (last is None and inside and values.size >= SEVERAL):
-        _warn(
-            f"the net's outputs are probabilities, and {type(loss).__name__} applies a sigmoid to them again. Take the "
-            "sigmoid out of the net; predict returns scores, and .sigmoid() turns them into probabilities (T12)"
-        )
+    if isinstance(output, mx.nd.NDArray):
+        for text in meaning_of(loss).faults(output, labels, lambda: _last_operator(net, shard.unpacked().inputs)):
+            _warn(text)
 
 
 def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
@@ -344,30 +264,6 @@ def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
 def _plain_name(op: str) -> str:
     """Lower-case name of an operator, without the prefix of those of `mx.np`."""
     return re.sub("^_np[ix]?_", "", op.lower())
-
-
-def _is_softmax(output: Any, axis: int) -> bool:
-    scores = output.astype("float32", copy=False)
-    if scores.shape[axis] < 2:
-        return False
-    sums = scores.sum(axis=axis).asnumpy()
-    return bool(np.allclose(sums, 1, atol=1e-4)) and _least(scores) >= 0
-
-
-def _is_log_softmax(output: Any, axis: int, tolerance: float) -> bool:
-    return bool(np.allclose(output.astype("float32", copy=False).exp().sum(axis=axis).asnumpy(), 1, atol=tolerance))
-
-
-def _least(array: Any) -> float:
-    return float(array.min().asscalar())
-
-
-def _warn_of_softmax(loss: str, what: str = "the net's outputs") -> None:
-    _warn(
-        f"{what} are probabilities, and {loss} applies a softmax to them again. Take the softmax out of the net "
-        "(for a net of Module: load_exported(..., scores=True)); predict returns scores, and .softmax() turns them "
-        "into probabilities (T12)"
-    )
 
 
 def _warn(text: str) -> None:

@@ -15,8 +15,8 @@ from mxkit.core.graphs import (
 )
 from mxkit.core.prepared import BoundGraph, output_kinds, parts_of
 from mxkit.core.replicas import GradientWatch
-from mxkit.losses.batch_loss import BatchLoss
-from mxkit.losses.shapes import Steps, apply_steps, label_steps
+from mxkit.losses.named_losses import BatchLoss
+from mxkit.losses.per_sample import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
 import mxnet as mx
 from mxnet import autograd, gluon

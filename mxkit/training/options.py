@@ -3,7 +3,7 @@
 from typing import Any, Dict, Optional, Sequence, Union
 
 from mxkit.core.arguments import Length, length, whole_number
-from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
+from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric
 from mxkit.training.precision import MixedPrecision, get_precision
 

@@ -13,7 +13,7 @@ from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, Source, source_of
 from mxkit.errors import DataError
 from mxkit.gradients.custom import check_backward
-from mxkit.losses.batch_loss import BatchLossSpec
+from mxkit.losses.named_losses import BatchLossSpec
 from mxkit.metrics import Metric
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.broken_inputs import describe_not_finite

@@ -4,7 +4,7 @@ import mxkit
 from mxkit.data.pairs import PairLoader
 from mxkit.errors import DataError
 from mxkit.gradients.gradient_check import check_gradient
-from mxkit.losses.distances import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
+from mxkit.losses.own_losses import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
 from mxkit.models.siamese import Siamese
 import mxnet as mx
 from mxnet import autograd, gluon, nd

@@ -1,11 +1,13 @@
-"""Corrected versions of Gluon's losses with wrong values or gradients; weights of the two classes."""
+"""Losses of Gluon for arrays of both kinds, corrected where they have wrong values or gradients.
+
+Most of them have no code for `mx.np`, and the others ignore `batch_axis` there.
+"""
 
 import math
 from typing import Any, Optional, Sequence, Union
 
 from mxkit.errors import DataError
-from mxkit.losses.either_kind import EitherKind
-from mxkit.losses.per_sample import ClassWeight, ClassWeights, number
+from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, number
 import mxnet as mx
 from mxnet import gluon
 
@@ -144,3 +146,18 @@ class CosineEmbeddingLoss(EitherKind, gluon.loss.CosineEmbeddingLoss):  # type: 
 def _off_zero(scores: Any) -> Any:
     # MXNet's relu and abs have the gradient 0 at 0, which is wrong for their sum
     return scores + (scores == 0) * 1e-7
+
+
+def _for_both_kinds(loss: Any) -> Any:
+    return type(loss.__name__, (EitherKind, loss), {"__doc__": loss.__doc__, "__module__": __name__})
+
+
+CTCLoss = _for_both_kinds(gluon.loss.CTCLoss)
+HingeLoss = _for_both_kinds(gluon.loss.HingeLoss)
+HuberLoss = _for_both_kinds(gluon.loss.HuberLoss)
+KLDivLoss = _for_both_kinds(gluon.loss.KLDivLoss)
+L1Loss = _for_both_kinds(gluon.loss.L1Loss)
+L2Loss = _for_both_kinds(gluon.loss.L2Loss)
+SoftmaxCrossEntropyLoss = _for_both_kinds(gluon.loss.SoftmaxCrossEntropyLoss)
+SquaredHingeLoss = _for_both_kinds(gluon.loss.SquaredHingeLoss)
+TripletLoss = _for_both_kinds(gluon.loss.TripletLoss)
