@@ -189,8 +189,8 @@ def show(
     as_script: bool = typer.Option(False, "--as-script", help="Print RECIPE as a Python script."),
 ) -> None:
     """Print RECIPE with every default, merged with its bases and variables; --set changes RECIPE only."""
-    from mxkit.recipe.changed_keys import differences
     from mxkit.recipe.reading import dump_recipe, load_recipe
+    from mxkit.recipe.schema import differences
 
     if diff != (other is not None) or (diff and as_script):
         raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")
@@ -211,7 +211,7 @@ def schema() -> None:
     """Print the JSON schema of recipes, for editors that complete and check YAML."""
     import json
 
-    from mxkit.recipe.json_schema import recipe_schema
+    from mxkit.recipe.schema import recipe_schema
 
     typer.echo(json.dumps(recipe_schema(), indent=1))
 

@@ -51,10 +51,10 @@ def profile(
         measured = measure(
             net,
             batches(loaded, data, "train", training=True),
-            loss=loaded.loss.spec,
-            trainer=loaded.optimizer.spec,
+            loss=loaded.loss.made,
+            trainer=loaded.optimizer.made,
             updates=updates,
-            metrics=[one.spec for one in loaded.metrics],
+            metrics=[one.made for one in loaded.metrics],
             trace=out / "trace.json",
             threads=_timed(recipe, settings, updates) if on_cpu else (),
             **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Sequence
 from mxkit.core.arrays import legacy
 from mxkit.core.loss_meanings import meaning_of
 from mxkit.errors import DataError
-from mxkit.losses.named_losses import get_batch_loss
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
 import numpy as np
@@ -50,7 +49,7 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
     host = legacy(scores).astype("float64").asnumpy() if isinstance(scores, mx.nd.NDArray) else scores
-    meaning = meaning_of(get_batch_loss(recipe.loss.spec).loss)
+    meaning = meaning_of(recipe.loss.made.loss)
     return meaning.answers(np.asarray(host, np.float64), classes, str(recipe.loss.name))
 
 

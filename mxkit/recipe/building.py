@@ -21,9 +21,20 @@ from mxkit.nets.finetuning import finetune
 from mxkit.nets.initializers import initialize
 from mxkit.nets.moving import to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
-from mxkit.recipe.problems import Problem, located, refuse
-from mxkit.recipe.schema import FIT_KEYS, Component, ModelComponent, Recipe, under_switches
-from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, accepted_arguments
+from mxkit.recipe.schema import (
+    FIT_KEYS,
+    AugmentComponent,
+    CallbackComponent,
+    Component,
+    ModelComponent,
+    NetComponent,
+    Problem,
+    Recipe,
+    augment_of,
+    refuse,
+    under_switches,
+)
+from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, PATHS, accepted_arguments
 from mxkit.storage.hub import is_hub_address
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters
@@ -34,8 +45,6 @@ from mxkit.training.loop import fit
 from mxnet import gluon
 
 SPLITS = ("train", "valid", "test")
-# The argument of each callback that is a path inside the run's folder.
-_PATHS = {"csv": "path", "tensorboard": "folder", "wandb": "folder"}
 
 
 class Name(str):
@@ -52,12 +61,14 @@ class Call:
 
     Attributes:
         function: A function, a class, or a `Name`.
-        positional: Positional arguments; a `Name`, an `InFolder` or a `Call` is replaced by its value, also in a list.
+        positional: Positional arguments; a `Name`, an `InFolder`, a `Call` or a component is replaced by its value,
+            also in a list.
         named: Keyword arguments, with the same replacements.
         result: Name of the result for later calls; several names, as "a, b", unpack it.
         at: Dotted path of the recipe's key that causes the call; "" if no key does.
         text: The expression in a script, if the function is not public.
         gives: Type of the result; another type is refused.
+        made: The result, if it was made when the recipe was checked; the plan then only prints the call.
     """
 
     function: Any
@@ -67,6 +78,7 @@ class Call:
     at: str = ""
     text: str = ""
     gives: type = object
+    made: Any = None
 
 
 def execute(calls: Iterable[Call], results: Dict[str, Any], origin: str) -> Dict[str, Any]:
@@ -121,10 +133,9 @@ def attempt(calls: Iterable[Call], results: Dict[str, Any]) -> List[Problem]:
 
 def _refused(call: Call, error: BaseException) -> Problem:
     if isinstance(error, DeviceError):
-        return located("devices", error, ())
-    if "weights" in call.named and isinstance(error, (CheckpointError, OSError)):
-        return located(f"{call.at}.weights", error, ())
-    return located(call.at, error, call.named)
+        return Problem.of("devices", error)
+    of_weights = "weights" in call.named and isinstance(error, (CheckpointError, OSError))
+    return Problem.of(f"{call.at}.weights" if of_weights else call.at, error)
 
 
 def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
@@ -133,6 +144,10 @@ def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
     >>> value_of(Call(max, (Name("data.real"), 3)), {"data": 2})
     3
     """
+    if isinstance(argument, Component):
+        return argument.made
+    if isinstance(argument, Call) and argument.made is not None:
+        return argument.made
     if isinstance(argument, Call):
         positional = [value_of(one, results) for one in argument.positional]
         named = {key: value_of(one, results) for key, one in argument.named.items()}
@@ -196,23 +211,20 @@ def batches(recipe: Recipe, data: Splits, split: str, *, training: bool = False)
     return execute(calls, {"data": data}, recipe.name)["batches"]
 
 
-def augment_call(steps: List[Component], result: str = "") -> Call:
-    """The call that makes the augmentation of a list of steps; a list of one preset makes the preset."""
-    if len(steps) == 1 and steps[0].name in PRESETS:
-        return Call(Augment.preset, (steps[0].name,), steps[0].arguments, result, f"data.{result}")
-    return Call(Augment, ([short(one) for one in steps],), {}, result, f"data.{result}")
-
-
-def augment_of(steps: Optional[List[Component]]) -> Optional[Augment]:
-    """The augmentation of a list of steps, or None."""
-    augment: Optional[Augment] = None if steps is None else value_of(augment_call(steps), {})
-    return augment
-
-
 def augment_calls(recipe: Recipe) -> List[Call]:
     """The calls that make the augmentations; `loader_call` refers to their results."""
-    steps = {"augment": recipe.data.augment, "eval_augment": recipe.data.eval_augment}
-    return [augment_call(listed, name) for name, listed in steps.items() if listed is not None]
+    return [
+        _augment_call(steps, name)
+        for name, steps in (("augment", recipe.data.augment), ("eval_augment", recipe.data.eval_augment))
+        if steps is not None
+    ]
+
+
+def _augment_call(steps: List[AugmentComponent], result: str) -> Call:
+    made = augment_of(steps)
+    if len(steps) == 1 and steps[0].name in PRESETS:
+        return Call(Augment.preset, (steps[0].name,), steps[0].arguments, result, made=made)
+    return Call(Augment, (list(steps),), {}, result, made=made)
 
 
 def loader_call(recipe: Recipe, data: Splits, split: str, result: str, training: bool = False) -> Call:
@@ -287,7 +299,7 @@ def model_calls(recipe: Recipe) -> List[Call]:
 
 def _model_call(model: Component, weights: Optional[str] = None, result: str = "net") -> Call:
     if model.name in COMPOSED:
-        parts = {key: _model_call(Component.model_validate(one), None, "") for key, one in model.arguments.items()}
+        parts = {key: _model_call(NetComponent.model_validate(one), None, "") for key, one in model.arguments.items()}
         return Call(COMPOSED[model.name], (), parts, result, "model", gives=gluon.Block)
     named = {**model.arguments, **({} if weights is None else {"weights": weights})}
     return Call(get_model, (model.name,), named, result, "model", gives=gluon.Block)
@@ -311,11 +323,11 @@ def value_calls(recipe: Recipe) -> List[Call]:
     else:
         where = {} if recipe.devices == "auto" else {"devices": recipe.devices}
         sample = {} if model.finetune is None else {"sample": Name("sample")}
-        calls = [Call(initialize, (Name("net"), short(recipe.initializer)), {**where, **sample}, at="initializer")]
+        calls = [Call(initialize, (Name("net"), recipe.initializer), {**where, **sample}, at="initializer")]
     if model.finetune is not None:
         head = {**model.finetune.model_dump(exclude_defaults=True), "copy": False}
         if "initializer" in head:
-            head["initializer"] = short(model.finetune.initializer)
+            head["initializer"] = model.finetune.initializer
         calls.append(Call(finetune, (Name("net"),), head, "net", "model.finetune"))
     return calls
 
@@ -339,12 +351,12 @@ def kvstore_call(recipe: Recipe) -> Call:
 
 def fit_call(recipe: Recipe, data: Splits) -> Call:
     """The call of `fit`."""
-    schedule = [] if recipe.schedule is None else [Call(LearningRate, (short(recipe.schedule),))]
+    schedule = [] if recipe.schedule is None else [Call(LearningRate, (recipe.schedule,))]
     arguments: Dict[str, Any] = {
-        "loss": short(recipe.loss),
-        "trainer": short(recipe.optimizer),
+        "loss": recipe.loss,
+        "trainer": recipe.optimizer,
         "valid": Name("valid") if has_samples(data.valid) else None,
-        "metrics": [short(one) for one in recipe.metrics],
+        "metrics": list(recipe.metrics),
         **fit_arguments(recipe),
         "callbacks": [*schedule, *map(callback_call, recipe.callbacks)],
         "checkpoint": Call(
@@ -366,13 +378,10 @@ def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
     return arguments
 
 
-def callback_call(component: Component) -> Call:
+def callback_call(component: CallbackComponent) -> Call:
     """The call that makes a callback; its file is in the run's folder."""
-    key = _PATHS.get(component.name)
-    arguments = {name: InFolder(one) if name == key else one for name, one in component.arguments.items()}
-    return Call(CALLBACKS[component.name], (), arguments)
-
-
-def short(component: Component) -> Any:
-    """A component in the form that the public calls take: its name, or `(name, arguments)`."""
-    return component.spec if component.arguments else component.name
+    key, arguments = PATHS.get(component.name), component.arguments
+    if key is None:
+        return Call(CALLBACKS[component.name], (), arguments, made=component.made)
+    inside = {key: InFolder(arguments[key])} if key in arguments else {}
+    return Call(CALLBACKS[component.name], (), {**arguments, **inside})

@@ -3,18 +3,17 @@
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
+from mxkit.core.arguments import length
 from mxkit.core.arrays import holds_pixels, to_host
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
-from mxkit.recipe.building import SPLITS, attempt, data_call, fit_arguments, has_samples, is_loader, short
-from mxkit.recipe.problems import Problem, located, refuse
-from mxkit.recipe.schema import DataComponent, Recipe, under_switches
+from mxkit.recipe.building import SPLITS, attempt, data_call, fit_arguments, has_samples, is_loader
+from mxkit.recipe.schema import DataComponent, Problem, Recipe, refuse, under_switches
 from mxkit.recipe.vocabulary import accepted_arguments
 from mxkit.training.callbacks.freezing import trained_later
 from mxkit.training.loop import updates_per_epoch
 from mxkit.training.options import Options
-from mxkit.training.schedules import get_schedule
 from mxkit.training.workers import get_workers
 import mxnet as mx
 import numpy as np
@@ -60,7 +59,7 @@ def net_problems(recipe: Recipe, net: Any) -> List[Problem]:
             try:
                 trained_later(net, callback.arguments.get("patterns"))
             except ValueError as error:
-                problems.append(located(f"callbacks.{number}.patterns", error, ()))
+                problems.append(Problem.of(f"callbacks.{number}.patterns", error))
     return problems
 
 
@@ -69,16 +68,15 @@ def schedule_problems(recipe: Recipe, train: Any) -> List[Problem]:
     if recipe.schedule is None:
         return []
     own, workers = fit_arguments(recipe), get_workers()
-    limit = own.get("limit_batches")
-    options = Options(loss=short(recipe.loss), accumulate=own.get("accumulate", 1), limit_batches=limit)
-    total = f"{recipe.updates} updates" if recipe.epochs is None else f"{recipe.epochs} epochs"
+    options = Options(loss=recipe.loss.made, accumulate=own.get("accumulate", 1), limit_batches=recipe.limit_batches)
+    total = str(length(own["epochs"], "epochs", ("epochs", "updates"), "epochs"))
     base = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments).learning_rate
     try:
         with workers.shared(train):
-            schedule = get_schedule(recipe.schedule.spec).completed(base, total)
+            schedule = recipe.schedule.made.completed(base, total)
             schedule.rate(0, updates_per_epoch(source_of(train), options, workers))
     except ValueError as error:
-        return [located("schedule", error, recipe.schedule.arguments)]
+        return [Problem.of("schedule", error)]
     return []
 
 

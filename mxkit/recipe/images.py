@@ -9,8 +9,7 @@ import warnings
 from mxkit.data.image_bytes import decode
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError
-from mxkit.recipe.building import augment_of
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, augment_of
 import numpy as np
 
 

@@ -12,7 +12,7 @@ from mxkit.errors import RecipeError
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code
-from mxkit.recipe.schema import Component, ModelComponent, Recipe, under_switches
+from mxkit.recipe.schema import InitializerComponent, ModelComponent, Recipe, under_switches
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -157,6 +157,6 @@ def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
     model = recipe.model.model_copy(update={"weights": None})
     if is_pretrained(recipe.model):
         model = ModelComponent.model_validate({**model.model_dump(), "pretrained": False})
-    recipe = recipe.model_copy(update={"model": model, "initializer": Component(name="zeros")})
+    recipe = recipe.model_copy(update={"model": model, "initializer": InitializerComponent.model_validate("zeros")})
     calls = [*model_calls(recipe), *(value_calls(recipe) if model.finetune is not None else [])]
     return execute(calls, {"sample": sample}, recipe.name)["net"]

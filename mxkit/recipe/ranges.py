@@ -5,9 +5,8 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import RecipeError
-from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, differences
 
 FORMS = (
     "0.1..0.5 (a number between), log:1e-4..1e-1 (the same, evenly over orders of magnitude), 16..256 (a whole number; "

@@ -9,14 +9,12 @@ from pathlib import Path
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.arguments import length
 from mxkit.errors import RecipeError, nearest
 from mxkit.runtime.engine_threads import threads
 import yaml
 
 if TYPE_CHECKING:
-    from mxkit.recipe.problems import Problem
-    from mxkit.recipe.schema import Recipe
+    from mxkit.recipe.schema import Problem, Recipe
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Recipes are inside the package in a wheel, and beside the package in a checkout.
@@ -27,8 +25,6 @@ _MOST_VALUES = 100_000
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 _ALTERNATIVES = {"epochs": "updates", "updates": "epochs"}
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-# The recipe's own key for each unit of a length like "500 updates".
-_KEYS = {"epochs": "epochs", "updates": "updates", "batches": "accumulate", "samples": "accumulate_samples"}
 
 
 def load_recipe(recipe: Union[str, Path, Mapping[str, Any], "Recipe"], overrides: Sequence[str] = ()) -> "Recipe":
@@ -48,8 +44,7 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], "Recipe"], overrides
     Side effects:
         Imports the modules of `imports`.
     """
-    from mxkit.recipe.checking import check
-    from mxkit.recipe.schema import Recipe
+    from mxkit.recipe.schema import Recipe, resolve
 
     if isinstance(recipe, (Recipe, Mapping)):
         origin = recipe.name if isinstance(recipe, Recipe) else "recipe"
@@ -58,40 +53,7 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], "Recipe"], overrides
     else:
         origin, layers = read_layers(recipe, overrides)
     content, problems = replace_variables(layers.content, layers.variables)
-    _rename_callbacks(content)
-    _split_lengths(content)
-    return check(content, origin, layers.origins, problems)
-
-
-def _split_lengths(content: Dict[str, Any]) -> None:
-    """Replace `epochs: 500 updates` and `accumulate: 256 samples`, which `fit` takes, by the recipe's own keys."""
-    for key, units in (("epochs", ("epochs", "updates")), ("accumulate", ("batches", "samples"))):
-        if isinstance(content.get(key), str):
-            try:
-                number, unit = length(content[key], key, units)
-            except ValueError:
-                continue  # `check` refuses the text together with all other mistakes
-            del content[key]
-            content[_KEYS[unit]] = int(number)
-
-
-def _rename_callbacks(content: Dict[str, Any]) -> None:
-    """Replace callbacks that earlier versions of mxkit wrote into a run's recipe."""
-    callbacks = content.get("callbacks")
-    if not isinstance(callbacks, list):
-        return
-    for callback in callbacks:
-        name = callback.get("name") if isinstance(callback, dict) else callback
-        if name in ("freeze_until", "unfreeze_at") and isinstance(callback.get("epoch"), int):
-            callback.update(name="freeze", until=f"{callback.pop('epoch') - 1} epochs")
-            patterns = callback.pop("glob", "*")
-            if name == "freeze_until" or patterns != "*":  # without patterns `freeze` takes all frozen parameters
-                callback["patterns"] = patterns
-        elif name == "terminate_on_nan":
-            content["check_finite"] = "stop"
-        elif name == "time_limit" and "seconds" in callback:
-            callback["limit"] = callback.pop("seconds")
-    content["callbacks"] = [one for one in callbacks if one not in ("terminate_on_nan", {"name": "terminate_on_nan"})]
+    return resolve(content, origin, layers.origins, problems)
 
 
 def dump_recipe(recipe: "Recipe") -> str:
@@ -411,7 +373,7 @@ def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[
     Returns:
         The content without `variables`; and a problem for each variable that is unknown, unused or not a plain value.
     """
-    from mxkit.recipe.problems import Problem
+    from mxkit.recipe.schema import Problem
 
     content = dict(content)
     received = content.pop("variables", None)

@@ -17,13 +17,11 @@ from mxkit.distributed.kvstores import kvstore_kept
 from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, MxkitError, RecipeError
 from mxkit.recipe.attachments import recipe_run
 from mxkit.recipe.building import Call, attempt, execute, fit_call, kvstore_call, loader_calls, net_calls, value_of
-from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
-from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.schema import Recipe, under_switches
+from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.engine_threads import threads_of_recipe
 from mxkit.storage.directory import checkpoint_paths, only_writer
@@ -176,7 +174,7 @@ def pin_weights(recipe: Recipe) -> Recipe:
     except DownloadError:
         raise
     except (ValueError, OSError) as error:
-        refuse(recipe.name, [located("model.weights", error, ())])
+        refuse(recipe.name, [Problem.of("model.weights", error)])
         raise
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": address})})
 
@@ -267,7 +265,7 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
         try:
             threads_of_recipe(recipe.threads)
         except (ValueError, RuntimeError) as error:
-            problems.append(located("threads", error, ()))
+            problems.append(Problem.of("threads", error))
     results: Dict[str, Any] = {"data": data}
     if not problems:
         problems = attempt(loader_calls(recipe, data), results)

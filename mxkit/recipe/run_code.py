@@ -11,11 +11,10 @@ import sysconfig
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
+from mxkit.core.arrays import switches, switches_here
 from mxkit.core.system import write_atomically
 from mxkit.errors import RecipeError, nearest
-from mxkit.recipe.problems import Problem
-from mxkit.recipe.schema import Recipe
-from mxnet.util import is_np_array
+from mxnet.util import is_np_array, set_np
 
 # Folder of the copies inside the folder of a run.
 CODE = "code"
@@ -41,25 +40,46 @@ class RunCode(NamedTuple):
     files: Dict[str, str]
 
 
-def import_modules(recipe: Recipe) -> List[Problem]:
-    """Import the modules of `imports` from the recipe's folder or Python's path; return those that fail."""
-    folder = str(Path(recipe.import_path)) if recipe.import_path else str(Path.cwd())
+@contextmanager
+def switched(arrays: Any) -> Iterator[None]:
+    """Set MXNet's switches for a recipe's `arrays`; they are restored even if a user's code changes them."""
+    before = switches_here()
+    try:
+        with switches(arrays == "np"):
+            yield
+    finally:
+        if switches_here() != before:  # a user's code called npx.set_np() or npx.reset_np()
+            set_np(*before)
+
+
+def import_modules(names: Sequence[Optional[str]], import_path: Any, arrays: Any) -> List[Tuple[str, str]]:
+    """Import the modules of `imports` from the recipe's folder or Python's path.
+
+    Args:
+        names: Names of the modules; None for a value that is no name.
+        import_path: The recipe's folder, or None.
+        arrays: The recipe's kind of arrays.
+
+    Returns:
+        Path in the recipe and message of each module that cannot be imported, or has another kind of arrays.
+    """
+    folder = str(Path(import_path)) if isinstance(import_path, str) else str(Path.cwd())
     sys.path.insert(0, folder)
     problems = []
     try:
-        for number, name in enumerate(recipe.imports):
-            with recipe.switches():
-                text = _import(name, folder)
-                if is_np_array() and recipe.arrays == "nd":
+        for number, name in enumerate(names):
+            with switched(arrays):
+                text = "" if name is None else _import(name, folder)
+                if name is not None and is_np_array() and arrays == "nd":
                     _NUMPY.add(name)
             if text:
-                problems.append(Problem(f"imports.{number}", text))
+                problems.append((f"imports.{number}", text))
     finally:
         sys.path.remove(folder)
-    numpy = [name for name in recipe.imports if name in _NUMPY and recipe.arrays == "nd"]
+    numpy = [name for name in names if name in _NUMPY and arrays == "nd"]
     if numpy:
         text = f"the module {numpy[0]!r} calls npx.set_np(), its code is of mx.np; received 'nd'; expected np"
-        problems.append(Problem("arrays", text))
+        problems.append(("arrays", text))
     return problems
 
 

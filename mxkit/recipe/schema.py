@@ -1,41 +1,266 @@
-"""The keys of a recipe, format 1."""
+"""The keys of a recipe, format 1, and the one pass that checks them and makes what they name.
 
-from contextlib import contextmanager
+Pydantic walks through a recipe, depth first. A component checks its arguments and is made on the way; what it refuses
+is filed under its path, and its siblings go on, so one error lists all mistakes. `fit` gets the objects that were made.
+"""
+
 from functools import wraps
+import inspect
+import json
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    ContextManager,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
-from mxkit.core.arrays import switches, switches_here
-from mxnet.util import set_np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from typing_extensions import Annotated, Literal, get_args, get_origin
+from mxkit.core.arguments import length
+from mxkit.data.augmentation.augment import Augment
+from mxkit.data.augmentation.presets import PRESETS
+from mxkit.errors import RecipeError, nearest
+from mxkit.metrics import get_metrics
+from mxkit.recipe.run_code import import_modules, switched
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments, adapter_of, exact, is_known
+from mxkit.storage.hub import check_hub_address, is_hub_address
+from mxkit.training.checkpoints import Checkpoints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import Annotated, Literal
 
 # Strict: pydantic would otherwise convert "3" to 3 and true to 1.
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
+Schema = Dict[str, Any]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _yes_or_stop(value: Any) -> Any:
-    if value is not True and value is not False and value != "stop":
-        raise ValueError("expected true, false or stop")
-    return value
-
 
 # Marks the keys of a recipe that are keywords of `fit`.
 _OfFit = "of fit"
 Name = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 DEVICES = r"^(auto|cpu(:\d+)?|gpu(:\d+(,\d+)*)?)$"
+_MODULE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+# Keys of a file that are resolved before the checks, and are not part of the resolved recipe.
+FILE_KEYS = ("base", "variables")
+_TYPE_WORDS = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "null": "null",
+    "array": "a list",
+    "object": "keys and values",
+}
+
+
+class Problem(NamedTuple):
+    """One mistake of a recipe.
+
+    Attributes:
+        path: Dotted path of the key.
+        text: The message after the path.
+        accepted: Accepted names, if they can be listed.
+        name: The received name, for the suggestion of the nearest accepted one.
+        cause: The error that revealed the mistake, or None.
+    """
+
+    path: str
+    text: str
+    accepted: Tuple[str, ...] = ()
+    name: str = ""
+    cause: Optional[BaseException] = None
+
+    @classmethod
+    def of(cls, path: str, error: BaseException) -> "Problem":
+        """The error of a function, filed under the path of the key that it was called for."""
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        return cls(path, f"{kind}{error}", cause=error)
+
+    def __str__(self) -> str:
+        own = f"{self.path.rpartition('.')[2]}: "  # many errors begin with the argument's name, where the path ends
+        text = self.text[len(own) :] if self.text.startswith(own) else self.text
+        hint = nearest(self.name, self.accepted) if self.name else ""
+        accepted = f"; accepted: {', '.join(self.accepted)}" if self.accepted else ""
+        return f"{self.path}: {text}{accepted}{'; ' + hint if hint else ''}"
+
+
+def refuse(origin: str, problems: Sequence[Problem], origins: Mapping[str, str] = {}) -> None:
+    """Raise one error that lists all problems; each has its file, if the recipe comes from several files.
+
+    Args:
+        origin: Name of the recipe in messages.
+        problems: Mistakes; there may be none.
+        origins: The file that sets each dotted path.
+
+    Raises:
+        RecipeError: There is a problem.
+    """
+    if not problems:
+        return
+    several = len(set(origins.values())) > 1
+    lines = []
+    for problem in problems:
+        source = origin_of(origins, problem.path) if several else ""
+        lines.append(f"{problem}{f' (from {source})' if source else ''}")
+    raise RecipeError(f"recipe {origin}:\n  " + "\n  ".join(lines)) from next(
+        (one.cause for one in reversed(problems) if one.cause), None
+    )
+
+
+def origin_of(origins: Mapping[str, str], path: str) -> str:
+    """The files that set the value at a path and its parts, or the value at the nearest path above it.
+
+    >>> sources = {"data": "a.yaml", "data.size": "b.yaml"}
+    >>> origin_of(sources, "data.size.0"), origin_of(sources, "data")
+    ('b.yaml', 'a.yaml, b.yaml')
+    """
+    inside = [file for other, file in origins.items() if f"{other}.".startswith(f"{path}.")]
+    if inside:
+        return ", ".join(dict.fromkeys(inside))
+    keys = path.split(".")
+    above = (".".join(keys[:count]) for count in range(len(keys), 0, -1))
+    return next((origins[one] for one in above if one in origins), "")
+
+
+def _refusal(problems: Sequence[Problem]) -> ValidationError:
+    """Pydantic's error for problems whose paths begin here; it adds the keys above."""
+    return ValidationError.from_exception_data(
+        "recipe",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("problem", "{text}", {"text": one.text, "problem": one}),
+                loc=(one.path,) if one.path else (),
+                input=None,
+            )
+            for one in problems
+        ],
+    )
+
+
+def _attempt(make: Callable[[], Any]) -> Any:
+    """The result of a function; its error becomes pydantic's."""
+    try:
+        return make()
+    except Exception as error:  # functions of MXNet and of users raise any error
+        raise _refusal([Problem.of("", error)]) from error
+
+
+def _problems_of(error: ValidationError, keys: Sequence[str], content: Any) -> List[Problem]:
+    """What pydantic refuses in a section, in the words of a recipe.
+
+    Args:
+        error: Pydantic's error.
+        keys: Keys of the section.
+        content: What was received in its place.
+    """
+    problems = []
+    for detail in error.errors(include_url=False):
+        path, kind, received = ".".join(map(str, detail["loc"])), detail["type"], detail.get("input")
+        if kind == "problem":  # a section inside has put it in words already
+            problems.append(detail["ctx"]["problem"]._replace(path=path))
+            continue
+        text = f"{detail['msg'][:1].lower()}{detail['msg'][1:]}; received {received!r}"
+        accepted: Tuple[str, ...] = ()
+        name = received if isinstance(received, str) else ""
+        if kind == "extra_forbidden":
+            text, accepted, name = f"unknown key; received {received!r}", tuple(keys), path
+        elif kind == "missing":
+            text = "is missing"
+            misspelt = [one for one in content if path == "name" and nearest(one, ["name"])]
+            if misspelt:
+                path, accepted, name = misspelt[0], tuple(keys), misspelt[0]
+                text = f"unknown key; received {content[name]!r}"
+        elif kind == "model_type":
+            text = f"expected {'a name, or ' if 'name' in keys else ''}keys and values; received {received!r}"
+        elif kind == "value_error":
+            text = str(detail["ctx"]["error"])
+            text = text if "; received " in text else f"{text}; received {received!r}"
+        elif kind == "literal_error":
+            accepted = tuple(re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+        elif path == "devices" and kind == "string_pattern_mismatch":
+            text, accepted = f"expected devices; received {received!r}", ("auto", "cpu", "cpu:4", "gpu", "gpu:0,2")
+        problems.append(Problem(path, text, accepted, name if accepted else ""))
+    return problems
+
+
+def type_words(schema: Mapping[str, Any]) -> str:
+    """The type of a JSON schema in words, for messages.
+
+    >>> type_words({"anyOf": [{"type": "number"}, {"type": "null"}]})
+    'a number or null'
+    """
+    if "anyOf" in schema:
+        words = [type_words(one) for one in schema["anyOf"]]
+        return f"{', '.join(words[:-1])} or {words[-1]}"
+    if "enum" in schema or "const" in schema:
+        return f"one of {', '.join(map(str, schema.get('enum') or [schema['const']]))}"
+    if "prefixItems" in schema:
+        return f"a list of {len(schema['prefixItems'])}: {', '.join(map(type_words, schema['prefixItems']))}"
+    if schema.get("type") == "array" and schema["items"]:
+        return f"a list, of each element {type_words(schema['items'])}"
+    return _TYPE_WORDS.get(str(schema.get("type")), "anything")
 
 
 class Section(BaseModel):
     """A part of a recipe; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _resolve(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        content = value.model_dump() if isinstance(value, BaseModel) else value
+        content = {"name": content} if isinstance(content, str) and "name" in cls.model_fields else content
+        problems: List[Problem] = []
+        try:
+            made = handler(content)
+        except ValidationError as error:
+            problems = _problems_of(error, cls.known_keys(), content)
+        if isinstance(content, dict):
+            problems += cls.refused_arguments(content, info.context or {})
+        if problems:
+            raise _refusal(problems)
+        _attempt(made.make)
+        return made
+
+    @classmethod
+    def known_keys(cls) -> List[str]:
+        """Accepted keys; of a component those beside its arguments."""
+        return list(cls.model_fields)
+
+    @classmethod
+    def refused_arguments(cls, content: Mapping[str, Any], context: Mapping[str, Any]) -> List[Problem]:
+        """Problems of the name and the arguments of a component."""
+        return []
+
+    def make(self) -> None:
+        """Make what the section stands for, to refuse values that only its function can check."""
 
 
-class Component(BaseModel):
+class Component(Section):
     """A name, and the arguments of the function or class with this name.
 
     `loss: l2` is short for `loss: {name: l2}`.
@@ -45,13 +270,13 @@ class Component(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow")
+    kind: ClassVar[str] = ""
+    _made: Any = PrivateAttr(None)
 
     name: str
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.model_dump() == other.model_dump()
 
     @property
     def arguments(self) -> Dict[str, Any]:
@@ -63,10 +288,157 @@ class Component(BaseModel):
         """`(name, arguments)`, which the public calls accept."""
         return self.name, self.arguments
 
+    @property
+    def short(self) -> Any:
+        """The form of the public calls: the name, or `(name, arguments)`."""
+        return self.spec if self.arguments else self.name
 
-def exact(value: Any) -> Any:
-    """Let a literal 1 refuse true and 1.0, which equal it in Python."""
-    return value if type(value) in (int, str) else repr(value)
+    @property
+    def made(self) -> Any:
+        """The object that was made when the recipe was checked; else `short`, for a function that needs more."""
+        return self.short if self._made is None else self._made
+
+    def make(self) -> None:
+        """Make the object."""
+        maker = KINDS[self.kind].make
+        if maker is not None and is_known(self.kind, self.name):  # a module that could not be imported has others
+            self._made = maker(self.name, self.arguments)
+
+    @classmethod
+    def refused_arguments(cls, content: Mapping[str, Any], context: Mapping[str, Any]) -> List[Problem]:
+        name, arguments = content.get("name"), {key: one for key, one in content.items() if key not in cls.model_fields}
+        if not isinstance(name, str):
+            return []
+        if not is_known(cls.kind, name):
+            # a module of `imports` that is missing may register the name
+            known, text = tuple(sorted(KINDS[cls.kind].names())), f"unknown; received {name!r}"
+            return [] if context.get("lacks_modules") else [Problem("name", text, known, name)]
+        accepted = accepted_arguments(cls.kind, name)
+        if accepted is None:
+            return []
+        if cls.kind == "model" and name in COMPOSED:
+            return _refused_parts(name, arguments, tuple(accepted), context)
+        own = [key for key in cls.model_fields if key != "name"]
+        adapter = adapter_of({key: one for key, one in accepted.items() if key not in own})
+        try:
+            adapter.validate_python(arguments)
+        except ValidationError as error:
+            schema = adapter.json_schema()["properties"] if accepted else {}
+            return _refused_by_type(name, error, arguments, schema, own)
+        return []
+
+
+def _refused_by_type(
+    name: str, error: ValidationError, arguments: Mapping[str, Any], schema: Mapping[str, Any], own: Sequence[str]
+) -> List[Problem]:
+    """One problem for each argument of a component that pydantic refuses.
+
+    Args:
+        name: Name of the component.
+        error: Pydantic's error.
+        arguments: Arguments in the recipe.
+        schema: JSON schemas of the accepted arguments, by name.
+        own: Keys of the component's section, beside the arguments.
+    """
+    accepted = (*own, *sorted(schema), "name")
+    kinds: Dict[Any, str] = {}
+    for detail in error.errors():
+        kinds.setdefault(detail["loc"][0], detail["type"] if len(detail["loc"]) == 1 else "")
+    problems = []
+    for key, kind in kinds.items():
+        value = arguments.get(key)
+        if kind == "extra_forbidden":
+            problems.append(Problem(key, f"{name} takes no such argument; received {value!r}", accepted, key))
+        elif kind == "missing":
+            problems.append(Problem(key, "is missing"))
+        else:
+            choices = tuple(map(str, schema[key].get("enum", ())))
+            meant = value if choices and isinstance(value, str) else ""
+            problems.append(Problem(key, f"expected {type_words(schema[key])}; received {value!r}", choices, meant))
+    return problems
+
+
+def _refused_parts(
+    name: str, arguments: Mapping[str, Any], accepted: Tuple[str, ...], context: Mapping[str, Any]
+) -> List[Problem]:
+    """Problems of a net that consists of other nets."""
+    problems = []
+    for key in accepted:
+        value = arguments.get(key)
+        if not isinstance(value, (str, dict)):
+            problems.append(Problem(key, f"expected a model, mlp or {{name: mlp}}; received {value!r}"))
+            continue
+        try:
+            NetComponent.model_validate(value, context=dict(context))
+        except ValidationError as error:
+            inner = _problems_of(error, ["name"], value)
+            problems += [one._replace(path=f"{key}.{one.path}" if one.path else key) for one in inner]
+    return problems + [
+        Problem(key, f"{name} takes no such argument; received {value!r}", accepted, key)
+        for key, value in arguments.items()
+        if key not in accepted
+    ]
+
+
+class AugmentComponent(Component):
+    """A step of an augmentation, or a preset."""
+
+    kind = "augment"
+
+
+class NetComponent(Component):
+    """A net without first values, such as a part of another net."""
+
+    kind = "model"
+
+
+class InitializerComponent(Component):
+    """An initializer of MXNet."""
+
+    kind = "initializer"
+
+
+class LossComponent(Component):
+    """A loss."""
+
+    kind = "loss"
+
+
+class ScheduleComponent(Component):
+    """A schedule of the learning rate."""
+
+    kind = "schedule"
+
+
+class CallbackComponent(Component):
+    """A callback."""
+
+    kind = "callback"
+
+
+class MetricComponent(Component):
+    """A metric."""
+
+    kind = "metric"
+
+
+class Steps(List[AugmentComponent]):
+    """The steps of an augmentation.
+
+    Attributes:
+        made: The `Augment`; a list of one preset makes the preset.
+    """
+
+    def __init__(self, steps: Iterable[AugmentComponent]) -> None:
+        super().__init__(steps)
+        preset = len(self) == 1 and self[0].name in PRESETS
+        self.made: Augment = self[0].made if preset else _attempt(lambda: Augment([one.made for one in self]))
+
+
+def augment_of(steps: Optional[List[AugmentComponent]]) -> Optional[Augment]:
+    """The augmentation that was made of steps, or None."""
+    augment: Optional[Augment] = getattr(steps, "made", None)
+    return augment
 
 
 def _listed(value: Any) -> Any:
@@ -80,7 +452,32 @@ def _workers(value: Any) -> Any:
     raise ValueError("expected 0, 'thread:4' or 'process:4'")
 
 
-Steps = Annotated[Optional[List[Component]], BeforeValidator(_listed)]
+def _yes_or_stop(value: Any) -> Any:
+    if value is not True and value is not False and value != "stop":
+        raise ValueError("expected true, false or stop")
+    return value
+
+
+def _distinct(metrics: List[MetricComponent]) -> List[MetricComponent]:
+    _attempt(lambda: get_metrics([one.made for one in metrics]))
+    return metrics
+
+
+def _length(name: str, units: Tuple[str, str], empty: bool) -> Any:
+    """Type of a length as `fit` takes it: a number of the first unit, or a text; `empty` allows null."""
+
+    def checked(value: Any) -> Any:
+        if value is not None or not empty:
+            length(value, name, units, units[0])
+        return value
+
+    texts = {"type": "string", "pattern": rf"^\s*[1-9]\d*\s*({'|'.join(f'{one[:-2]}(es|e|s)?' for one in units)})\s*$"}
+    schema = {"anyOf": [{"type": "integer", "minimum": 1}, texts, *([{"type": "null"}] if empty else [])]}
+    return Annotated[Union[int, str, None], BeforeValidator(checked), WithJsonSchema(schema)]
+
+
+OptionalSteps = Annotated[Optional[Annotated[List[AugmentComponent], AfterValidator(Steps)]], BeforeValidator(_listed)]
+Metrics = Annotated[List[MetricComponent], AfterValidator(_distinct)]
 Workers = Annotated[
     Union[int, str],
     BeforeValidator(_workers),
@@ -123,9 +520,22 @@ class DataComponent(Component):
     eval_batch_size: Whole = Field(256, ge=1)
     workers: Workers = 0
     drop_last: Yes = False
-    augment: Steps = None
-    eval_augment: Steps = None
+    augment: OptionalSteps = None
+    eval_augment: OptionalSteps = None
     pairs: Optional[PairSection] = None
+    kind = "data"
+
+    @field_validator("eval_augment")
+    @classmethod
+    def _like_training(cls, steps: Optional[Steps], info: ValidationInfo) -> Optional[Steps]:
+        """Training and evaluation must normalize images in the same way."""
+        train, valid = info.data.get("augment"), None if steps is None else steps.made.normalize
+        if train is not None and train.made.normalize != valid:
+            raise ValueError(
+                f"training normalizes by {train.made.normalize}, evaluation by {valid}; expected the same: end both "
+                "with to_tensor and the same normalize"
+            )
+        return steps
 
 
 class FinetuneSection(Section):
@@ -143,10 +553,10 @@ class FinetuneSection(Section):
     freeze: Optional[str] = "features"
     head_multiplier: Number = Field(10.0, ge=0)
     head: Optional[str] = None
-    initializer: Component = Component(name="xavier")
+    initializer: InitializerComponent = InitializerComponent.model_construct(name="xavier")
 
 
-class ModelComponent(Component):
+class ModelComponent(NetComponent):
     """A net.
 
     Attributes:
@@ -158,6 +568,13 @@ class ModelComponent(Component):
 
     weights: Optional[str] = None
     finetune: Optional[FinetuneSection] = None
+
+    @field_validator("weights")
+    @classmethod
+    def _on_the_hub(cls, weights: Optional[str]) -> Optional[str]:
+        if is_hub_address(weights):
+            _attempt(lambda: check_hub_address(str(weights)))
+        return weights
 
 
 class MultiplierSection(Section):
@@ -182,6 +599,7 @@ class OptimizerComponent(Component):
 
     multipliers: Dict[str, MultiplierSection] = Field(default_factory=dict)
     no_weight_decay: Yes = False
+    kind = "optimizer"
 
 
 class CheckpointSection(Section):
@@ -200,6 +618,10 @@ class CheckpointSection(Section):
     keep_best: Optional[Tuple[str, Literal["min", "max"]]] = None
     keep_every: Optional[str] = None
 
+    def make(self) -> None:
+        """Refuse what `Checkpoints` refuses."""
+        Checkpoints("checkpoints", **self.model_dump())
+
 
 class EvaluateSection(Section):
     """The final scores after the training.
@@ -212,7 +634,7 @@ class EvaluateSection(Section):
 
     split: Literal["train", "valid", "test"] = "test"
     which: Literal["last", "best"] = "last"
-    metrics: Optional[List[Component]] = None
+    metrics: Optional[Metrics] = None
 
 
 class CompressionSection(Section):
@@ -252,7 +674,7 @@ class Recipe(Section):
             or null.
         epochs: Number of passes over the training part; or a length like "500 updates".
         updates: Number of optimizer updates, instead of `epochs`.
-        accumulate: Batches per update.
+        accumulate: Batches per update; or a length like "256 samples".
         accumulate_samples: Least number of samples per update, instead of `accumulate`.
         clip_norm: Largest norm of the averaged gradient, or null.
         clip_value: Largest absolute value of the averaged gradient's elements, or null.
@@ -271,7 +693,7 @@ class Recipe(Section):
     format: Annotated[Literal[1], BeforeValidator(exact)] = 1
     name: str = Field("recipe", pattern=Name)
     description: str = ""
-    imports: List[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = []
+    imports: List[Annotated[str, Field(pattern=_MODULE)]] = []
     import_path: Optional[str] = None
     seed: Annotated[Whole, _OfFit] = 0
     devices: str = Field("auto", pattern=DEVICES)
@@ -279,15 +701,15 @@ class Recipe(Section):
     arrays: Literal["nd", "np"] = "nd"
     data: DataComponent
     model: ModelComponent
-    initializer: Component = Component(name="xavier")
+    initializer: InitializerComponent = InitializerComponent.model_construct(name="xavier")
     hybridize: Yes = True
     freeze: List[str] = []
-    loss: Component
+    loss: LossComponent
     optimizer: OptimizerComponent
-    schedule: Optional[Component] = None
-    epochs: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
+    schedule: Optional[ScheduleComponent] = None
+    epochs: Annotated[_length("epochs", ("epochs", "updates"), empty=True), _OfFit] = None  # type: ignore[valid-type]
     updates: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
-    accumulate: Annotated[Whole, _OfFit] = Field(1, ge=1)
+    accumulate: Annotated[_length("accumulate", ("batches", "samples"), empty=False), _OfFit] = 1  # type: ignore
     accumulate_samples: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     clip_norm: Annotated[Optional[Number], _OfFit] = Field(None, gt=0)
     clip_value: Annotated[Optional[Number], _OfFit] = Field(None, gt=0)
@@ -297,26 +719,31 @@ class Recipe(Section):
     check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
     kvstore: Literal["dist_sync", "horovod"] = "dist_sync"
     compression: Optional[CompressionSection] = None
-    callbacks: List[Component] = []
+    callbacks: List[CallbackComponent] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
-    metrics: List[Component] = []
+    metrics: Metrics = []
     evaluate: EvaluateSection = Field(default_factory=lambda: EvaluateSection.model_validate({}))
 
     @property
-    def scored_metrics(self) -> List[Component]:
+    def scored_metrics(self) -> List[MetricComponent]:
         """Metrics of the final scores."""
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
 
-    @contextmanager
-    def switches(self) -> Iterator[None]:
+    def switches(self) -> ContextManager[None]:
         """Set MXNet's switches for `arrays` inside `with`; they are restored even if a user's code changes them."""
-        before = switches_here()
-        try:
-            with switches(self.arrays == "np"):
-                yield
-        finally:
-            if switches_here() != before:  # a user's code called npx.set_np() or npx.reset_np()
-                set_np(*before)
+        return switched(self.arrays)
+
+    @field_validator("*")
+    @classmethod
+    def _note(cls, value: Any, info: ValidationInfo) -> Any:
+        """Collect the values that are right, for the rules about several keys."""
+        if info.context is not None:
+            info.context["values"][info.field_name] = value
+        return value
+
+    @classmethod
+    def known_keys(cls) -> List[str]:
+        return [*cls.model_fields, *FILE_KEYS]
 
 
 def under_switches(function: _Function) -> _Function:
@@ -330,47 +757,263 @@ def under_switches(function: _Function) -> _Function:
     return called  # type: ignore[return-value]
 
 
-# Kind of each component; a component of the last three kinds is in a list.
-KIND_AT = {
-    "data": "data",
-    "model": "model",
-    "initializer": "initializer",
-    "loss": "loss",
-    "optimizer": "optimizer",
-    "schedule": "schedule",
-    "model.finetune.initializer": "initializer",
-    "data.augment": "augment",
-    "data.eval_augment": "augment",
-    "callbacks": "callback",
-    "metrics": "metric",
-    "evaluate.metrics": "metric",
-}
-
 # In the order of their arguments in scripts.
 FIT_KEYS = tuple(name for name, field in Recipe.model_fields.items() if _OfFit in field.metadata)
 
-# Keys of a file that are resolved before the checks, and are not part of the resolved recipe.
-FILE_KEYS = ("base", "variables")
 
+def resolve(
+    content: Mapping[str, Any], origin: str, origins: Mapping[str, str], earlier: Sequence[Problem] = ()
+) -> Recipe:
+    """Check a recipe, and make what it names but its data and its net.
 
-def fields_at(location: Sequence[Any]) -> List[str]:
-    """Accepted keys of the section at a location; of a component the keys beside its arguments.
+    Args:
+        content: Keys and values, merged with the bases, without variables.
+        origin: Name of the recipe in messages.
+        origins: The file that sets each dotted path.
+        earlier: Problems of earlier checks; what follows from them is not told.
 
-    >>> fields_at(["optimizer", "multipliers", "*.bias"]), fields_at(["metrics", 0])
-    (['lr', 'wd'], ['name'])
+    Raises:
+        RecipeError: The recipe has mistakes; all are listed, each with its dotted path.
+        Exception: A module of `imports` raised it.
+
+    Side effects:
+        Imports the modules of `imports`.
     """
-    kind: Any = Recipe
-    for key in location:
-        if _is_section(kind):
-            field = kind.model_fields.get(key)
-            kind = None if field is None else field.annotation
-        else:  # a number in a list, or a free key of a mapping
-            kind = next((one for one in get_args(kind) if get_args(one) or _is_section(one)), None)
-        while get_origin(kind) in (Annotated, Union):
-            kind = next((one for one in get_args(kind) if one is not type(None)), None)
-    keys = list(kind.model_fields) if _is_section(kind) else []
-    return keys if location else [*keys, *FILE_KEYS]
+    arrays, names = content.get("arrays", "nd"), content.get("imports") or []
+    names = names if isinstance(names, list) else [names]
+    modules = [one if isinstance(one, str) and re.match(_MODULE, one) else None for one in names]
+    failed = [Problem(*one) for one in import_modules(modules, content.get("import_path"), arrays)]
+    values: Dict[str, Any] = {}
+    context = {"values": values, "lacks_modules": None in modules or bool(failed)}
+    problems = [*earlier, *failed]
+    with switched(arrays):
+        try:
+            recipe = Recipe.model_validate(content, context=context)
+        except ValidationError as error:
+            problems += [one for one in _problems_of(error, (), content) if not _touches(one, problems)]
+        for rule in _RULES:
+            keys = list(inspect.signature(rule).parameters)
+            if set(keys) <= set(values) and not any(_touches(Problem(key, ""), problems) for key in keys):
+                problems += rule(**{key: values[key] for key in keys})
+    refuse(origin, problems, origins)
+    return recipe
 
 
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _touches(problem: Problem, others: Iterable[Problem]) -> bool:
+    """Whether another problem is at the same path, above it or below it."""
+    here = f"{problem.path}."
+    return any(here.startswith(f"{one.path}.") or f"{one.path}.".startswith(here) for one in others)
+
+
+# Rules about several keys, their parameters. A rule is asked if all of its keys are right.
+
+
+def _one_length(epochs: Any, updates: Any) -> Iterable[Problem]:
+    if (epochs is None) == (updates is None):
+        both = "both are given" if epochs is not None else "is missing"
+        yield Problem("epochs", f"{both}; expected epochs or updates")
+
+
+def _one_accumulation(accumulate: Any, accumulate_samples: Any) -> Iterable[Problem]:
+    if accumulate_samples is not None and accumulate != 1:
+        yield Problem("accumulate_samples", "replaces accumulate; leave one of them out")
+
+
+def _compression_alone(compression: Any, kvstore: Any, amp: Any) -> Iterable[Problem]:
+    other = "kvstore: horovod" if kvstore == "horovod" else "amp: float16" if amp == "float16" else ""
+    if compression is not None and other:
+        yield Problem("compression", f"does not go with {other}; leave one of them out")
+
+
+def _one_source_of_weights(model: Any) -> Iterable[Problem]:
+    if model.weights is not None and model.arguments.get("pretrained"):
+        yield Problem("model.weights", "replaces pretrained: true; leave one of them out")
+
+
+def _best_is_kept(evaluate: Any, checkpoints: Any) -> Iterable[Problem]:
+    if evaluate.which == "best" and checkpoints.keep_best is None:
+        text = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
+        yield Problem("evaluate.which", text)
+
+
+def _one_rate(schedule: Any, callbacks: Any) -> Iterable[Problem]:
+    if schedule is not None and any(one.name == "plateau" for one in callbacks):
+        text = "a schedule sets the rate of each update, so the callback plateau has no effect; leave one of them out"
+        yield Problem("schedule", text)
+
+
+def _plain_pairs(data: Any) -> Iterable[Problem]:
+    if data.pairs is not None and (data.augment or data.eval_augment):
+        yield Problem("data.pairs", "pairs cannot be augmented; leave augment or pairs out")
+
+
+def _pairs_without_head(data: Any, model: Any) -> Iterable[Problem]:
+    if data.pairs is not None and model.finetune is not None:
+        text = "a siamese net has no last layer of classes; leave it or pairs out"
+        yield Problem("model.finetune", text)
+
+
+def _known_columns(metrics: Any, callbacks: Any, checkpoints: Any) -> Iterable[Problem]:
+    """Monitored columns that the history will not have."""
+    names = ["loss", *(one.name for one in get_metrics([one.made for one in metrics]))]
+    known = (*(f"valid_{name}" for name in names), *(f"train_{name}" for name in names))
+    monitored = {
+        f"callbacks.{number}.monitor": one.arguments.get("monitor")
+        for number, one in enumerate(callbacks)
+        if one.name in ("early_stopping", "plateau")
+    }
+    if checkpoints.keep_best is not None:
+        monitored["checkpoints.keep_best.0"] = checkpoints.keep_best[0]
+    for path, column in monitored.items():
+        if column not in known:
+            yield Problem(path, f"the history has no such column; received {column!r}", known, str(column))
+
+
+_RULES: Tuple[Callable[..., Iterable[Problem]], ...] = (
+    _one_length,
+    _one_accumulation,
+    _compression_alone,
+    _one_source_of_weights,
+    _best_is_kept,
+    _one_rate,
+    _plain_pairs,
+    _pairs_without_head,
+    _known_columns,
+)
+
+
+def differences(one: Recipe, other: Recipe) -> List[str]:
+    """Lines `path: one -> other`, one for each difference of two resolved recipes.
+
+    >>> from mxkit.recipe.reading import load_recipe
+    >>> first = load_recipe("digits_lenet")
+    >>> differences(first, load_recipe(first, ["epochs=3", "optimizer=sgd"]))
+    ['optimizer.name: adam -> sgd', 'optimizer.learning_rate: 0.001 -> (not said)', 'epochs: 20 -> 3']
+    """
+    return changes(flattened(one.model_dump()), flattened(other.model_dump()), "(not said)")
+
+
+def changes(left: Mapping[str, Any], right: Mapping[str, Any], missing: str) -> List[str]:
+    """Lines `key: one -> other`, one for each difference of two mappings.
+
+    >>> changes({"a": 1, "b": 2}, {"b": 2}, "nothing")
+    ['a: 1 -> nothing']
+    """
+    pairs = ((key, left.get(key, missing), right.get(key, missing)) for key in dict.fromkeys([*left, *right]))
+    return [f"{key}: {one} -> {other}" for key, one, other in pairs if one != other]
+
+
+def flattened(value: Any, path: str = "") -> Dict[str, Any]:
+    """Values by dotted path; a list of plain values is one value, and so is an empty mapping.
+
+    >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
+    {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
+    """
+    nested = isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value)
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
+    values: Dict[str, Any] = {}
+    for key, one in inner:
+        values.update(flattened(one, f"{path}.{key}" if path else str(key)))
+    return values or {path: value}
+
+
+_LISTED = ("augment", "callback", "metric")
+_VARIABLE = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
+_COMPONENTS: Dict[str, Type[Component]] = {
+    one.__name__: one
+    for one in (
+        DataComponent,
+        AugmentComponent,
+        ModelComponent,
+        InitializerComponent,
+        LossComponent,
+        OptimizerComponent,
+        ScheduleComponent,
+        CallbackComponent,
+        MetricComponent,
+    )
+}
+
+
+def recipe_schema() -> Schema:
+    """The JSON Schema of recipe files: every key, the names of every kind, and their arguments.
+
+    No key is required, because a recipe over a `base` may omit any. `${variables}` may replace any value. The
+    components of a recipe with `imports` are not checked, because its modules register names.
+
+    >>> recipe_schema()["properties"]["seed"]["anyOf"][0]["type"]
+    'integer'
+    """
+    recipe = Recipe.model_json_schema()
+    definitions: Schema = recipe.pop("$defs")
+    sections = {name: one for name, one in definitions.items() if not name.endswith("Component")}
+    kinds = {one.kind: _kind(one.kind, definitions[name]["properties"]) for name, one in _COMPONENTS.items()}
+    chosen = {key: one for key, one in recipe["properties"].items() if _component_of(one)}
+    for section in (recipe, *sections.values()):
+        section.pop("required", None)
+        section["properties"] = _properties(section["properties"])
+    recipe["properties"]["base"] = {"type": "string", "description": "The recipe that this one extends."}
+    recipe["properties"]["variables"] = {"type": "object", "description": "Values for ${name}."}
+    chosen = {key: recipe["properties"][key] for key in (*chosen, "evaluate")}
+    recipe["properties"].update(dict.fromkeys(chosen, True))
+    recipe.update({"if": {"required": ["imports"]}, "else": {"properties": chosen}})
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A recipe of mxkit, format 1"}
+    return {**recipe, **head, "$defs": {**sections, **kinds, "variable": _VARIABLE}}
+
+
+def _component_of(schema: Any) -> Optional[Type[Component]]:
+    """The class of the components that a key holds, if it does."""
+    name = re.search(r"#/\$defs/(\w+Component)\b", json.dumps(schema))
+    return None if name is None else _COMPONENTS[name[1]]
+
+
+def _properties(properties: Mapping[str, Schema]) -> Schema:
+    """Keys of a section, with mxkit's schemas of components and with variables."""
+    changed: Schema = {}
+    for key, schema in properties.items():
+        schema = {name: one for name, one in schema.items() if name != "title"}
+        component = _component_of(schema)
+        if component is not None:
+            item, null = {"$ref": f"#/$defs/{component.kind}"}, {"type": "null"}
+            schema = {"anyOf": [item, *([null] if key == "schedule" else [])]}
+            if component.kind in _LISTED:
+                schema = {"anyOf": [{"type": "array", "items": item}, item, null]}
+        changed[key] = schema if key == "name" or not schema else {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
+    return changed
+
+
+def _kind(kind: str, own: Mapping[str, Schema]) -> Schema:
+    """A component: its name, its name and arguments, or only arguments, if a base has the name."""
+    names = sorted(KINDS[kind].names())
+    keys = _properties({key: schema for key, schema in own.items() if key != "name"})
+    objects: List[Schema] = []
+    union: Schema = {}
+    for name in names:
+        arguments = _arguments_schema(kind, name)
+        if arguments is None:
+            objects.append(_object({"name": {"const": name}, **keys}, open_ended=True))
+            continue
+        for key, schema in arguments.items():
+            union[key] = schema if union.get(key, schema) == schema else {}
+        objects.append(_object({"name": {"const": name}, **keys, **arguments}))
+    nameless = {"type": "object", "properties": {**union, **keys}, "additionalProperties": False}
+    # MXNet's registries ignore case; gluoncv is not imported for its names
+    others = {"initializer": r"[A-Z]", "optimizer": r"[A-Z]", "metric": r"[A-Z]", "model": r"^gluoncv:"}.get(kind)
+    free = [{"type": "string", "pattern": others}] if others else []
+    if others:
+        objects.append(_object({"name": free[0]}, open_ended=True))
+    return {"anyOf": [{"enum": names}, *free, *objects, nameless]}
+
+
+def _object(properties: Schema, open_ended: bool = False) -> Schema:
+    more = {} if open_ended else {"additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": ["name"], **more}
+
+
+def _arguments_schema(kind: str, name: str) -> Optional[Schema]:
+    accepted = accepted_arguments(kind, name)
+    if accepted is None:
+        return None
+    if kind == "model" and name in COMPOSED:
+        return {key: {"$ref": "#/$defs/model"} for key in accepted}
+    return _properties(adapter_of(accepted).json_schema().get("properties", {}))

@@ -14,7 +14,6 @@ from mxkit.recipe.building import (
     has_samples,
     loader_call,
     scored_name,
-    short,
 )
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.storage.snapshot import load_checkpoint
@@ -42,9 +41,9 @@ def score_calls(recipe: Recipe, data: Splits) -> List[Call]:
 
 
 def _score_calls(recipe: Recipe, data: Splits, split: str, loader: str) -> List[Call]:
-    named: Dict[str, Any] = {"loss": short(recipe.loss)}
+    named: Dict[str, Any] = {"loss": recipe.loss}
     if recipe.scored_metrics:
-        named["metrics"] = [short(one) for one in recipe.scored_metrics]
+        named["metrics"] = list(recipe.scored_metrics)
     calls = [Call(evaluate, (Name("net"), Name(loader)), named, result="scores")]
     if recipe.data.pairs is None:
         return calls

@@ -8,7 +8,7 @@ from typing import Any, List, Mapping
 import mxkit.data as data_room
 from mxkit.recipe.building import Call, InFolder, Name, data_call, fit_call, kvstore_call, loader_calls, net_calls
 from mxkit.recipe.data_checks import load_data
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Component, Recipe
 from mxkit.recipe.scores import score_calls
 
 _WIDTH = 110
@@ -71,6 +71,8 @@ def literal(value: Any) -> str:
     """
     if isinstance(value, Call):
         return written(value)
+    if isinstance(value, Component):
+        return literal(value.short)
     if isinstance(value, Name):
         return str(value)
     if isinstance(value, InFolder):

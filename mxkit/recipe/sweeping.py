@@ -11,13 +11,12 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from mxkit.core.arguments import require
 from mxkit.errors import MxkitError, NonFiniteError, RecipeError
 from mxkit.recipe.building import has_samples
-from mxkit.recipe.changed_keys import changes, differences
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import SWEEP
 from mxkit.recipe.ranges import check_ranges, read_ranges
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import new_run, pin_weights, stopped_run, train_run
-from mxkit.recipe.schema import Name, Recipe
+from mxkit.recipe.schema import Name, Recipe, changes, differences
 from mxkit.recipe.scores import best_row
 from mxkit.storage.hub import is_hub_address
 from mxkit.training.callbacks.pruning import OptunaPruning

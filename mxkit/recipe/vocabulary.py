@@ -9,21 +9,21 @@ import typing
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from mxkit.core.arguments import Plugged
-from mxkit.core.trainers import optimizer_names
+from mxkit.core.trainers import check_optimizer, optimizer_names
 from mxkit.data import datasets
-from mxkit.data.augmentation.augment import STEPS
+from mxkit.data.augmentation.augment import STEPS, Augment
 from mxkit.data.augmentation.foreign import as_step
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.files import image_files, imagenet_files, record_images, tables
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.losses.named_losses import LOSSES
+from mxkit.losses.named_losses import LOSSES, get_batch_loss
 from mxkit.metrics.metric import Metric
-from mxkit.metrics.named_metrics import METRICS, own_metrics
+from mxkit.metrics.named_metrics import METRICS, get_metric, own_metrics
 from mxkit.models.registry import MODELS, model_names
 from mxkit.models.siamese import Siamese
-from mxkit.nets.initializers import initializer_names
-from mxkit.recipe.schema import exact
+from mxkit.nets.initializers import get_initializer, initializer_names
+from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.callbacks.ema import EMA
 from mxkit.training.callbacks.freezing import Freeze
 from mxkit.training.callbacks.learning_rate import Plateau
@@ -31,7 +31,7 @@ from mxkit.training.callbacks.logs import CSVLog
 from mxkit.training.callbacks.stopping import EarlyStopping, TimeLimit
 from mxkit.training.callbacks.tensorboard_log import TensorBoardLog
 from mxkit.training.callbacks.trackers import MLflowLog, WandbLog
-from mxkit.training.schedules import TAKES, schedule
+from mxkit.training.schedules import TAKES, get_schedule, schedule
 import mxnet as mx
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 from typing_extensions import Annotated, Literal, NotRequired, Required, TypedDict
@@ -80,6 +80,8 @@ _CHOICES: Dict[str, Dict[str, Any]] = {
     "augment": {"interpolation": Literal[tuple(INTERPOLATIONS)]},
 }
 NOTHING = object()
+# The argument of each callback that is a path inside the run's folder.
+PATHS = {"csv": "path", "tensorboard": "folder", "wandb": "folder"}
 _UNIONS = {Union, getattr(types, "UnionType", Union)}
 # YAML has only lists, and a strict tuple refuses them; a mapping from Python may have tuples.
 _LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value)
@@ -90,6 +92,11 @@ _ZOO = {"classes": int, "pretrained": bool, "root": str}
 _ZOO_MORE: Dict[str, Dict[str, Any]] = {"resnet": {"thumbnail": bool}, "densenet": {"bn_size": float, "dropout": float}}
 
 
+def exact(value: Any) -> Any:
+    """Let a literal 1 refuse true and 1.0, which equal it in Python."""
+    return value if type(value) in (int, str) else repr(value)
+
+
 class Kind(NamedTuple):
     """One kind of component.
 
@@ -97,11 +104,14 @@ class Kind(NamedTuple):
         names: Returns all known names.
         builder: Returns the function or class of a name, or None if it is unknown.
         own: The table in which `register` puts names; None if MXNet has a registry for this kind.
+        make: Makes the component from its name and its arguments; None if that needs the data, the devices or the
+            net's parameters.
     """
 
     names: Callable[[], Iterable[str]]
     builder: Callable[[str], Optional[Builder]]
     own: Optional[Dict[str, Builder]] = None
+    make: Optional[Callable[[str, Dict[str, Any]], Any]] = None
 
 
 class Argument(NamedTuple):
@@ -120,27 +130,44 @@ def _all_models() -> List[str]:
     return sorted({*model_names(), *COMPOSED}) + [f"zoo:{name}" for name in model_names("zoo")]
 
 
+def _preset(*, size: Optional[int] = None, white: float = 1.0) -> None:
+    """The arguments of `Augment.preset`."""
+
+
+def _step(name: str, arguments: Dict[str, Any]) -> Any:
+    return Augment.preset(name, **arguments) if name in PRESETS else STEPS[name](**arguments)
+
+
+def _callback(name: str, arguments: Dict[str, Any]) -> Any:
+    """The callback; None if its file is in the run's folder, which is made later."""
+    callback = check_callbacks([CALLBACKS[name](**arguments)])[0]
+    return None if name in PATHS else callback
+
+
 KINDS: Dict[str, Kind] = {
     "data": Kind(lambda: DATASETS, DATASETS.get, DATASETS),
-    "augment": Kind(lambda: {*STEPS, *PRESETS}, lambda name: STEPS.get(name) or _preset, STEPS),  # type: ignore[arg-type]
+    "augment": Kind(lambda: {*STEPS, *PRESETS}, lambda name: STEPS.get(name) or _preset, STEPS, _step),  # type: ignore
     "model": Kind(_all_models, lambda name: MODELS.get(name) or COMPOSED.get(name), MODELS),
     "initializer": Kind(
-        initializer_names, lambda name: mx.registry.get_registry(mx.init.Initializer).get(name.lower())
+        initializer_names,
+        lambda name: mx.registry.get_registry(mx.init.Initializer).get(name.lower()),
+        make=lambda name, arguments: get_initializer((name, arguments)),
     ),
-    "loss": Kind(lambda: LOSSES, LOSSES.get, LOSSES),
-    "optimizer": Kind(optimizer_names, lambda name: mx.optimizer.Optimizer.opt_registry.get(name.lower())),
-    "schedule": Kind(lambda: TAKES, lambda name: schedule),
-    "callback": Kind(lambda: CALLBACKS, CALLBACKS.get, CALLBACKS),
+    "loss": Kind(lambda: LOSSES, LOSSES.get, LOSSES, lambda name, arguments: get_batch_loss((name, arguments))),
+    "optimizer": Kind(
+        optimizer_names, lambda name: mx.optimizer.Optimizer.opt_registry.get(name.lower()), make=check_optimizer
+    ),
+    "schedule": Kind(
+        lambda: TAKES, lambda name: schedule, make=lambda name, arguments: get_schedule((name, arguments))
+    ),
+    "callback": Kind(lambda: CALLBACKS, CALLBACKS.get, CALLBACKS, _callback),
     "metric": Kind(
         lambda: {*METRICS, *own_metrics()},
         lambda name: METRICS.get(name) or own_metrics().get(name.lower()),
         METRICS,
+        lambda name, arguments: get_metric((name, arguments)),
     ),
 }
-
-
-def _preset(*, size: Optional[int] = None, white: float = 1.0) -> None:
-    """The arguments of `Augment.preset`."""
 
 
 def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Function]:

@@ -4,8 +4,8 @@ import math
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from mxkit.recipe.changed_keys import flattened
 from mxkit.recipe.reading import as_yaml
+from mxkit.recipe.schema import flattened
 from mxkit.recipe.scores import is_number
 from mxkit.reports.run_files import RunFiles
 

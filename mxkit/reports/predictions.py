@@ -11,11 +11,10 @@ from mxkit.core.loss_meanings import BINARY, CLASSES, PROBABILITIES, Quantities,
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
-from mxkit.losses.named_losses import get_batch_loss
 from mxkit.metrics import ConfusionMatrix
 from mxkit.plots.data_plots import show_images
-from mxkit.recipe.building import augment_of, batches
-from mxkit.recipe.schema import Recipe, under_switches
+from mxkit.recipe.building import batches
+from mxkit.recipe.schema import Recipe, augment_of, under_switches
 from mxkit.training.evaluation import predict
 import mxnet as mx
 import numpy as np
@@ -77,7 +76,7 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
     if recipe.data.pairs is not None:
         raise DataError("the net compares samples, and gives none a class")
     counts = ConfusionMatrix()
-    counts.loss = get_batch_loss(recipe.loss.spec).loss
+    counts.loss = recipe.loss.made.loss
     if isinstance(meaning_of(counts.loss), Quantities):
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []

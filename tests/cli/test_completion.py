@@ -9,8 +9,8 @@ import sys
 from mxkit.cli import completion
 from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics.named_metrics import METRICS
+from mxkit.recipe import schema
 from mxkit.recipe.reading import recipe_names
-from mxkit.recipe.schema import fields_at
 from mxkit.reports import run_list
 import pytest
 from sharing import command
@@ -109,8 +109,17 @@ def test_names_read_from_the_source_are_those_of_mxkit(monkeypatch, tmp_path):
     assert completion.recipes("") == recipe_names()
     assert completion._names_for("loss") == list(LOSSES)
     keys = completion._keys_of_format()
-    for section in ("", "data", "model", "model.finetune", "optimizer", "checkpoints", "evaluate"):
-        known = set(fields_at(section.split(".") if section else [])) - {"base", "variables"}
+    sections = {
+        "": schema.Recipe,
+        "data": schema.DataComponent,
+        "model": schema.ModelComponent,
+        "model.finetune": schema.FinetuneSection,
+        "optimizer": schema.OptimizerComponent,
+        "checkpoints": schema.CheckpointSection,
+        "evaluate": schema.EvaluateSection,
+    }
+    for section, kind in sections.items():
+        known = set(kind.model_fields)
         below = {key[len(section) :].lstrip(".") for key in keys if key.startswith(section)}
         assert {key for key in below if key and "." not in key} == known
 

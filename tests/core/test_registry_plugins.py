@@ -95,7 +95,7 @@ def test_a_recipe_schema_and_its_names_survive_a_broken_plug_in(installed):
     out, _ = python(
         installed,
         """
-from mxkit.recipe.json_schema import recipe_schema
+from mxkit.recipe.schema import recipe_schema
 schema = recipe_schema()
 print("tiny" in schema["$defs"]["model"]["anyOf"][0]["enum"])
 """,

@@ -171,7 +171,7 @@ def test_mistakes_are_refused_at_once(tmp_path):
 
 def test_an_error_restores_the_switches(own):
     with switches(True):
-        assert "model.outputs: expected 1 or more" in refusal(
+        assert "model: outputs: expected 1 or more" in refusal(
             {**own, "model": {"name": "np_net", "outputs": -1}}, check=prepared
         )
         assert switched() == (True, True)

@@ -5,9 +5,9 @@ import sys
 import mxkit
 from mxkit.errors import UnknownNameError
 from mxkit.recipe import vocabulary
-from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
+from mxkit.recipe.schema import differences
 import numpy as np
 import pytest
 from recipe_parts import refusal

@@ -8,7 +8,6 @@ import string
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxkit.errors import RecipeError
-from mxkit.recipe.checking import components
 from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, read_file
 import pytest
 from recipe_parts import RICH
@@ -116,12 +115,11 @@ def find(content, path):
 @given(data=st.data())
 def test_a_misspelt_name_is_refused_by_its_path_with_the_right_one(name, data):
     content = json.loads(json.dumps(loaded(name, CONTENTS[name]).model_dump()))
-    recipe = load_recipe(content)
-    named = [(*path.split("."), "name") for path, _, _ in components(recipe)]
+    named = [(*path, "name") for path, value in places(content) if isinstance(value, dict) and "name" in value]
     chosen = [("checkpoints", "keep_best", "0"), ("checkpoints", "keep_best", "1"), ("evaluate", "split")]
     chosen += [("evaluate", "which"), ("callbacks", "0", "monitor"), ("callbacks", "0", "mode"), ("amp",)]
     chosen += [("initializer", "rnd_type"), ("model", "branch", "name")]
-    everything = [tuple(int(key) if key.isdigit() else key for key in path) for path in named + chosen]
+    everything = [tuple(int(key) if str(key).isdigit() else key for key in path) for path in named + chosen]
     path = data.draw(st.sampled_from([one for one in everything if find(content, one) and at(content, one)]))
     right = at(content, path)
     wrong = data.draw(misspelt(right))

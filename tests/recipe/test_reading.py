@@ -72,7 +72,7 @@ def test_weights_of_classes_are_a_list_or_by_number(given):
 
 @pytest.mark.parametrize("given", ["{'3.5': 2}", "{'True': 1}", "{'1': true}", "{'1': 2, '01': 3}"])
 def test_weights_of_no_class_are_refused(given):
-    with pytest.raises(RecipeError, match=r"loss\.class_weight: .*expected a"):
+    with pytest.raises(RecipeError, match=r"\n  loss.*class_weight: expected a"):
         load_recipe(SMALL, [f"loss.class_weight={given}"])
 
 
@@ -94,13 +94,13 @@ def test_a_mapping_given_is_not_changed():
     ("override", "expected"),
     [
         ("epoch=3", "epoch: unknown key; received 3; accepted: format, name,.*did you mean 'epochs'"),
-        ("epochs=0", "epochs: input should be greater than or equal to 1; received 0"),
+        ("epochs=0", "epochs: expected a length like '2 epochs' or '500 updates', or a number of epochs; received 0"),
         ("format=2", "format: input should be 1; received 2"),
         ("name=../escape", r"name: string should match pattern.*; received '../escape'"),
         ("loss=sotfmax_ce", "loss.name: unknown; received 'sotfmax_ce'; accepted: .*; did you mean 'softmax_ce'"),
         ("loss=bce", "loss.name: unknown; received 'bce'; accepted: .*; did you mean 'sigmoid_bce'"),
         ("schedule.name=multifactor", "schedule.name: unknown; received 'multifactor'; .*did you mean 'multi_step'"),
-        ("loss=3", "loss: input should be a valid dictionary or .*; received 3"),
+        ("loss=3", "loss: expected a name, or keys and values; received 3"),
         (
             "optimizer.learning_rat=1",
             "optimizer.learning_rat: sgd takes no .*; received 1; .*did you mean 'learning_rate'",
@@ -150,28 +150,7 @@ def test_unknown_recipe_lists_the_known_ones():
 
 def test_values_that_only_building_can_judge():
     text = refusal(SMALL, "data.size=9", "model.name=mlp", "model.dropout=2", check=prepared)  # both at once
-    assert re.search("data.size: expected 8, or .* received 9", text)
-    assert "model.dropout: mlp: dropout must be at least 0 and below 1; received 2" in text
-    assert "metrics.0.k: TopK: k: expected a whole number, at least 1" in refusal(
-        SMALL, "metrics=[{name: top_k, k: 0}]"
-    )
+    assert re.search("data: size: expected 8, or .* received 9", text)
+    assert "model: mlp: dropout must be at least 0 and below 1; received 2" in text
+    assert "metrics.0: TopK: k: expected a whole number, at least 1" in refusal(SMALL, "metrics=[{name: top_k, k: 0}]")
     assert "\n  metrics: names must differ" in refusal(SMALL, "metrics=[accuracy, accuracy]")
-
-
-def test_a_run_of_an_earlier_mxkit_names_callbacks_that_are_gone():
-    before = [
-        {"name": "freeze_until", "epoch": 3, "glob": "0.*"},
-        {"name": "unfreeze_at", "epoch": 2, "glob": "*", "lr": 0.1},
-        {"name": "unfreeze_at", "epoch": 2, "glob": "features.*"},
-        {"name": "terminate_on_nan"},
-        "terminate_on_nan",
-        {"name": "time_limit", "seconds": 60},
-    ]
-    recipe = load_recipe({**SMALL, "callbacks": before})
-    assert recipe.check_finite == "stop"
-    assert [one.model_dump() for one in recipe.callbacks] == [
-        {"name": "freeze", "until": "2 epochs", "patterns": "0.*"},
-        {"name": "freeze", "until": "1 epochs", "lr": 0.1},
-        {"name": "freeze", "until": "1 epochs", "patterns": "features.*"},
-        {"name": "time_limit", "limit": 60},
-    ]

@@ -323,7 +323,7 @@ def test_the_best_checkpoint_is_evaluated(whole):
         (["checkpoints", "look", "."], "expected verify, prune or nothing before RUN; received 'look .'"),
         (
             ["train", "digits_lenet", "--set", "checkpoints.every=often"],
-            "checkpoints.every: Checkpoints: every: expected a length like",
+            "checkpoints: Checkpoints: every: expected a length like",
         ),
     ],
 )
@@ -355,7 +355,7 @@ def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
         (
             ["schedule={name: cosine, warmup: 500 updates}"],
             2,
-            "error: recipe small:\n  schedule.warmup: warmup='500 updates' is 500 updates and does not end before the "
+            "error: recipe small:\n  schedule: warmup='500 updates' is 500 updates and does not end before the "
             "end of schedule 'cosine': at most 87 updates go into the warm-up",
         ),
         (["optimizer={name: adadelta}", "schedule=cosine"], 1, "error: "),

@@ -69,10 +69,10 @@ def test_fit_gets_what_the_recipe_says():
     assert {key: named[key] for key in said} == said
     assert (named["epochs"], named["accumulate"]) == ("4 updates", "64 samples")
     (rate,) = named["callbacks"]
-    step = ("step", {"every": "1 update", "factor": 0.5})
-    assert (rate.function, rate.positional) == (mxkit.callbacks.LearningRate, (step,))
+    step = mxkit.training.schedule("step", every="1 update", factor=0.5)
+    assert (rate.function, [one.made for one in rate.positional]) == (mxkit.callbacks.LearningRate, [step])
     named = fit_call(load_recipe(SMALL, ["updates=null", "epochs=5", "accumulate=2"]), data).named
-    assert (named["epochs"], named["accumulate"], named["loss"]) == (5, 2, "softmax_ce")
+    assert (named["epochs"], named["accumulate"], named["loss"].short) == (5, 2, "softmax_ce")
 
 
 def test_callbacks_by_name_and_their_files_in_the_runs_folder(train):
@@ -303,16 +303,16 @@ def test_image_folders_train_and_predict(train, tmp_path):
             ["freeze=['1.*']", "callbacks=[{name: freeze, until: 1 epoch, patterns: ['2.*']}]"],
             "callbacks.0.patterns: Freeze: 2.* freezes every parameter that is trained",
         ),
-        (["callbacks=[{name: freeze, until: one}]"], "callbacks.0.until: Freeze: until: expected a length"),
-        (["callbacks=[{name: freeze, until: 1 epoch, lr: -1}]"], "callbacks.0.lr: Freeze: lr: expected a"),
+        (["callbacks=[{name: freeze, until: one}]"], "callbacks.0: Freeze: until: expected a length"),
+        (["callbacks=[{name: freeze, until: 1 epoch, lr: -1}]"], "callbacks.0: Freeze: lr: expected a"),
         (["model.weights=nowhere.params"], "model.weights:  ... nowhere.params"),
-        (["model.finetune={classes: 10, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
+        (["model.finetune={classes: 10, head: '7'}"], "model.finetune: head: no block stands at '7'"),
         (["devices=gpu:77"], "devices: gpu(77) does not exist"),
         (["evaluate.which=best"], "evaluate.which: 'best' needs checkpoints.keep_best"),
         (["accumulate=2", "accumulate_samples=4"], "accumulate_samples: replaces accumulate"),
         (["data.pairs={}", "data.augment=[flip]"], "data.pairs: pairs cannot be augmented"),
         (["data.name=made_linear", "data.samples=100", "data.test=0"], "evaluate.split: this part of the data has no"),
-        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a length like"),
+        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule: warmup: expected a length like"),
         (["schedule=step"], "schedule.every: is missing"),
         (["data.augment=[to_tensor, flip]"], "data.augment: "),
         (["data.augment=[{name: crop}]"], "data.augment.0.size: is missing"),

@@ -2,8 +2,8 @@
 
 import json
 
-from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.schema import differences
 from mxkit.reports.comparing import Compared, compared_scores, direction, recipe_differences
 from mxkit.reports.curves import COLOURS, panels
 from mxkit.reports.page import write_report
