@@ -169,6 +169,12 @@ def export(
     shape: Optional[List[str]] = typer.Option(
         None, "--shape", help="Shape of an input, like 1,3,224,224; once for each. Not needed for a run."
     ),
+    params: Optional[Path] = typer.Option(
+        None, "--params", metavar="FILE", help="The parameters of a graph RUN, as net-symbol.json, of another name."
+    ),
+    outputs: Optional[List[str]] = typer.Option(
+        None, "--outputs", metavar="NAME", help="Internal output of a graph, up to which it is written; once for each."
+    ),
     tolerance: float = typer.Option(1e-4, "--tolerance", min=0.0, help="Largest relative difference from MXNet."),
     verify: bool = typer.Option(True, help="Compare with MXNet operator by operator before writing."),
     table: bool = typer.Option(False, "--table", help="Show the difference of every layer."),
@@ -179,12 +185,12 @@ def export(
     from mxkit.exporting.writing import export as export_net
 
     shapes = [_shape(text) for text in shape or []] or None
-    options: Any = {"which": which, "input_shape": shapes, "verify": verify, "tolerance": tolerance}
+    options: Any = {"which": which, "input_shape": shapes, "outputs": outputs or None, "verify": verify}
+    files = source if params is None else (source, params)
     try:
-        exported = export_net(source, path, format=format, overwrite=overwrite, **options)
+        exported = export_net(files, path, format=format, tolerance=tolerance, overwrite=overwrite, **options)
     except (ValueError, TypeError, ImportError) as error:
-        text = str(error).replace("overwrite=True", "--overwrite")
-        raise typer.BadParameter(text.replace("input_shape=(1, 3, 224, 224)", "--shape 1,3,224,224")) from error
+        raise typer.BadParameter(str(error)) from error
     if json:
         print_json(exported)
         return

@@ -142,8 +142,8 @@ def describe(
     """Read data once and describe it: shapes, ranges, classes, duplicates, and likely mistakes.
 
     Args:
-        data: Anything that `fit` reads; a `Split`, a gluon Dataset, or `Splits`; or a dict of them by name, the
-            training part first. A loader's epochs and order do not change.
+        data: Anything that `fit` reads; a `Split`, a gluon Dataset, or `Splits`, of which parts that are None are
+            left out; or a dict of them by name, the training part first. A loader's epochs and order do not change.
         test: The part that the net is evaluated on, if `data` is one part.
         classes: Names of the class numbers; those of `Splits` by default.
         limit_batches: Number of batches to read of each part; of datasets and arrays, 256 samples for each.
@@ -174,11 +174,8 @@ def describe(
         raise ValueError("describe: pass `test` beside one part, or all parts in a dict")
     named: Dict[str, Any] = {"data": data} if test is None else {"train": data, "test": test}
     if isinstance(data, Splits):
-        named = {
-            name: part
-            for name, part in zip(Splits._fields, data[:3])
-            if len(part.x if isinstance(part, Split) else part)
-        }
+        # a part without samples is not described; a loader need not know its number
+        named = {name: part for name, part in zip(Splits._fields, data[:3]) if _has_samples(part)}
         classes = classes or data.classes or None
     elif isinstance(data, Mapping):
         named = dict(data)
@@ -224,6 +221,11 @@ def _order(data: Any, part: PartDescription) -> "np.ndarray":
     if hasattr(data, "order") and hasattr(data, "epoch"):
         return np.asarray(data.order(data.epoch))[: part.samples]
     return np.arange(part.samples)
+
+
+def _has_samples(part: Any) -> bool:
+    x = part.x if isinstance(part, Split) else part
+    return x is not None and (not hasattr(x, "__len__") or len(x) > 0)
 
 
 def _duplicates(parts: Sequence[PartDescription], orders: Mapping[str, "np.ndarray"]) -> List[Duplicates]:

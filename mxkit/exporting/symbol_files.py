@@ -73,7 +73,7 @@ def check_same_graph(path: Path, content: bytes) -> None:
     if path.exists() and not _same_graph(path, content.decode("utf-8")):
         raise ValueError(
             f"export: {path} holds another net (or other names of its parameters), whose parameters would not "
-            "fit this one. Choose another path, or overwrite=True"
+            "fit this one. Choose another path, or overwrite=True (--overwrite)"
         )
 
 

@@ -179,7 +179,7 @@ def _check_arguments(path: Union[str, Path], format: str, verify: bool, toleranc
 def _refuse_existing(files: Any) -> None:
     there = [str(path) for path in files if path.exists()]
     if there:
-        raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True")
+        raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True (--overwrite)")
 
 
 def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
@@ -201,7 +201,7 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
     if not shapes and format in ("onnx", "torch"):
         raise ValueError(
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
-            "not say: pass input_shape=(1, 3, 224, 224) or the like, or inputs=an array"
+            "not say: pass input_shape=(1, 3, 224, 224) (--shape 1,3,224,224) or the like, or inputs=an array"
         )
     dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
     other = format in ("onnx", "torch")

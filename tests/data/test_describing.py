@@ -272,3 +272,11 @@ def test_what_is_no_data(data, error, match):
 def test_a_test_part_beside_several_parts_is_refused():
     with pytest.raises(ValueError, match="all parts in a dict"):
         describe({"train": batches()}, batches())
+
+
+def test_a_part_that_is_missing_is_left_out():
+    part = Split(X, Y)
+    described = describe(Splits(part, None, part, ["a", "b", "c", "d"]))
+    assert list(described.parts) == ["train", "test"]
+    (counted,) = describe(Splits(part, None, None)).parts.values()
+    assert counted.samples == N

@@ -342,3 +342,15 @@ def test_the_command_says_its_own_options(net, tmp_path):
     assert code == 2
     assert "--overwrite" in err
     assert "Traceback" not in err
+
+
+def test_the_command_takes_both_files_of_a_graph_and_names_of_outputs(net, tmp_path):
+    exported = mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+    graph, weights = exported.files["symbol"], tmp_path / "weights.params"
+    exported.files["parameters"].rename(weights)
+    inner = mx.sym.load(str(graph)).get_internals().list_outputs()
+    name = next(one for one in inner if one.endswith("fwd_output") or one.endswith("relu0_output"))
+    code, _, err = command("export", graph, tmp_path / "cut", "--params", weights, "--outputs", name, "--shape", "1,5")
+    assert code == 0, err
+    expected = mxkit.load_exported((graph, weights), outputs=name)
+    np.testing.assert_array_equal(outputs(mxkit.load_exported(tmp_path / "cut")), outputs(expected))
