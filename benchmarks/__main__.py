@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any, Dict
 
-from mxkit.recipe.environment import describe_environment
+from mxkit.recipe.folder import describe_environment
 
 from benchmarks.harness import ROOT, Row
 from benchmarks.pages import print_table, write_pages

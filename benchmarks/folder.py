@@ -18,8 +18,8 @@ import warnings
 
 import mxkit  # before mxnet
 from mxkit.data.files.image_files import find_images
-from mxkit.recipe.file_predictions import predict_files
-from mxkit.recipe.images import image_reader, net_inputs
+from mxkit.recipe.net_facts import image_reader, net_inputs
+from mxkit.recipe.predictions import predict_files
 from mxkit.recipe.run import load_run, run_facts
 import mxnet as mx
 import numpy as np

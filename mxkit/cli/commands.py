@@ -12,16 +12,12 @@ from typing import Any, Iterator, List, Optional, Sequence
 import warnings
 
 from mxkit.cli.completion import complete_value, recipes, run_folders
+from mxkit.cli.environment import FOR_PYTHON, cache_app, doctor, enable, init, install, launch
+from mxkit.cli.environment import run as run_script
 from mxkit.cli.inference import benchmark, predict
-from mxkit.cli.launcher import launch
-from mxkit.cli.maintenance import cache_app, doctor, install
-from mxkit.cli.profiler import RECIPE, RECIPE_HELP, SETTINGS, profile
+from mxkit.cli.recipes import RECIPE, RECIPE_HELP, SETTINGS, profile, sweep
 from mxkit.cli.record_files import rec_app
 import mxkit.cli.runs as cli_runs
-from mxkit.cli.scripts import FOR_PYTHON, enable
-from mxkit.cli.scripts import run as run_script
-from mxkit.cli.starting_project import init
-from mxkit.cli.sweeps import sweep
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.recipe.reading import set_threads
 from mxkit.runtime.exact import WORD
@@ -78,9 +74,9 @@ def train(
     set_threads(recipe or Path(str(resume)) / "recipe.yaml", settings, resume)
     from mxkit.distributed import initialize, rank
     from mxkit.distributed.restarted_runs import note_run, restarted_run
+    from mxkit.recipe.folder import describe_scores
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run, way_to_train_on
-    from mxkit.recipe.scores import describe_scores
 
     progress: Any = "verbose" if verbose else not quiet
     with _stops() as stops:
@@ -196,7 +192,7 @@ def show(
         raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")
     loaded = load_recipe(recipe, settings)
     if as_script:
-        from mxkit.recipe.script import as_script as script_of
+        from mxkit.recipe.run import as_script as script_of
 
         typer.echo(script_of(loaded), nl=False)
     elif other is None:

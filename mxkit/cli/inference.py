@@ -28,7 +28,7 @@ def predict(
     code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
     """
     from mxkit.data.files.image_files import find_images
-    from mxkit.recipe.file_predictions import predict_files
+    from mxkit.recipe.predictions import predict_files
     from mxkit.training.callbacks.progress import batches_bar
     from tqdm import tqdm
 
@@ -117,7 +117,7 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
 
 
 def _show(prediction: Any) -> None:
-    from mxkit.recipe.answers import describe_prediction
+    from mxkit.recipe.predictions import describe_prediction
 
     path = prediction.path.replace("\n", "\\n").replace("\t", "\\t")  # a name may hold them: a line remains a line
     line = "\t".join([path, *describe_prediction(prediction.answer)])

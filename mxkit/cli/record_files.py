@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Optional
 
-from mxkit.cli.json_output import JSON, print_json
+from mxkit.cli.runs import JSON, print_json
 import typer
 
 rec_app = typer.Typer(no_args_is_help=True, help="Make, list and check `.rec` files of images, without MXNet.")

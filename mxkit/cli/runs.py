@@ -1,13 +1,35 @@
 """The commands of `mxkit` that read the folder of a run."""
 
+import json
 from pathlib import Path
 from typing import Any, List, Optional
 
 from mxkit.cli.completion import run_columns, run_folders
-from mxkit.cli.json_output import JSON, print_json
 from mxkit.core.system import show_table
 from mxkit.errors import MxkitError
 import typer
+
+JSON = typer.Option(False, "--json", help="For programs: the fields of the Python objects.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: NamedTuples become mappings, paths become texts, NaN and infinity become null."""
+    from mxkit.recipe.folder import null_for_nan
+
+    typer.echo(json.dumps(null_for_nan(_plain(value)), indent=1))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value  # a number of NumPy
+
 
 RUN = typer.Argument(..., help="The folder of a run.", autocompletion=run_folders)
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
@@ -35,10 +57,10 @@ def evaluate(
     json: bool = JSON,
 ) -> None:
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
+    from mxkit.recipe.building import evaluate_split
     from mxkit.recipe.data_checks import load_data
     from mxkit.recipe.net_facts import warn_of_other_data
     from mxkit.recipe.run import load_run
-    from mxkit.recipe.scores import evaluate_split
 
     recipe, net = load_run(run, which)
     try:
@@ -53,7 +75,7 @@ def evaluate(
 
 
 def _show_scores(split: str, scores: Any, json: bool, prefix: str = "") -> None:
-    from mxkit.recipe.scores import describe_scores
+    from mxkit.recipe.folder import describe_scores
 
     if json:
         print_json({split: scores})
@@ -137,7 +159,7 @@ def features(
     from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.channel_pictures import plot_features
-    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.net_facts import net_inputs
     from mxkit.recipe.run import load_run, run_facts
     import mxnet as mx
 
@@ -275,7 +297,7 @@ def runs(
     json: bool = JSON,
 ) -> None:
     """List the runs in DIR: state, scores, best validation, time and size."""
-    from mxkit.reports.run_list import list_runs, table_of_runs, to_json
+    from mxkit.reports.run_files import list_runs, table_of_runs, to_json
 
     listed = list_runs(directory, sort=sort)
     if json:

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 from functools import reduce
+import inspect
+import json
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from mxkit.core.device import unpack
 from mxkit.core.seeding import seed_all
+import mxkit.data as data_room
 from mxkit.data.augmentation.augment import Augment
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.dataset_loader import DatasetLoader
@@ -16,6 +19,7 @@ from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.distributed.kvstores import set_kvstore
 from mxkit.errors import CheckpointError, DeviceError, MxkitError, RecipeError, unknown_name
+from mxkit.losses.own_losses import pair_accuracy, triplet_accuracy
 from mxkit.models.registry import MODELS, get_model
 from mxkit.nets.finetuning import finetune
 from mxkit.nets.initializers import initialize
@@ -41,8 +45,10 @@ from mxkit.storage.loading import load_parameters
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.learning_rate import LearningRate
 from mxkit.training.checkpoints import Checkpoints
+from mxkit.training.evaluation import evaluate, predict
 from mxkit.training.loop import fit
 from mxnet import gluon
+import numpy as np
 
 SPLITS = ("train", "valid", "test")
 
@@ -385,3 +391,133 @@ def callback_call(component: CallbackComponent) -> Call:
         return Call(CALLBACKS[component.name], (), arguments, made=component.made)
     inside = {key: InFolder(arguments[key])} if key in arguments else {}
     return Call(CALLBACKS[component.name], (), {**arguments, **inside})
+
+
+@under_switches
+def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
+    """Loss and metrics of a recipe over one part of the data; for pairs also the accuracy of their distances."""
+    calls = [*augment_calls(recipe), loader_call(recipe, data, split, "scored")]
+    if recipe.data.pairs is not None and split != "valid" and has_samples(data.valid):
+        calls.append(loader_call(recipe, data, "valid", "valid"))
+    calls += _score_calls(recipe, data, split, "scored")
+    scores: Dict[str, Any] = execute(calls, {"net": net, "data": data}, recipe.name)["scores"]
+    return scores
+
+
+def score_calls(recipe: Recipe, data: Splits) -> List[Call]:
+    """The calls that compute the final scores after the training."""
+    best = Call(load_checkpoint, (InFolder("checkpoints"), Name("net")), {"which": "best"})
+    calls = _score_calls(recipe, data, recipe.evaluate.split, scored_name(recipe))
+    return [best, *calls] if recipe.evaluate.which == "best" else calls
+
+
+def _score_calls(recipe: Recipe, data: Splits, split: str, loader: str) -> List[Call]:
+    named: Dict[str, Any] = {"loss": recipe.loss}
+    if recipe.scored_metrics:
+        named["metrics"] = list(recipe.scored_metrics)
+    calls = [Call(evaluate, (Name("net"), Name(loader)), named, result="scores")]
+    if recipe.data.pairs is None:
+        return calls
+    update = Name("scores.update")
+    if recipe.data.pairs.kind == "triplets":
+        accuracy = Call(triplet_accuracy, (Name("anchor"), Name("positive"), Name("negative")))
+        return [
+            *calls,
+            Call(predict, (Name("net"), Name(loader)), result="anchor, positive, negative"),
+            Call(update, (), {"triplet_accuracy": accuracy}),
+        ]
+    threshold = {}
+    if split != "valid" and has_samples(data.valid):  # the best threshold for the pairs of the validation part
+        calls += _pair_calls("valid", "best", {})
+        threshold = {"threshold": Name("best.threshold")}
+    calls += _pair_calls(loader, "found", threshold)
+    return [*calls, Call(update, (), {"pair_accuracy": Name("found.accuracy")})]
+
+
+def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[Call]:
+    same = f"np.concatenate([same.asnumpy() for _, same in {loader}])"
+    return [
+        Call(predict, (Name("net"), Name(loader)), result="a, b"),
+        Call(_labels, (Name(loader),), result="same", text=same),
+        Call(pair_accuracy, (Name("a"), Name("b"), Name("same")), threshold, result),
+    ]
+
+
+def _labels(pairs: Any) -> Any:
+    return np.concatenate([same.asnumpy() for _, same in pairs])
+
+
+_WIDTH = 110
+# Functions of a plan that are public at the root of the package.
+_AT_ROOT = {"Checkpoints", "evaluate", "finetune", "fit", "freeze", "initialize", "load_checkpoint", "load_parameters"}
+_AT_ROOT |= {"predict", "seed_all", "to"}
+
+
+def literal(value: Any) -> str:
+    """An argument of a plan as Python code.
+
+    >>> print(literal({"a": [1, None], "b": Name("x"), "c": Call(max, (Name("x"), 2))}))
+    {"a": [1, None], "b": x, "c": builtins.max(x, 2)}
+    """
+    if isinstance(value, Call):
+        return written(value)
+    if isinstance(value, Component):
+        return literal(value.short)
+    if isinstance(value, Name):
+        return str(value)
+    if isinstance(value, InFolder):
+        return f"folder / {literal(str(value))}"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{literal(key)}: {literal(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(map(literal, value))
+        return f"({inner})" if isinstance(value, tuple) and len(value) > 1 else f"[{inner}]"
+    return repr(value)
+
+
+def written(call: Call) -> str:
+    """A call of a plan as Python code, with one argument per line if it is long.
+
+    >>> print(written(Call(Name("f"), (Name("x"),), {"a": "b"}, "y")))
+    y = f(x, a="b")
+    """
+    target = f"{call.result} = " if call.result else ""
+    if call.text:
+        return f"{target}{call.text}"
+    values = [*(("", one) for one in call.positional), *((f"{name}=", one) for name, one in call.named.items())]
+    arguments = [f"{name}{literal(value)}" for name, value in values]
+    begin = f"{target}{public_name(call.function)}"
+    line = f"{begin}({', '.join(arguments)})"
+    if len(line) <= _WIDTH:
+        return line
+    broken = [
+        one if len(one) <= _WIDTH or not isinstance(value, list) else _one_per_line(name, value)
+        for one, (name, value) in zip(arguments, values)
+    ]
+    return f"{begin}(\n" + "".join(f"    {one},\n" for one in broken) + ")"
+
+
+def _one_per_line(name: str, elements: List[Any]) -> str:
+    return f"{name}[\n" + "".join(f"        {literal(one)},\n" for one in elements) + "    ]"
+
+
+def public_name(function: Any) -> str:
+    """Name of a function in a script: `mxkit.data.digits`; a user's function with its module.
+
+    >>> public_name(load_data), public_name(data_room.digits), public_name(data_room.Augment.preset)
+    ('mxkit.recipe.load_data', 'mxkit.data.digits', 'mxkit.data.Augment.preset')
+    """
+    if isinstance(function, Name):
+        return str(function)
+    function = inspect.unwrap(function)
+    module, name = str(function.__module__), str(getattr(function, "__qualname__", function))
+    if not module.startswith("mxkit."):
+        return f"{module}.{name}"
+    if name in _AT_ROOT:
+        return f"mxkit.{name}"
+    if module.startswith("mxkit.data") and not hasattr(data_room, name.split(".")[0]):
+        return f"{module}.{name}"
+    room = "callbacks" if module.startswith("mxkit.training.callbacks.") else module.split(".")[1]
+    return f"mxkit.{room}.{name}"

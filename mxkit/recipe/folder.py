@@ -1,27 +1,38 @@
-"""The folder of a run: its files, its state, and its log."""
+"""The folder of a run: its files, its state, its environment and its scores."""
 
 from contextlib import suppress
 import datetime
+from importlib.metadata import distributions
 import itertools
 import json
+import math
+import os
 from pathlib import Path
 import platform
 import shutil
+import subprocess
 import traceback
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
+from mxkit.core.device import is_gpu
 from mxkit.core.system import write_atomically
 from mxkit.core.trainers import trainer_devices
-from mxkit.errors import RecipeError
-from mxkit.recipe.environment import record_environment, record_workers
+from mxkit.distributed.group import size
+from mxkit.distributed.schedulers import LAUNCHED, SECRET
+from mxkit.errors import CheckpointError, RecipeError
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
-from mxkit.storage.directory import checkpoint_paths
+from mxkit.runtime.driver import read_driver
+from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
+from mxkit.runtime.machine import processor_model, read_memory, read_processors
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.progress import describe_row
-from mxkit.training.history import Row
+from mxkit.training.callbacks.run_log import RecipeRun
+from mxkit.training.history import Row, fixed
 from mxkit.training.signals import Terminated
 from mxkit.training.state import FitState
 from mxkit.version import __version__
@@ -265,3 +276,211 @@ class Recorder(Callback):
         if len(state.history):
             state.history.to_json(self._folder.path / "history.json")
             state.history.plot(self._folder.path / "curves.png")
+
+
+FILE = "environment.json"
+WORKERS = "workers.json"
+_PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
+_VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
+_PRIVATE = (SECRET, LAUNCHED)
+# Without untracked files: a folder of data may hold millions. Without a lock, and without a daemon for file system
+# events.
+_GIT = ("git", "-c", "core.fsmonitor=false", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno")
+_GIT_SECONDS = 3.0
+
+
+def record_environment(folder: Path, devices: Sequence[Any]) -> None:
+    """Add the present environment to a run's `environment.json`, unless it equals the last one in the file.
+
+    Args:
+        folder: Folder of the run.
+        devices: Contexts of the net.
+
+    Side effects:
+        The file holds a list with one entry per environment of the run, in the order of time.
+    """
+    warn_if_late(os.environ)
+    file, now = folder / FILE, describe_environment(devices)
+    earlier = _entries(file)
+    if earlier and {**earlier[-1], "since": now["since"]} == now:
+        return
+    write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
+
+
+def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Dict[str, Any]]) -> None:
+    """Write what each of several workers did in an epoch to a run's `workers.json`.
+
+    Args:
+        folder: Folder of the run.
+        epoch: Number of the epoch, from 1. A resumed run replaces the entries of this epoch and of later ones.
+        seconds: Duration of the epoch.
+        shares: As `Together.shares`.
+    """
+    file = folder / WORKERS
+    rows = [row for row in _entries(file) if row["epoch"] < epoch]
+    rows.append({"epoch": epoch, "seconds": seconds, "workers": shares})
+    write_atomically(file, json.dumps(rows, indent=1).encode())
+
+
+def _entries(file: Path) -> List[Dict[str, Any]]:
+    entries: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return entries
+
+
+def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
+    """Versions, machine, devices, threads, variables and MXNet's features, as plain JSON values.
+
+    Args:
+        devices: Contexts of the net.
+
+    Returns:
+        `arrays` is "np" under `npx.set_np()`, else "nd"; `memory` is in bytes; `threads` is the number of threads of
+        one MXNet operator in this process; `workers` is the number of processes that train together. `gpus` is empty
+        unless `devices` has a GPU. `bits` holds the settings that decide the bits of results, as they were when MXNet
+        was loaded. `distributions` has all installed distributions; `git` is as `git_state`.
+
+    >>> describe_environment([mx.cpu()])["devices"]
+    ['cpu(0)']
+    """
+    memory = read_memory()
+    gpus = [device.device_id for device in devices if is_gpu(device)]
+    installed = _installed_distributions()
+    variables = sorted(name for name in os.environ if name.startswith(_VARIABLES) and name not in _PRIVATE)
+    return {
+        "since": datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        "versions": {
+            "mxkit": __version__,
+            "MXNet": mx.__version__,
+            "NumPy": np.__version__,
+            "Python": platform.python_version(),
+            **{name.lower(): version for name, version in installed.items() if name.lower() in _PACKAGES},
+        },
+        "git": git_state(Path.cwd()),
+        "arrays": "np" if mx.util.is_np_array() else "nd",
+        "platform": platform.platform(),
+        "processor": processor_model(),
+        "cores": read_processors().cores,
+        "threads": in_force(),
+        "memory": None if memory is None else memory.total,
+        "devices": [str(one) for one in devices],
+        "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],
+        "bits": gpu_facts(gpus) if gpus else switches(),
+        "workers": size(),
+        "variables": {name: os.environ[name] for name in variables},
+        "features": sorted(name for name, feature in mx.runtime.Features().items() if feature.enabled),
+        "distributions": installed,
+    }
+
+
+def git_state(folder: Path) -> Optional[Dict[str, Any]]:
+    """The git commit of a working folder, and whether a tracked file differs from it (`dirty`).
+
+    Returns:
+        None without git, a repository or a commit, or if git takes more than 3 seconds.
+    """
+    try:
+        done = subprocess.run(
+            _GIT, cwd=str(folder), stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    if done.returncode or not commits or commits == ["(initial)"]:
+        return None
+    return {"commit": commits[0], "dirty": any(not line.startswith("#") for line in lines)}
+
+
+def _installed_distributions() -> Dict[str, str]:
+    """Version of each installed distribution; of two with one name, that of the first on the path is imported."""
+    versions: Dict[str, str] = {}
+    for distribution in distributions():
+        with suppress(OSError, ValueError):  # a broken record of pip
+            metadata = distribution.metadata  # read from the file at each access
+            if metadata["Name"] and metadata["Version"]:
+                versions.setdefault(metadata["Name"], metadata["Version"])
+    return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
+
+
+# With the checkpoint they are a folder that `load_run` reads.
+_FILES = (
+    "recipe.yaml", "net.json", "environment.json", "workers.json", "history.csv", "history.json", "curves.png",
+    "scores.json", "state.json", "log.txt", "report.html",
+)  # fmt: skip
+_NO_SETTINGS = ("format", "description", "import_path")
+
+
+def recipe_run(recipe: Recipe, folder: RunFolder) -> RecipeRun:
+    """The data of a recipe's run for logs."""
+    return RecipeRun(folder.path, settings_of_recipe(recipe), lambda: _files(recipe, folder))
+
+
+def settings_of_recipe(recipe: Recipe) -> Dict[str, Any]:
+    """Values of a recipe by dotted path, without null and empty values; lists are JSON texts."""
+    return dict(_flat(recipe.model_dump(exclude=set(_NO_SETTINGS))))
+
+
+def _flat(values: Mapping[str, Any], path: str = "") -> Iterator[Any]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        elif value not in (None, [], ""):
+            yield f"{path}{key}", json.dumps(value) if isinstance(value, (list, tuple)) else value
+
+
+def _files(recipe: Recipe, folder: RunFolder) -> List[Path]:
+    """The files of a run's folder that exist, and those of the best checkpoint, or of the last one."""
+    paths = [folder.path / name for name in _FILES]
+    paths += sorted((folder.path / CODE).rglob("*.py"))
+    with suppress(CheckpointError):  # none was written, or the best one was removed
+        checkpoint = find_checkpoint(folder.checkpoints, "best" if recipe.checkpoints.keep_best else "last")
+        paths += sorted(checkpoint.path.iterdir())
+    return [path for path in paths if path.is_file()]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a history is a number, and not a confusion matrix or None."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def best_row(rows: Sequence[Mapping[str, Any]], column: str, mode: str) -> Optional[Mapping[str, Any]]:
+    """The row of a history with the best finite number in a column; None if there is none.
+
+    >>> best_row([{"epoch": 1, "valid_loss": 0.5}, {"epoch": 2, "valid_loss": None}], "valid_loss", "min")["epoch"]
+    1
+    """
+    finite = [row for row in rows if is_number(row.get(column)) and math.isfinite(row[column])]
+    return (max if mode == "max" else min)(finite, key=lambda row: row[column], default=None)
+
+
+def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
+    """One line per number, like `test accuracy 0.9899`; one line per row of a matrix."""
+    return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
+
+
+def _rows(value: Any) -> List[str]:
+    if not isinstance(value, list):
+        return [fixed(value)]
+    if any(isinstance(one, list) for one in value):
+        return [row for one in value for row in _rows(one)]
+    return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]
+
+
+def null_for_nan(value: Any) -> Any:
+    """Replace NaN and infinity by None, because JSON has neither; also in lists and mappings.
+
+    >>> null_for_nan({"test": {"loss": float("nan"), "accuracy": 0.5}})
+    {'test': {'loss': None, 'accuracy': 0.5}}
+    """
+    return _replaced(value, lambda one: None if isinstance(one, float) and not math.isfinite(one) else one)
+
+
+def nan_for_null(value: Any) -> Any:
+    """Replace None by NaN in the content of `scores.json`, where null is a score that was NaN or infinite."""
+    return _replaced(value, lambda one: math.nan if one is None else one)
+
+
+def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(one, change) for key, one in value.items()}
+    return [_replaced(one, change) for one in value] if isinstance(value, list) else change(value)

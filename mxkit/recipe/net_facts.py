@@ -1,21 +1,183 @@
-"""`net.json` in the folder of a run: facts about the net that otherwise only the data shows."""
+"""What a run's net takes: `net.json` in its folder, and image files in the form of its inputs."""
 
+from io import BytesIO
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+import sys
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.system import write_atomically
+from mxkit.data.image_bytes import decode
 from mxkit.data.source import source_of
-from mxkit.data.splits import Splits
-from mxkit.errors import RecipeError
+from mxkit.data.splits import Split, Splits
+from mxkit.errors import DataError, RecipeError
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
-from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code
-from mxkit.recipe.schema import InitializerComponent, ModelComponent, Recipe, under_switches
+from mxkit.recipe.schema import InitializerComponent, ModelComponent, Recipe, augment_of, under_switches
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
+
+
+class ImageForm(NamedTuple):
+    """The images that a net was trained on.
+
+    Attributes:
+        channels: 1 for grey, 3 for RGB.
+        size: Height and width of images in arrays; None for files, because `data.eval_augment` resizes them.
+        border: Mean brightness of the training images' borders, from 0 to 1; None for files.
+    """
+
+    channels: int
+    size: Optional[Tuple[int, int]] = None
+    border: Optional[float] = None
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> "ImageForm":
+        """Read the content of `_asdict` from JSON."""
+        size, border = found["size"], found["border"]
+        return cls(
+            int(found["channels"]),
+            None if size is None else (int(size[0]), int(size[1])),
+            None if border is None else float(border),
+        )
+
+
+def image_form(data: Splits) -> Optional[ImageForm]:
+    """How image files become inputs of a net that is trained on `data`; None if the data has no images."""
+    if not isinstance(data.train, Split):
+        channels = getattr(data.train, "channels", 0)
+        return ImageForm(int(channels)) if channels in (1, 3) else None
+    x = data.train.x
+    if getattr(x, "ndim", 0) != 4 or x.shape[1] not in (1, 3):
+        return None
+    channels, height, width = map(int, x.shape[1:])
+    few = np.asarray(x[:256])
+    return ImageForm(channels, (height, width), float(_border(few).mean() / (255 if few.dtype == np.uint8 else 1)))
+
+
+def net_inputs(
+    recipe: Recipe, form: Optional[ImageForm], paths: Sequence[Union[str, Path]], *, invert: bool = False
+) -> "np.ndarray":
+    """Read image files and prepare them like the evaluated images of a run.
+
+    Args:
+        recipe: As for `image_reader`.
+        form: As for `image_reader`.
+        paths: Image files.
+        invert: As for `image_reader`.
+
+    Returns:
+        float32 of shape (len(paths), C, H, W), after `data.eval_augment`.
+
+    Raises:
+        DataError: A file is no image, or the net was not trained on images.
+    """
+    read = image_reader(recipe, form, invert=invert)
+    return np.stack([read(path) for path in paths])
+
+
+def image_reader(recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> Callable[[Any], "np.ndarray"]:
+    """Return the function that prepares one image like the evaluated images of a run; threads may share it.
+
+    Args:
+        recipe: Recipe of the run.
+        form: Form of the training images; None if the net was not trained on images.
+        invert: Swap dark and bright.
+
+    Returns:
+        A function of an image file, its content, its pixels (uint8 of shape (height, width, C)), or an image of
+        Pillow. It returns
+        float32 of shape (C, H, W), after `data.eval_augment`, and raises a DataError for a file that is no image.
+
+    Raises:
+        DataError: The net was not trained on images.
+    """
+    augment = augment_of(recipe.data.eval_augment)
+    if form is None or (form.size is None and augment is None):
+        raise DataError(
+            f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
+            "of other inputs from Python, with x as a batch of training has it:\n"
+            "  import mxkit\n"
+            '  recipe, net = mxkit.recipe.load_run("RUN")\n'
+            "  print(mxkit.predict(net, x))"
+        )
+    known = form
+
+    def read(image: Any) -> "np.ndarray":
+        where = str(image) if isinstance(image, (str, Path)) else "the image"
+        files = isinstance(image, (str, Path, bytes))
+        picture = (_decoded if files else _pixels)(image, where, known.channels)
+        if known.size is None:
+            return np.asarray(augment(255 - picture if invert else picture))  # type: ignore[misc]
+        fitted = _fitted(where, picture, known, invert)
+        return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
+
+    return read
+
+
+def is_pillow(image: Any) -> bool:
+    """Whether it is an image of Pillow, which is imported if there is one."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
+
+
+def _pixels(image: Any, where: str, channels: int) -> "np.ndarray":
+    """Pixels, from an image of Pillow, too; they have all `channels`."""
+    if is_pillow(image):
+        mode = "RGB" if channels == 3 else "L"
+        if image.mode not in ("RGB", "L"):
+            raise DataError(f"{where} of Pillow has the mode {image.mode}: convert it: image.convert({mode!r})")
+        image = np.asarray(image.convert(mode)).reshape(*reversed(image.size), channels)
+    if image.shape[2:] != (channels,):
+        raise DataError(f"{where}: expected pixels of shape (height, width, {channels}), received {image.shape}")
+    return image  # type: ignore[no-any-return]
+
+
+def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.ndarray":
+    try:
+        content = image if isinstance(image, bytes) else Path(image).read_bytes()
+    except OSError as error:
+        raise DataError(f"{where} cannot be read as an image: {error}") from error
+    picture = decode(content, where, channels)
+    if content[:4] == b"\x89PNG" and content[25] in (4, 6) and (picture == picture[0, 0]).all():
+        from PIL import Image
+
+        if len(set(Image.open(BytesIO(content)).getchannel("A").getextrema())) > 1:
+            raise DataError(
+                f"{where}: all pixels have one colour, and the picture is in their transparency (alpha), which is not "
+                "read (T243). Paint it on a background before, as a canvas does with fillRect"
+            )
+    return picture
+
+
+def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
+    """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
+
+    Warns:
+        UserWarning: Its border is bright and that of the training images dark, or the reverse.
+    """
+    from PIL import Image  # it averages all pixels when it shrinks an image; OpenCV's bilinear resize skips most
+
+    (height, width), usual = form.size or (0, 0), form.border or 0.0
+    whole = Image.fromarray(picture if form.channels == 3 else picture[:, :, 0])
+    resized = np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32)
+    pixels = resized.reshape(height, width, form.channels).transpose(2, 0, 1) / 255
+    pixels = 1 - pixels if invert else pixels
+    if abs(_border(pixels[None]).mean() - usual) > 0.5:
+        warnings.warn(
+            f"{where}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+            f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
+            stacklevel=3,
+        )
+    return pixels
+
+
+def _border(images: "np.ndarray") -> "np.ndarray":
+    edges = [images[:, :, 0], images[:, :, -1], images[:, :, :, 0], images[:, :, :, -1]]
+    return np.concatenate([edge.reshape(len(images), -1) for edge in edges], axis=1)
+
 
 FILE = "net.json"
 FORMAT = 1

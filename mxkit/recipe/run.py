@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 import json
 from pathlib import Path
+import re
 import shlex
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
@@ -15,14 +16,25 @@ from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept
 from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, MxkitError, RecipeError
-from mxkit.recipe.attachments import recipe_run
-from mxkit.recipe.building import Call, attempt, execute, fit_call, kvstore_call, loader_calls, net_calls, value_of
+from mxkit.recipe.building import (
+    Call,
+    attempt,
+    data_call,
+    execute,
+    fit_call,
+    kvstore_call,
+    literal,
+    loader_calls,
+    net_calls,
+    score_calls,
+    value_of,
+    written,
+)
 from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
-from mxkit.recipe.folder import Recorder, RunFolder, write_state
+from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, null_for_nan, recipe_run, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
-from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.runtime.engine_threads import threads_of_recipe
 from mxkit.storage.directory import checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
@@ -129,6 +141,52 @@ def new_run(
         made = str(RunFolder.create(recipe, output, name).path.absolute()) if group.rank == 0 else None
         folder = RunFolder(group.gather("the folder of the run", made)[0])
     return PreparedRun(recipe, folder, results, is_new=True, is_changed=False)
+
+
+def as_script(recipe: Recipe) -> str:
+    """Write a Python script that gives the same numbers as the recipe.
+
+    The recipe's data is loaded, because arrays and files need different loaders.
+
+    Args:
+        recipe: The checked recipe.
+
+    Returns:
+        The script. It writes its checkpoints to `scripts/<name>`, and resumes from them when it is run again.
+
+    Raises:
+        MxkitError: The data cannot be loaded.
+    """
+    data = load_data(recipe)
+    head = f"{recipe.description or recipe.name}\n\nWritten by `mxkit show --as-script {recipe.name}`.\n"
+    head = head.replace("\\", "\\\\").replace('"""', "'''")
+    blocks = [
+        map(written, [data_call(recipe), *loader_calls(recipe, data)]),
+        map(written, net_calls(recipe)),
+        [
+            *([written(kvstore_call(recipe))] if recipe.kvstore != "dist_sync" or recipe.compression else []),
+            written(fit_call(recipe, data)),
+        ],
+        [
+            *map(written, score_calls(recipe, data)),
+            "for name, value in scores.items():",
+            f"    print({literal(recipe.evaluate.split)}, name, value)",
+        ],
+    ]
+    body = "\n\n".join("\n".join(block) for block in blocks)
+    imports = ["from pathlib import Path"]
+    if recipe.imports:
+        imports += ["import sys", "", f"sys.path.insert(0, {literal(recipe.import_path)})"]
+    numpy = recipe.arrays == "np"
+    imports += ["", "import mxkit"]
+    imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""] if recipe.threads else []
+    imports += ["import mxnet as mx"] if numpy or re.search(r"\bmx\.", body) else []
+    imports += ["import numpy as np"] if re.search(r"\bnp\.", body) else []
+    own = [f"import {name}" for name in recipe.imports]
+    # before the recipe's modules, which may make arrays
+    imports += ["", "mx.npx.set_np()", *([""] if own else []), *own] if numpy else own
+    folder = f"folder = Path({literal(f'scripts/{recipe.name}')})"
+    return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:

@@ -8,15 +8,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from mxkit.core.system import write_atomically
 from mxkit.errors import RecipeError
+from mxkit.recipe.folder import is_number
 from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.schema import Recipe
-from mxkit.recipe.scores import is_number
-from mxkit.reports.comparing import compared_scores, recipe_differences
-from mxkit.reports.curves import COLOURS, panels
-from mxkit.reports.inspection import inspect_run
-from mxkit.reports.predictions import Predictions
-from mxkit.reports.run_files import RunFiles, read_run
-from mxkit.reports.run_list import duration
+from mxkit.reports.comparing import COLOURS, compared_scores, panels, recipe_differences
+from mxkit.reports.predictions import Predictions, inspect_run
+from mxkit.reports.run_files import RunFiles, duration, read_run
 from mxkit.storage.listing import list_checkpoints
 from mxkit.training.history import fixed
 from mxkit.version import __version__

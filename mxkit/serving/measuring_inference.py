@@ -17,10 +17,10 @@ from mxkit.errors import DataError, MxkitError
 from mxkit.nets.moving import to
 from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.nets.saving import load_net, save_net
-from mxkit.recipe.answers import predictions
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
+from mxkit.recipe.predictions import predictions
 from mxkit.recipe.run import load_run, run_facts
 from mxkit.recipe.schema import Recipe
 from mxkit.runtime.engine_threads import in_force

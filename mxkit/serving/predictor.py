@@ -11,8 +11,8 @@ from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import to_host
 from mxkit.errors import DataError
 from mxkit.exporting.sources import find_source
-from mxkit.recipe.answers import predictions, refuse_pairs
-from mxkit.recipe.images import image_reader, is_pillow
+from mxkit.recipe.net_facts import image_reader, is_pillow
+from mxkit.recipe.predictions import predictions, refuse_pairs
 from mxkit.recipe.run import load_run, run_facts
 from mxkit.serving.batch_graphs import BatchGraphs, InputForm, Sample, form_of, sizes_up_to
 from mxkit.serving.dispatching import Compute, Dispatcher

@@ -12,7 +12,7 @@ import sys
 import time
 
 from mxkit.cli import main
-from mxkit.recipe.file_predictions import predict_files
+from mxkit.recipe.predictions import predict_files
 import pytest
 from sharing import command, draw_images, image_run
 

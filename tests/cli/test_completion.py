@@ -11,7 +11,7 @@ from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics.named_metrics import METRICS
 from mxkit.recipe import schema
 from mxkit.recipe.reading import recipe_names
-from mxkit.reports import run_list
+from mxkit.reports import run_files
 import pytest
 from sharing import command
 
@@ -105,7 +105,7 @@ def test_fish_completes_by_its_script():
 
 def test_names_read_from_the_source_are_those_of_mxkit(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert completion.COLUMNS == run_list._OWN
+    assert completion.COLUMNS == run_files._OWN
     assert completion.recipes("") == recipe_names()
     assert completion._names_for("loss") == list(LOSSES)
     keys = completion._keys_of_format()

@@ -349,7 +349,7 @@ def test_the_command_takes_both_files_of_a_graph_and_names_of_outputs(net, tmp_p
     graph, weights = exported.files["symbol"], tmp_path / "weights.params"
     exported.files["parameters"].rename(weights)
     inner = mx.sym.load(str(graph)).get_internals().list_outputs()
-    name = next(one for one in inner if one.endswith("fwd_output") or one.endswith("relu0_output"))
+    name = next(one for one in inner if one.endswith(("fwd_output", "relu0_output")))
     code, _, err = command("export", graph, tmp_path / "cut", "--params", weights, "--outputs", name, "--shape", "1,5")
     assert code == 0, err
     expected = mxkit.load_exported((graph, weights), outputs=name)

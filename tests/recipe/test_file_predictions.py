@@ -6,8 +6,8 @@ import threading
 import mxkit
 from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError, ForwardError
-from mxkit.recipe.answers import predictions as meanings
-from mxkit.recipe.file_predictions import predict_files
+from mxkit.recipe.predictions import predict_files
+from mxkit.recipe.predictions import predictions as meanings
 from mxkit.recipe.run import load_run
 import mxnet as mx
 import numpy as np

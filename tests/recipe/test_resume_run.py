@@ -15,7 +15,7 @@ from mxkit.cli import main
 from mxkit.errors import CheckpointError
 from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.run import load_run, resume_run
-from mxkit.reports.run_list import list_runs
+from mxkit.reports.run_files import list_runs
 from mxkit.storage.directory import only_writer
 import numpy as np
 import pytest

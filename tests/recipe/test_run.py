@@ -6,8 +6,8 @@ import json
 import mxkit
 from mxkit.data import digits
 from mxkit.errors import RecipeError
+from mxkit.recipe.folder import describe_scores
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.scores import describe_scores
 from mxkit.training.callbacks.progress import describe_row
 import mxnet as mx
 import numpy as np

@@ -5,8 +5,7 @@ import re
 
 import mxkit
 from mxkit.recipe.reading import load_recipe, recipe_names
-from mxkit.recipe.run import run_recipe
-from mxkit.recipe.script import as_script
+from mxkit.recipe.run import as_script, run_recipe
 import numpy as np
 from PIL import Image
 import pytest

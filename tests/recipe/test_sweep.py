@@ -7,8 +7,7 @@ import time
 
 import mxkit
 from mxkit.errors import RecipeError
-from mxkit.recipe.ranges import read_ranges
-from mxkit.recipe.sweeping import Sweep
+from mxkit.recipe.sweeping import Sweep, read_ranges
 from mxkit.reports import list_runs
 import optuna
 from PIL import Image

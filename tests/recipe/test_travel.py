@@ -11,10 +11,10 @@ import sys
 import warnings
 
 import mxkit
-from mxkit.recipe.answers import answers
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
+from mxkit.recipe.predictions import answers
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import mxnet as mx

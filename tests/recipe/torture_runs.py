@@ -21,7 +21,7 @@ import time
 
 from mxkit.cli import main
 from mxkit.recipe.run import load_run
-from mxkit.reports.run_list import list_runs
+from mxkit.reports.run_files import list_runs
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

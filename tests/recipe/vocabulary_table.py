@@ -4,7 +4,7 @@ import inspect
 import re
 
 from mxkit.recipe import schema
-from mxkit.recipe.script import public_name
+from mxkit.recipe.building import public_name
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments
 from pydantic import BaseModel
 

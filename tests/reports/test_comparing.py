@@ -4,8 +4,7 @@ import json
 
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import differences
-from mxkit.reports.comparing import Compared, compared_scores, direction, recipe_differences
-from mxkit.reports.curves import COLOURS, panels
+from mxkit.reports.comparing import COLOURS, Compared, compared_scores, direction, panels, recipe_differences
 from mxkit.reports.page import write_report
 from mxkit.reports.run_files import read_run
 from sharing import command

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 
-from mxkit.recipe.environment import describe_environment, git_state, record_environment
+from mxkit.recipe.folder import describe_environment, git_state, record_environment
 from mxkit.recipe.run import resume_run
 from mxkit.reports.page import write_report
 from mxkit.runtime.engine_threads import in_force
@@ -87,8 +87,8 @@ def test_the_commit_of_the_working_folder_and_whether_it_was_changed(tmp_path, m
     (tmp_path / "train.py").write_text("2")
     assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": True}
     # git that is missing, or hangs, stops no training
-    monkeypatch.setattr("mxkit.recipe.environment._GIT", ("sleep", "9"))
-    monkeypatch.setattr("mxkit.recipe.environment._GIT_SECONDS", 0.05)
+    monkeypatch.setattr("mxkit.recipe.folder._GIT", ("sleep", "9"))
+    monkeypatch.setattr("mxkit.recipe.folder._GIT_SECONDS", 0.05)
     assert git_state(tmp_path) is None
-    monkeypatch.setattr("mxkit.recipe.environment._GIT", ("no-such-git",))
+    monkeypatch.setattr("mxkit.recipe.folder._GIT", ("no-such-git",))
     assert git_state(tmp_path) is None

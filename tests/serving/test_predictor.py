@@ -6,8 +6,8 @@ from asking_threads import LONGEST, at_once, gate_and_predictor, images, lenet  
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
-from mxkit.recipe.answers import answers
-from mxkit.recipe.images import net_inputs
+from mxkit.recipe.net_facts import net_inputs
+from mxkit.recipe.predictions import answers
 from mxkit.recipe.run import load_run, run_facts
 import mxnet as mx
 from mxnet import gluon
