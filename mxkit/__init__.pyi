@@ -42,11 +42,11 @@ from .training.accumulator import Accumulator as Accumulator
 from .training.callbacks.callback import Callback as Callback
 from .training.checkpoints import Checkpoints as Checkpoints
 from .training.evaluation import evaluate as evaluate
+from .training.evaluation import extract as extract
 from .training.evaluation import predict as predict
-from .training.extraction import extract as extract
 from .training.history import History as History
 from .training.ledger import Update as Update
 from .training.loop import fit as fit
-from .training.rate_search import find_learning_rate as find_learning_rate
+from .training.rehearsal import find_learning_rate as find_learning_rate
 from .training.update import updates as updates
 from .version import __version__ as __version__

@@ -13,7 +13,7 @@ from mxkit.recipe.schema import DataComponent, Problem, Recipe, refuse, under_sw
 from mxkit.recipe.vocabulary import accepted_arguments
 from mxkit.training.callbacks.freezing import trained_later
 from mxkit.training.loop import updates_per_epoch
-from mxkit.training.options import Options
+from mxkit.training.state import Options
 from mxkit.training.workers import get_workers
 import mxnet as mx
 import numpy as np

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core.arguments import Length, length
-from mxkit.core.arrays import copied, copy_into, legacy, switches
+from mxkit.core.arrays import copied, copy_into, legacy, sum_of_squares, switches
 from mxkit.core.prepared import OptimizerStep
 from mxkit.core.replicas import all_fresh, gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
@@ -22,7 +22,6 @@ from mxkit.losses.named_losses import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
 from mxkit.training.ledger import Update
 from mxkit.training.loss_checks import refuse_means
-from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.workers import Workers, get_workers
 import mxnet as mx

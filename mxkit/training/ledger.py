@@ -6,11 +6,11 @@ import math
 import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
+from mxkit.core.arrays import sum_of_squares
 from mxkit.core.device import QUEUED_BYTES, Shards, bytes_of
 from mxkit.core.replicas import first_value
 from mxkit.errors import NonFiniteError
 from mxkit.training.history import Row
-from mxkit.training.norms import sum_of_squares
 from mxkit.training.randomness import RESEED_EVERY, Position
 import mxnet as mx
 import numpy as np

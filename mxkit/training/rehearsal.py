@@ -1,20 +1,28 @@
-"""A training that is undone: for the search of a learning rate, and for a profile."""
+"""A training that is undone: the search of a learning rate, and the base of a profile."""
 
 from contextlib import ExitStack, closing, contextmanager
 import copy
 import itertools
-from typing import Any, Iterator
+import math
+from pathlib import Path
+from typing import Any, Iterator, List, Optional, Union
 
-from mxkit.core.arguments import split_spec
+from mxkit.core.arguments import split_spec, whole_number
 from mxkit.core.arrays import copy_into, copy_to_cpu
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
 from mxkit.core.seeding import generators_kept
 from mxkit.core.trainers import HeldWeights, TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.source import Data, source_of
-from mxkit.training.deferred import forward_once, is_deferred
+from mxkit.losses.named_losses import LossSpec
+from mxkit.nets.settings import refuse_fixed_rate
+from mxkit.plots.plotting import new_figure
+from mxkit.training.update import forward_once, is_deferred
+from mxkit.training.update import updates as train_updates
+from mxkit.training.workers import alone
 import mxnet as mx
 from mxnet import autograd, gluon
+import numpy as np
 
 
 @contextmanager
@@ -91,3 +99,168 @@ def _unused(optimizer: Any) -> Any:
     if hasattr(unused, "m_schedule"):  # Nadam's, which each parameter changes
         unused.m_schedule = 1.0
     return unused
+
+
+# With fewer points, a slope cannot be distinguished from noise.
+FEWEST = 10
+# The smoothed loss falls clearly if it falls by this many standard deviations of the losses from batch to batch.
+CLEAR = 3.5
+
+
+class LearningRateSearch:
+    """Losses of `find_learning_rate` by learning rate.
+
+    Attributes:
+        rates: Rate of each update, rising by a constant factor.
+        losses: Mean loss per sample before each update.
+    """
+
+    def __init__(self, rates: List[float], losses: List[float]) -> None:
+        self.rates, self.losses = rates, losses
+
+    @property
+    def _reach(self) -> int:
+        return max(1, len(self.losses) // 20)
+
+    @property
+    def smoothed(self) -> List[float]:
+        """The losses, each averaged with its neighbours; the weights are a triangle, a tenth of the curve wide."""
+        reach = self._reach
+        weights = np.bartlett(2 * reach + 3)[1:-1]
+        values = np.asarray(self.losses, dtype="float64")
+        sums = np.convolve(np.ones_like(values), weights)[reach:-reach]
+        return list((np.convolve(values, weights)[reach:-reach] / sums).tolist())
+
+    @property
+    def suggestion(self) -> float:
+        """The rate, before the minimum, with the steepest fall of the smoothed loss over the rate's logarithm.
+
+        Raises:
+            ValueError: There are too few points; the loss did not fall by clearly more than it varies from batch to
+                batch; or it falls fastest at an end of the range.
+        """
+        smoothed = np.asarray(self.smoothed)
+        upto = int(smoothed.argmin()) + 1
+        fall, noise = smoothed[:upto].max() - smoothed.min(), 0.0
+        if len(smoothed) >= FEWEST:  # differences of second order hold no trend
+            noise = float(np.median(np.abs(np.diff(self.losses, 2)))) / (0.6745 * 6**0.5)
+        if len(smoothed) < FEWEST or not fall > CLEAR * noise:
+            raise ValueError(
+                f"find_learning_rate: the loss did not fall in {len(self.rates)} updates from {self.rates[0]:g} to "
+                f"{self.rates[-1]:g} by clearly more than it varies from batch to batch: no rate can be suggested. "
+                "Start lower, take more updates, or larger batches (accumulate=)"
+            )
+        steepest = int(np.gradient(smoothed, np.log(self.rates))[:upto].argmin())
+        if self._reach <= steepest < len(smoothed) - self._reach:
+            return self.rates[steepest]
+        end = "start" if steepest < self._reach else "end"
+        raise ValueError(
+            f"find_learning_rate: the loss falls fastest at the {end} of the range, {self.rates[steepest]:g}: no rate "
+            f"can be suggested. Pass a {'lower start' if end == 'start' else 'higher end'}"
+        )
+
+    def plot(self, path: Union[str, Path, None] = None) -> Any:
+        """Draw the losses over the rates, with the suggestion if there is one.
+
+        Args:
+            path: Where to save the picture, or None to save nothing.
+
+        Returns:
+            The matplotlib Figure.
+        """
+        figure = new_figure()
+        axes = figure.add_subplot(1, 1, 1)
+        axes.plot(self.rates, self.losses, color="#4C72B0", alpha=0.35, label="loss")
+        axes.plot(self.rates, self.smoothed, color="#4C72B0", label="smoothed")
+        try:
+            axes.axvline(self.suggestion, color="#DD8452", label=f"suggestion {self.suggestion:.2g}")
+        except ValueError as error:
+            axes.set_title(str(error).split(":")[1].strip(), fontsize=7)
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, loc="lower left")
+        if path is not None:
+            figure.savefig(str(path))
+        return figure
+
+    def __repr__(self) -> str:
+        return f"LearningRateSearch({len(self.rates)} updates, {self.rates[0]:g} to {self.rates[-1]:g})"
+
+
+def find_learning_rate(
+    net: Any,
+    data: Data,
+    *,
+    loss: LossSpec,
+    trainer: TrainerSpec,
+    start: float = 1e-7,
+    end: float = 1.0,
+    updates: int = 100,
+    accumulate: int = 1,
+    clip_norm: Optional[float] = None,
+    diverged: float = 4.0,
+) -> LearningRateSearch:
+    """Train with a rate that rises at each update, record the loss, and restore everything.
+
+    With several workers it concerns this one alone, also if only one of them calls it.
+
+    Args:
+        net: An initialized block. Unknown shapes follow from the first batch, and stay.
+        data: As for `updates`; read again from its beginning if it is too short.
+        loss: As for `updates`.
+        trainer: As for `updates`. The search uses a copy of a Trainer or an optimizer, without states and scheduler.
+        start: The first rate, above 0.
+        end: The last rate, above `start`.
+        updates: Number of updates, at least 10.
+        accumulate: As for `updates`.
+        clip_norm: As for `updates`.
+        diverged: Stop when the loss is this many times the lowest so far, or not finite.
+
+    Returns:
+        `rates`, `losses`, `.suggestion` and `.plot(path)`.
+
+    Raises:
+        ValueError: A number is out of range, or the optimizer ignores learning rates.
+        MxkitError: As for `updates`.
+
+    Side effects:
+        None, also after an error: the values of every replica, `grad_req`, accumulated gradients, and Python's and
+        NumPy's generators are restored, and the Trainer does not change. Two things cannot be restored: MXNet's
+        generator, if the net draws random numbers (its state cannot be read, T67; seed it afterwards), and data
+        that can be read only once.
+    """
+    if not 0 < start < end < math.inf:
+        raise ValueError(f"start, end: expected 0 < start < end; received {start!r}, {end!r}")
+    if not diverged > 1:
+        raise ValueError(f"diverged: expected a number above 1; received {diverged!r}")
+    if whole_number(updates, "updates") < FEWEST:
+        raise ValueError(f"updates: expected at least {FEWEST}; received {updates!r}")
+    with rehearsal(net, data) as batches:
+        copied = copied_trainer(net, trainer)
+        refuse_fixed_rate(copied)
+        with alone():
+            steps = train_updates(
+                net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
+            )
+        rates = [start * (end / start) ** (number / (updates - 1)) for number in range(updates)]
+        return _search(steps, copied, rates, diverged)
+
+
+def _search(steps: Any, trainer: "gluon.Trainer", rates: List[float], diverged: float) -> LearningRateSearch:
+    losses: List[float] = []
+    trainer.set_learning_rate(rates[0])
+    try:
+        for update in steps:
+            losses.append(update.loss)
+            if not math.isfinite(losses[-1]):
+                losses.pop()
+                break
+            if len(losses) == len(rates) or losses[-1] > diverged * min(losses) > 0:
+                break
+            trainer.set_learning_rate(rates[len(losses)])
+    finally:
+        steps.close()
+    if not losses:
+        raise ValueError(f"find_learning_rate: the loss is not finite before the first update, at rate {rates[0]:g}")
+    return LearningRateSearch(rates[: len(losses)], losses)

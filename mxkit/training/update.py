@@ -1,22 +1,25 @@
-"""The training loop as a generator: one record per optimizer update."""
+"""The training loop as a generator: one record per optimizer update, and each error with its place."""
 
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Generator, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
+import warnings
 
 from mxkit.core.arguments import Length
-from mxkit.core.arrays import worth_packing
-from mxkit.core.blocks import is_numpy_net, net_devices
-from mxkit.core.device import Shards, split_batch, unpack
+from mxkit.core.arrays import switches, worth_packing
+from mxkit.core.blocks import is_numpy_net, net_devices, parameters_by_path, paths_of
+from mxkit.core.device import Shards, describe_batch, split_batch, unpack
+from mxkit.core.forward_errors import explain_forward_error
+from mxkit.core.replicas import is_deferred as parameter_is_deferred
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, Source, source_of
-from mxkit.errors import DataError
-from mxkit.gradients.custom import check_backward
-from mxkit.losses.named_losses import BatchLossSpec
+from mxkit.errors import DataError, MxkitError, TrainingError, TrapWarning, UnusedParameterError
+from mxkit.gradients.custom import callback_error, check_backward
+from mxkit.gradients.functions import CUTS, UNREACHED
+from mxkit.losses.named_losses import BatchLossSpec, Forward
 from mxkit.metrics import Metric
 from mxkit.training.accumulator import Accumulator
-from mxkit.training.broken_inputs import describe_not_finite
 from mxkit.training.checks import (
     ShapeWatch,
     batch_norms,
@@ -27,19 +30,18 @@ from mxkit.training.checks import (
     check_lazy,
     check_modes,
     check_trainer,
+    describe_not_finite,
     warn_of_single_samples,
 )
-from mxkit.training.deferred import finish_initialization
-from mxkit.training.gpu_exactness import warn_of_inexact
-from mxkit.training.ledger import Ledger, Update
+from mxkit.training.ledger import Ledger, Update, numbers
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
-from mxkit.training.options import Options
-from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
-from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
+from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, warn_of_inexact
+from mxkit.training.state import Options
 from mxkit.training.workers import Workers, copied_batch, get_workers
-from mxnet import gluon
+import mxnet as mx
+from mxnet import autograd, gluon
 
 
 def updates(
@@ -221,7 +223,7 @@ class Training:
         return _run(reader, batches, ledger, place)
 
 
-def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -> Generator[Update, None, None]:
+def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: "Place") -> Generator[Update, None, None]:
     first, accumulator, workers = True, batches.accumulator, batches.accumulator.workers
 
     def add(update: Optional[Update]) -> Optional[Update]:
@@ -437,3 +439,109 @@ class _Batches:
         """Repeat the forward pass of a batch, to locate an asynchronous error of MXNet."""
         for shard in split_batch(batch, self._devices, self._numpy):
             self._loss.forward(self._net, shard.unpacked().inputs, shard.labels)
+
+
+class Place:
+    """Adds its place to an error: epoch, update, the batch's shapes and dtypes, and the block of the net.
+
+    Args:
+        net: The net that is trained.
+        accumulator: Counts the updates.
+        epoch: Number of the epoch from 0, or None if epochs are not counted.
+        rerun: Repeats the forward pass of a batch, to locate an asynchronous error of MXNet.
+
+    Attributes:
+        batch: The current batch.
+    """
+
+    def __init__(
+        self, net: Any, accumulator: Accumulator, epoch: Optional[int], rerun: Callable[[Any], object]
+    ) -> None:
+        self._net, self._accumulator, self._epoch, self._rerun = net, accumulator, epoch, rerun
+        self.batch: Any = ()
+        callback_error()  # discards an error from before this training
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
+        if isinstance(error, Exception):
+            self.explain(error)
+
+    def explain(self, error: Exception) -> None:
+        """Raise an error of the net, the loss or the engine with its place; the caller raises mxkit's own errors."""
+        where = numbers(self._epoch, self._accumulator.updates + 1)
+        if isinstance(error, UnusedParameterError):
+            paths = paths_of(error.parameters, self._net)
+            raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
+        if not isinstance(error, MxkitError):
+            text = self._text(error)
+            cause = callback_error() if isinstance(error, mx.MXNetError) else None
+            if cause is not None:  # MXNet's error does not name an exception in a Python callback
+                text = f"{type(cause).__name__}: {cause} (in a custom gradient, of this update or one shortly before)"
+            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {text}") from (cause or error)
+
+    def _text(self, error: Exception) -> str:
+        with autograd.train_mode():
+            located = explain_forward_error(self._net, error, partial(self._rerun, self.batch))
+        if located:
+            return str(located)
+        kind, text = type(error).__name__, str(error)
+        if UNREACHED[0] in text and not any(one.grad_req != "null" for one in self._net.collect_params().values()):
+            return "all parameters of the net are frozen: nothing can be trained. Call mxkit.unfreeze(net)"
+        if UNREACHED[0] in text:
+            return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {text}"
+        return text if text.startswith(f"{kind}:") else f"{kind}: {text}"
+
+
+def is_deferred(net: Any) -> bool:
+    """Whether the first forward pass initializes a parameter of `net`."""
+    return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
+
+
+def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward], trainer: Any) -> Source:
+    """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
+
+    The values follow from the current state of the generators, so `seed_all` before a training decides them.
+
+    Args:
+        net: An initialized block.
+        data: The training data. Of a DataIter only the shapes are used; a loader's count of epochs does not change.
+        forward_loss: The call of the net; None is `net(*inputs)`.
+        trainer: The Trainer, for messages.
+
+    Returns:
+        The data, from its beginning. An iterator that can be read only once is replaced.
+
+    Raises:
+        TrainingError: The net raised, as in the first update.
+    """
+    if not is_deferred(net):
+        return data
+    seed = None
+    if data.reseeds:  # MXNet's generator for each sample, which must not decide the values
+        seed = int(mx.nd.random.randint(0, 2**31 - 1, shape=1).asscalar())
+    batch, data = data.first()
+    if seed is not None:
+        mx.random.seed(seed)
+    if batch is None:  # the training raises the error
+        return data
+
+    place = Place(net, Accumulator(trainer), 0, lambda batch: forward_once(net, batch, forward_loss))
+    place.batch = batch
+    with place, autograd.pause(train_mode=False):
+        forward_once(net, batch, forward_loss)
+    return data
+
+
+def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -> None:
+    """Run the net on the first device's part of a batch, which initializes deferred parameters on all devices."""
+    shard = split_batch(batch, net_devices(net), is_numpy_net(net))[0].unpacked()
+    with warnings.catch_warnings():  # the first update gives these warnings
+        warnings.simplefilter("ignore", TrapWarning)
+        check_first_inputs(net, shard)
+    with switches(shard.numpy):
+        if forward_loss is not None:
+            forward_loss(net, shard.inputs, shard.labels)
+        else:
+            net(*shard.inputs)

@@ -10,7 +10,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 import weakref
 import zlib
 
-from mxkit.core.arrays import copy_into, legacy, to_host
+from mxkit.core.arrays import copy_into, legacy, sum_of_squares, to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.statistics import statistics_of
@@ -22,7 +22,6 @@ from mxkit.distributed.kvstores import Chosen, TwoBits, chosen_kvstore, way_of
 from mxkit.errors import DistributedError
 from mxkit.metrics import Metric
 from mxkit.storage.optimizer_state import optimizer_numbers
-from mxkit.training.norms import sum_of_squares
 import mxnet as mx
 import numpy as np
 

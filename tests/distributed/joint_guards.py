@@ -8,7 +8,7 @@ from joint_cases import batches, data, fitted, loader, made, mlp, net_of
 from joint_runs import write
 import mxkit
 from mxkit.training import callbacks as hooks
-from mxkit.training.rate_search import find_learning_rate
+from mxkit.training.rehearsal import find_learning_rate
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -6,7 +6,7 @@ from mxkit.core.statistics import running_statistics
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
 from mxkit.gradients import mode
 from mxkit.training.evaluation import predict_mc_dropout
-from mxkit.training.recalibration import recalibrate_batch_norm
+from mxkit.training.passes import recalibrate_batch_norm
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -41,7 +41,7 @@ def test_a_history_without_an_epoch():
 
 
 def test_every_figure_shows_itself_in_a_notebook():
-    from mxkit.training.rate_search import LearningRateSearch
+    from mxkit.training.rehearsal import LearningRateSearch
 
     search = LearningRateSearch([10.0**i for i in range(-12, 0)], [2.0 - 0.1 * i for i in range(12)])
     assert search.plot()._repr_png_().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ from mxkit.core.arrays import of_kind
 from mxkit.data import ArrayLoader
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.nets.features import Features
-from mxkit.training.extraction import extract
+from mxkit.training.evaluation import extract
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -4,7 +4,7 @@ in: that the net lives on a GPU is said by a stand-in."""
 import mxkit
 from mxkit.errors import CheckpointWarning
 from mxkit.runtime import exact
-from mxkit.training import gpu_exactness, resume
+from mxkit.training import randomness, resume
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
@@ -16,7 +16,7 @@ X, Y = np.random.RandomState(0).rand(16, 2, 8, 8).astype("float32"), np.arange(1
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    monkeypatch.setattr(gpu_exactness, "is_gpu", lambda device: True)
+    monkeypatch.setattr(randomness, "is_gpu", lambda device: True)
     monkeypatch.setattr(exact, "_loaded", {})
 
 

@@ -6,10 +6,9 @@ import random
 import mxkit
 from mxkit.errors import CheckpointWarning, TrainingError, TrapWarning
 from mxkit.training.callbacks.learning_rate import LearningRate, Plateau
-from mxkit.training.options import Options
-from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
+from mxkit.training.rehearsal import LearningRateSearch, find_learning_rate
 from mxkit.training.schedules import schedule
-from mxkit.training.state import FitState
+from mxkit.training.state import FitState, Options
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

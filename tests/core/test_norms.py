@@ -1,7 +1,7 @@
 """Sums of squares against NumPy in float64, where MXNet's own go wrong."""
 
 import mxkit
-from mxkit.training.norms import sum_of_squares
+from mxkit.core.arrays import sum_of_squares
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
