@@ -158,7 +158,7 @@ def features(
     """Draw the outputs of layers of a RUN's net for IMAGE: one picture per layer, in DIR."""
     from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
-    from mxkit.plots.channel_pictures import plot_features
+    from mxkit.plots.feature_plots import plot_features
     from mxkit.recipe.net_facts import net_inputs
     from mxkit.recipe.run import load_run, run_facts
     import mxnet as mx

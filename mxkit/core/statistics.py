@@ -49,8 +49,9 @@ def fix_statistics(net: Any, frozen: Set[int]) -> None:
             if frozen.intersection(map(id, scale)) and all(one.grad_req == "null" for one in scale):
                 settings["use_global_stats"], changed = true, True
                 for one in statistics:
-                    if values_of(one) is not None:
-                        one.set_data(one.data(one.list_ctx()[0]))  # a Trainer's first step does so too (T98)
+                    first, *others = values_of(one) or [None]
+                    for other in others:  # a Trainer's first step does so too (T98); set_data would reset its kvstore
+                        copy_into(first, other)
     for _, block in blocks_by_path(net) if changed else ():
         drop_graph(block)
 

@@ -1,10 +1,10 @@
 from .custom import CustomGradient as CustomGradient
 from .custom import custom_gradient as custom_gradient
-from .estimators import gradient_reversal as gradient_reversal
-from .estimators import round_ste as round_ste
-from .estimators import sign_ste as sign_ste
+from .custom import gradient_reversal as gradient_reversal
+from .custom import round_ste as round_ste
+from .custom import sign_ste as sign_ste
+from .functions import check_gradient as check_gradient
 from .functions import grad as grad
 from .functions import jacobian as jacobian
+from .functions import mode as mode
 from .functions import value_and_grad as value_and_grad
-from .gradient_check import check_gradient as check_gradient
-from .modes import mode as mode

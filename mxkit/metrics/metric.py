@@ -35,9 +35,12 @@ class Metric:
     Attributes:
         name: Key of the value in a History and in the result of `evaluate`.
         loss: The loss that the net is trained with, set by `fit` and `evaluate`; None if it is unknown.
+        better: "max" if larger is better, "min" if smaller is. None if it is unknown: callbacks that watch the metric
+            then need a mode.
     """
 
     name: str = "metric"
+    better: Optional[str] = None
     #: Values are 0 or 1: float32 then sums a batch without rounding.
     counts: bool = False
     loss: Any = None

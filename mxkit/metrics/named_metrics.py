@@ -1,16 +1,31 @@
 """Metrics by name. Each computes one figure for a whole data set, which does not depend on the batches."""
 
 import copy
+import re
 import reprlib
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import Plugged, make, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
-from mxkit.metrics.likelihood import CrossEntropy, Perplexity
+from mxkit.metrics.figures import (
+    F1,
+    MAE,
+    MCC,
+    MSE,
+    R2,
+    RMSE,
+    Accuracy,
+    ConfusionMatrix,
+    CrossEntropy,
+    PearsonR,
+    Perplexity,
+    Precision,
+    Recall,
+    SubsetAccuracy,
+    TopK,
+)
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
-from mxkit.metrics.regression import MAE, MSE, R2, RMSE, PearsonR
 import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
@@ -52,6 +67,8 @@ _OTHER_NAMES = {
 }
 ALIASES: Dict[str, str] = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
+# Figures that no class of metrics here computes: the loss, those of pairs, and MXNet's name of the cross-entropy.
+_OTHER_FIGURES = {"loss": "min", "nll-loss": "min", "pair_accuracy": "max", "triplet_accuracy": "max"}
 # Figures that depend on the order of all scores: no sum over batches gives them.
 _OF_RANKS = {"auc", "roc_auc", "roc_auc_score", "average_precision", "pr_auc"}
 
@@ -60,6 +77,18 @@ def own_metrics() -> Dict[str, Any]:
     """Metrics that a user has registered by `mx.metric.register`, by name."""
     registered = mx.registry.get_registry(mx.metric.EvalMetric)
     return {name: kind for name, kind in registered.items() if kind.__module__ != mx.metric.__name__}
+
+
+def better_of(figure: str) -> Optional[str]:
+    """ "max" or "min", whichever is better, by the name of a loss or metric in a history; None if it is unknown.
+
+    >>> better_of("top_5_accuracy"), better_of("rmse"), better_of("my_metric")
+    ('max', 'min', None)
+    """
+    if re.fullmatch(r"top_(\d+_accuracy|k_accuracy_\d+)", figure):
+        return TopK.better
+    named = {kind.name: kind.better for kind in METRICS.values() if isinstance(kind, type) and issubclass(kind, Metric)}
+    return {**named, **_OTHER_FIGURES}.get(figure)
 
 
 def get_metric(spec: MetricSpec, *, loss: Any = None) -> Metric:

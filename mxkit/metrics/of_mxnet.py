@@ -25,6 +25,10 @@ EXACT: Dict[str, str] = {
 _SUMS = {"sum_metric", "num_inst"}
 _OF_CLASSES = ("Accuracy", "TopKAccuracy", "F1", "MCC", "PCC")
 _OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
+_BETTER = {
+    **dict.fromkeys((*_OF_CLASSES, "PearsonCorrelation"), "max"),
+    **dict.fromkeys((*_OF_PROBABILITIES, "MAE", "MSE", "RMSE"), "min"),
+}
 
 
 class MXNetMetric(Metric):
@@ -37,7 +41,7 @@ class MXNetMetric(Metric):
 
     def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
         self.metric = metric
-        self._place = place
+        self._place, self.better = place, _BETTER.get(_kind(metric))
         self._checked = self._numpy = False
         names = metric.get()[0]
         super().__init__(name=str(names if place is None else names[place]))

@@ -221,7 +221,8 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     """Resume the training of frozen parameters.
 
     Running statistics, constants, and gammas and betas of norms made with `scale=False` or `center=False` have no
-    gradients and stay as they are. A BatchNorm that `freeze` fixed keeps its running statistics fixed too.
+    gradients and stay as they are. A BatchNorm that was frozen keeps its running statistics fixed, and trains gamma and
+    beta alone: the weights before it were trained for these statistics. The callback `Freeze` does the same.
 
     Args:
         net: Any block. A Trainer trains only parameters that it was made over (T19); one over
@@ -248,9 +249,14 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
             f"grad_req of {adding[0]!r} is 'add': an unfrozen parameter would miss the micro-batches of this window. "
             "Unfreeze between epochs (on_epoch), not inside an Accumulator"
         )
-    changed = [path for path, parameter in fitting.items() if parameter.grad_req == "null"]
+    return unfreeze_all(net, fitting)
+
+
+def unfreeze_all(net: Any, parameters: Mapping[str, Any]) -> List[str]:
+    """Unfreeze parameters by path, as `unfreeze` does: running statistics of a BatchNorm stay fixed."""
+    changed = [path for path, parameter in parameters.items() if parameter.grad_req == "null"]
     for path in changed:
-        set_grad_req(fitting[path], "write")
+        set_grad_req(parameters[path], "write")
     if changed:
         drop_static_graphs(net)
     return changed

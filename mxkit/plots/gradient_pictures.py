@@ -7,7 +7,7 @@ from mxkit.core.blocks import distinct, net_devices, parameters_by_path
 from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
-from mxkit.plots.grids import shorten
+from mxkit.plots.feature_plots import shorten
 from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np

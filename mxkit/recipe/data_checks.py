@@ -11,7 +11,7 @@ from mxkit.errors import TrapWarning
 from mxkit.recipe.building import SPLITS, attempt, data_call, fit_arguments, has_samples, is_loader
 from mxkit.recipe.schema import DataComponent, Problem, Recipe, refuse, under_switches
 from mxkit.recipe.vocabulary import accepted_arguments
-from mxkit.training.callbacks.freezing import trained_later
+from mxkit.training.callbacks.weights import trained_later
 from mxkit.training.loop import updates_per_epoch
 from mxkit.training.state import Options
 from mxkit.training.workers import get_workers

@@ -30,8 +30,8 @@ from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks.logs import RecipeRun
 from mxkit.training.callbacks.progress import describe_row
-from mxkit.training.callbacks.run_log import RecipeRun
 from mxkit.training.history import Row, fixed
 from mxkit.training.signals import Terminated
 from mxkit.training.state import FitState

@@ -40,7 +40,7 @@ from mxkit.storage.directory import checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.run_log import RunLog, closed_logs
+from mxkit.training.callbacks.logs import RunLog, closed_logs
 from mxkit.training.history import History
 from mxkit.training.precision import get_precision
 from mxkit.training.signals import ctrl_c_in_imports

@@ -18,7 +18,7 @@ from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import new_run, pin_weights, stopped_run, train_run
 from mxkit.recipe.schema import Name, Recipe, changes, differences
 from mxkit.storage.hub import is_hub_address
-from mxkit.training.callbacks.pruning import OptunaPruning
+from mxkit.training.callbacks.stopping import OptunaPruning
 from mxkit.training.state import FitState
 import numpy as np
 
@@ -414,7 +414,7 @@ class Sweep:
 
     def plot(self) -> Path:
         """Draw the trials into `sweep.png` in the folder."""
-        from mxkit.plots.sweep_plot import plot_sweep
+        from mxkit.plots.plotting import plot_sweep
 
         path = self.folder / "sweep.png"
         logarithmic = [one.key for one in self._ranges if one.log]

@@ -24,13 +24,10 @@ from mxkit.models.registry import MODELS, model_names
 from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import get_initializer, initializer_names
 from mxkit.training.callbacks.callback import check_callbacks
-from mxkit.training.callbacks.ema import EMA
-from mxkit.training.callbacks.freezing import Freeze
 from mxkit.training.callbacks.learning_rate import Plateau
-from mxkit.training.callbacks.logs import CSVLog
+from mxkit.training.callbacks.logs import CSVLog, MLflowLog, TensorBoardLog, WandbLog
 from mxkit.training.callbacks.stopping import EarlyStopping, TimeLimit
-from mxkit.training.callbacks.tensorboard_log import TensorBoardLog
-from mxkit.training.callbacks.trackers import MLflowLog, WandbLog
+from mxkit.training.callbacks.weights import EMA, Freeze
 from mxkit.training.schedules import TAKES, get_schedule, schedule
 import mxnet as mx
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter

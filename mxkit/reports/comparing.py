@@ -6,16 +6,13 @@ import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from markupsafe import Markup
+from mxkit.metrics.named_metrics import better_of
 from mxkit.plots.plotting import columns_by_quantity, new_figure, scale_epochs
 from mxkit.recipe.folder import is_number
 from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.schema import flattened
 from mxkit.reports.run_files import RunFiles, best_column
 
-# Metrics of mxkit and MXNet. For others it is unknown whether high or low is better, so no value is marked.
-_HIGHER = {"accuracy", "subset_accuracy", "f1", "precision", "recall", "mcc", "pearsonr", "r2"}
-_HIGHER |= {"pair_accuracy", "triplet_accuracy"}
-_LOWER = {"loss", "mae", "mse", "rmse", "perplexity", "cross-entropy", "nll-loss"}
 # Keys of `data` that do not change the evaluated samples.
 _OF_TRAINING = {"batch_size", "eval_batch_size", "workers", "drop_last", "augment"}
 
@@ -80,15 +77,9 @@ def direction(metric: str, runs: Sequence[RunFiles] = ()) -> Optional[Callable[[
     (<built-in function max>, <built-in function min>, None)
     """
     name = re.sub("^(last epoch: )?(train|valid|test)[ _]", "", metric)
-    if name in _HIGHER or re.fullmatch(r"top_(\d+_accuracy|k_accuracy_\d+)", name):
-        return max
-    if name in _LOWER:
-        return min
-    for run in runs:
-        column, mode = best_column(run) or ("", "")
-        if column.partition("_")[2] == name:
-            return max if mode == "max" else min
-    return None
+    kept = [best_column(run) or ("", "") for run in runs]
+    better = better_of(name) or next((mode for column, mode in kept if column.partition("_")[2] == name), None)
+    return None if better is None else max if better == "max" else min
 
 
 def _comparable(name: str, values: Sequence[Any], runs: Sequence[RunFiles]) -> bool:

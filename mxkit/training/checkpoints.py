@@ -14,8 +14,7 @@ from mxkit.storage.directory import checkpoint_paths, interval, is_checkpoint, k
 from mxkit.storage.snapshot import Snapshot
 from mxkit.storage.writer import BackgroundWriter
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.monitor import Monitor
-from mxkit.training.history import Row
+from mxkit.training.history import Monitor, Row
 from mxkit.training.ledger import Update
 from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.resume import capture
@@ -45,8 +44,9 @@ class Checkpoints(Callback):
             checkpoint waits for the next update of the epoch that 16 divides: "5 updates" is every 16th. A warning
             says so once.
         keep_last: Number of newest ones to keep, at least 1.
-        keep_best: `("valid_accuracy", "max")`: also keep the checkpoint after the epoch with the best value; it is
-            written for any `every`. None keeps none for its value.
+        keep_best: `("valid_accuracy", "max")`, or the column alone, whose metric then says whether "min" or "max" is
+            better: also keep the checkpoint after the epoch with the best value; it is written for any `every`. None
+            keeps none for its value.
         keep_every: "10 epochs" or "1000 updates": also keep the first checkpoint of each such interval.
 
     Raises:
@@ -62,7 +62,7 @@ class Checkpoints(Callback):
         *,
         every: str = "1 epoch",
         keep_last: int = 3,
-        keep_best: Optional[Tuple[str, str]] = None,
+        keep_best: Union[None, str, Tuple[str, str]] = None,
         keep_every: Optional[str] = None,
     ) -> None:
         self.directory = Path(directory)
@@ -240,7 +240,9 @@ def _warn(text: str) -> None:
     warnings.warn(text, CheckpointWarning, stacklevel=4)
 
 
-def _pair(value: Any) -> Tuple[str, str]:
+def _pair(value: Any) -> Tuple[str, Optional[str]]:
+    if isinstance(value, str):
+        return value, None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r:.100}")
     return value[0], value[1]

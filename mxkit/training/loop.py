@@ -99,6 +99,7 @@ def run_epochs(
         state.history.stopped = state.stop_reason
         with ExitStack() as ends:  # calls every hook, also if another one raises
             for hook in reversed(hooks):
+                ends.callback(setattr, hook, "resumed", False)  # the next `fit` with this object is another run
                 ends.callback(hook.on_fit_end, state, error)
     if writer is not None:
         state.workers.agree("the end of fit")  # the last checkpoint is written

@@ -259,6 +259,7 @@ def _restore_callbacks(
             numpy = is_numpy_net(state.net)
             match[1].load_state_arrays({name: of_kind(array, numpy) for name, array in own.items()})
         match[1].load_state_dict(part["state"])
+        match[1].resumed = True
     for name, _ in [] if state.done else present:
         text = f"holds no state of {name}, which this run has: it begins now and does not know the earlier epochs"
         _warn(f"checkpoint {checkpoint.path} {text}", 7)

@@ -7,9 +7,8 @@ from mxkit.core.arguments import Length, length, whole_number
 from mxkit.data.source import Source, source_of
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric
-from mxkit.metrics.classification import ConfusionMatrix
-from mxkit.training.callbacks.monitor import Monitor
-from mxkit.training.history import History
+from mxkit.metrics.figures import ConfusionMatrix
+from mxkit.training.history import History, Monitor
 from mxkit.training.ledger import Ledger
 from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.workers import Workers
@@ -170,7 +169,7 @@ class FitState:
         return not self.columns or column in self.columns or any(_writes_rows(callback) for callback in before)
 
     def check_monitor(self, monitor: Monitor, watcher: Optional[Any] = None) -> None:
-        """Refuse a column that the history will not have, or that holds lists.
+        """Refuse a column that the history will not have, or that holds lists; ask its metric which way is better.
 
         Args:
             monitor: The monitor of the column.
@@ -179,6 +178,7 @@ class FitState:
         Raises:
             UnknownNameError: There is no such column.
             TypeError: The column's metric gives several numbers.
+            ValueError: The monitor has no mode, and it is unknown which way is better.
         """
         if watcher is None or not self.may_have(monitor.column, watcher):
             monitor.check(self.columns)
@@ -189,6 +189,9 @@ class FitState:
                 raise TypeError(
                     f"column {monitor.column!r} holds a list of numbers in each epoch, and lists have no order. {way}"
                 )
+        part, _, name = monitor.column.partition("_")
+        known = {"loss": "min", **{metric.name: metric.better for metric in self.metrics}}
+        monitor.decide(known.get(name) if part in ("train", "valid") else None)
 
     def stop(self, reason: str, *, for_now: bool = False) -> None:
         """End `fit` after this update; `History.stopped` holds the first reason.

@@ -5,7 +5,7 @@ what can be seen each time: that a reader waits before it touches the values.
 """
 
 import mxkit
-from mxkit.plots.kernels import plot_filters
+from mxkit.plots.feature_plots import plot_filters
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np

@@ -8,10 +8,16 @@ import warnings
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import TrapWarning
-from mxkit.gradients.custom import CustomGradient, callback_error, check_backward, custom_gradient
-from mxkit.gradients.estimators import gradient_reversal, round_ste, sign_ste
-from mxkit.gradients.functions import grad
-from mxkit.gradients.gradient_check import check_gradient
+from mxkit.gradients.custom import (
+    CustomGradient,
+    callback_error,
+    check_backward,
+    custom_gradient,
+    gradient_reversal,
+    round_ste,
+    sign_ste,
+)
+from mxkit.gradients.functions import check_gradient, grad
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

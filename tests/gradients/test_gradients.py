@@ -3,8 +3,7 @@
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import NotInitializedError
-from mxkit.gradients.functions import grad, jacobian, value_and_grad
-from mxkit.gradients.gradient_check import check_gradient
+from mxkit.gradients.functions import check_gradient, grad, jacobian, value_and_grad
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

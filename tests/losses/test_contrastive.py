@@ -3,7 +3,7 @@
 import mxkit
 from mxkit.data.pairs import PairLoader
 from mxkit.errors import DataError
-from mxkit.gradients.gradient_check import check_gradient
+from mxkit.gradients.functions import check_gradient
 from mxkit.losses.own_losses import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
 from mxkit.models.siamese import Siamese
 import mxnet as mx

@@ -3,7 +3,7 @@
 import mxkit
 from mxkit.data.augmentation.mixing import smooth_labels
 from mxkit.errors import DataError, LabelError
-from mxkit.gradients.gradient_check import check_gradient
+from mxkit.gradients.functions import check_gradient
 from mxkit.losses.own_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -5,7 +5,7 @@ import warnings
 
 import mxkit
 from mxkit.errors import NotInitializedError
-from mxkit.gradients.gradient_check import check_gradient
+from mxkit.gradients.functions import check_gradient
 from mxkit.nets.finetuning import copy_net
 from mxkit.nets.own_layer import Layer
 import mxnet as mx

@@ -6,10 +6,8 @@ import sys
 
 import mxkit
 from mxkit.errors import NotInitializedError, UnknownNameError
-from mxkit.plots.channel_pictures import plot_features
-from mxkit.plots.distributions import plot_activations
+from mxkit.plots.feature_plots import plot_activations, plot_features, plot_filters
 from mxkit.plots.gradient_pictures import _norms, plot_gradients
-from mxkit.plots.kernels import plot_filters
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -174,12 +174,14 @@ def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
     second = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
     second.load_state_dict(saved["state"])
     second.load_state_arrays(saved["arrays"])
+    second.resumed = True
     run(net, Score([3.0, 2.0]), second, epochs=2)
     for now, then in zip(replicas(net), best):
         np.testing.assert_array_equal(now, then)
     assert second.monitor.best_epoch == 1
     third = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
     third.load_state_dict(saved["state"])
+    third.resumed = True
     with pytest.raises(CheckpointError, match="best in epoch 1, but its checkpoint holds no parameters of that epoch"):
         run(net, Score([3.0] * 3), third)
 
@@ -228,6 +230,7 @@ def test_time_limit_begins_with_each_fit_and_goes_on_when_resumed():
     clock.now += 1e6  # between the runs
     second = TimeLimit(45, clock=clock)
     second.load_state_dict(json.loads(json.dumps(limit.state_dict())))
+    second.resumed = True
     history = run(make_net(), clock.ticking, second, epochs=9)
     assert history.column("updates") == [2]
 
@@ -294,6 +297,7 @@ def test_csv_log_resumed_equals_the_uninterrupted_one(tmp_path, append):
     first, second = CSVLog(path, append=append), CSVLog(path, append=append)
     saved = play(first, [], rows[:2])  # killed after epoch 2, with a checkpoint of epoch 1
     second.load_state_dict(saved)
+    second.resumed = True
     play(second, rows[:1], rows[1:])
     earlier = "7,1.5\n" if append else ""
     assert path.read_text() == f"epoch,valid_loss\n{earlier}1,3.0\n2,2.0\n3,1.0\n"

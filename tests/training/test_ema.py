@@ -178,6 +178,7 @@ def test_ema_refuses_a_state_that_does_not_fit():
         resumed = EMA()
         resumed.load_state_dict(ema.state_dict())
         resumed.load_state_arrays(arrays)
+        resumed.resumed = True
         with pytest.raises(CheckpointError, match=text):
             run(make_net(), resumed)
 

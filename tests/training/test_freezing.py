@@ -6,6 +6,7 @@ from callback_runs import Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import UnknownNameError
 from mxkit.training.callbacks import Freeze, LambdaCallback
+import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
@@ -245,3 +246,40 @@ def test_freeze_counts_the_updates_before_the_running_epoch():
     run(net, Freeze("0.*", until="5 updates"), look)
     assert seen == [True] * 6 + [False] * 3
     assert set(requests(net).values()) == {"write"}
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_t265_the_callback_leaves_statistics_as_freeze_and_unfreeze_do(hybridize):
+    def trained(by_callback):
+        net = tuned(hybridize=hybridize)
+        mxkit.unfreeze(net)
+        net.features[1]._kwargs["use_global_stats"] = False  # as if it had never been frozen
+        if by_callback:
+            fit(net, Freeze("features.*", until="1 epoch"), epochs=2)
+            return values(net)
+        mxkit.freeze(net, "features.*")
+
+        def thaw(state, row):
+            if row["epoch"] == 1:
+                mxkit.unfreeze(net, "features.*")
+
+        fit(net, LambdaCallback(on_epoch=thaw), epochs=2)
+        return values(net)
+
+    found, expected = trained(True), trained(False)
+    for place, value in found.items():
+        np.testing.assert_array_equal(value, expected[place])
+    start = values(tuned(hybridize=hybridize))
+    for path in ("features.1.running_mean", "features.1.running_var"):
+        np.testing.assert_array_equal(found[path, mx.cpu()], start[path, mx.cpu()])
+
+
+def test_freezing_between_epochs_keeps_the_state_of_an_optimizer_on_a_kvstore():
+    def trained(on_kvstore):
+        net = tuned("cpu:2")
+        mxkit.unfreeze(net)
+        freezes = LambdaCallback(on_epoch=lambda state, row: mxkit.freeze(state.net, "features.*"))
+        fit(net, freezes, optimizer=("adam", {}), on_kvstore=on_kvstore, epochs=2)
+        return values(net)
+
+    assert same(trained(True), trained(False))

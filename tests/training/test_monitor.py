@@ -2,8 +2,12 @@
 
 import json
 
+import mxkit
 from mxkit.errors import UnknownNameError
-from mxkit.training.callbacks.monitor import Monitor
+from mxkit.training.callbacks import EarlyStopping, Plateau
+from mxkit.training.history import Monitor
+import mxnet as mx
+import numpy as np
 import pytest
 
 NAN = float("nan")
@@ -41,7 +45,53 @@ def test_t23_mode_is_never_guessed(mode):
     with pytest.raises(
         ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .*; received .* Nothing is gu"
     ):
-        Monitor("valid_loss", mode)
+        follow(Monitor("valid_loss", mode), [1.0])
+
+
+class Distance(mxkit.metrics.Mean):
+    """A metric of a user's, which says itself that smaller is better."""
+
+    better = "min"
+
+
+def watched(*callbacks, keep_best=None, folder=None):
+    net = mxkit.models.softmax_regression(2)
+    mxkit.initialize(net)
+    own = [Distance(lambda labels, output: output.mean(axis=1), name="distance")]
+    own.append(mxkit.metrics.Mean(lambda labels, output: output.mean(axis=1), name="own"))
+    data, other = ([(np.full((4, 3), value), np.array([0, 1, 0, 1]))] for value in (1.0, 2.0))
+    metrics = ["accuracy", "cross-entropy", mx.metric.TopKAccuracy(2), *own]
+    writer = keep_best and mxkit.Checkpoints(folder, keep_best=keep_best)
+    return mxkit.fit(
+        net, data, loss="softmax_ce", trainer="sgd", epochs=2, valid=other, metrics=metrics, callbacks=callbacks,
+        progress=False, checkpoint=writer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "mode"),
+    [
+        ("train_loss", "min"),
+        ("valid_loss", "min"),
+        ("valid_accuracy", "max"),
+        ("train_cross-entropy", "min"),
+        ("valid_top_k_accuracy_2", "max"),
+        ("valid_distance", "min"),
+    ],
+)
+def test_t23_the_metric_of_a_column_says_which_way_is_better(column, mode, tmp_path):
+    stopper, plateau = EarlyStopping(column, patience=9), Plateau(column, patience=9)
+    watched(stopper, plateau, keep_best=column, folder=tmp_path / "run")
+    assert (stopper.monitor.mode, plateau._monitor.mode) == (mode, mode)
+    scores = [json.loads(path.read_text()).get("score") for path in (tmp_path / "run").glob("*/run.json")]
+    assert {score["mode"] for score in scores if score} == {mode}
+
+
+@pytest.mark.parametrize("make", [lambda: EarlyStopping("valid_own", patience=2), lambda: Plateau("valid_own")])
+def test_t23_a_metric_that_does_not_say_it_needs_a_mode(make):
+    with pytest.raises(ValueError, match="mode of 'valid_own': expected 'min'"):
+        watched(make())
+    assert watched(EarlyStopping("valid_own", "max", patience=2))
 
 
 @pytest.mark.parametrize("min_delta", [-0.1, NAN, float("inf")])

@@ -1,7 +1,7 @@
 """The learning rate during training: from a schedule, or from a measured column."""
 
 import math
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Literal, Mapping, Optional
 import warnings
 from weakref import WeakKeyDictionary
 
@@ -9,8 +9,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.errors import CheckpointWarning, TrapWarning
 from mxkit.nets.settings import NEEDS_RATE, refuse_fixed_rate
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.monitor import Monitor
-from mxkit.training.history import Row
+from mxkit.training.history import Monitor, Row
 from mxkit.training.ledger import Update
 from mxkit.training.schedules import TAKES, Schedule, get_schedule
 from mxkit.training.state import FitState
@@ -157,7 +156,8 @@ class Plateau(Callback):
 
     Args:
         monitor: A column, like "valid_loss".
-        mode: "min" if smaller is better, "max" if larger is. It is never guessed (T23).
+        mode: "min" if smaller is better, "max" if larger is. None asks the column's metric, in `fit`; a loss is "min".
+            It is never guessed (T23).
         factor: Above 0, below 1.
         patience: Number of epochs in a row without a better value before a reduction, at least 1. The count starts
             again after each reduction.
@@ -172,7 +172,7 @@ class Plateau(Callback):
     def __init__(
         self,
         monitor: str,
-        mode: str,
+        mode: Optional[Literal["min", "max"]] = None,
         *,
         factor: float = 0.1,
         patience: int = 10,

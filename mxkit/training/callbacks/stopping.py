@@ -1,16 +1,15 @@
 """Callbacks that end a run."""
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Set, Union
 
-from mxkit.core.arguments import SECONDS, length, whole_number
+from mxkit.core.arguments import SECONDS, length, require, whole_number
 from mxkit.core.arrays import legacy
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.trainers import HeldWeights
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.monitor import Monitor
-from mxkit.training.history import Row
+from mxkit.training.history import Monitor, Row
 from mxkit.training.ledger import Update
 from mxkit.training.state import FitState
 
@@ -20,7 +19,7 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: The column, like "valid_loss".
-        mode: "min" if smaller is better, "max" if larger is.
+        mode: "min" if smaller is better, "max" if larger is. None asks the column's metric, in `fit`; a loss is "min".
         patience: Number of epochs in a row without a better value after which `fit` stops, at least 1. Epochs without
             a value of the column do not count.
         min_delta: A value must be better by more than this to count.
@@ -31,26 +30,31 @@ class EarlyStopping(Callback):
     Raises:
         ValueError: `mode`, `patience` or `min_delta` is out of range.
         UnknownNameError: When `fit` begins: the history will have no such column.
+        ValueError: When `fit` begins: `mode` is needed, because a metric of your own has no `better`.
         TypeError: When `fit` begins: the column holds lists, like a confusion matrix.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
 
     def __init__(
-        self, monitor: str, mode: str, *, patience: int, min_delta: float = 0.0, restore_best: bool = False
+        self,
+        monitor: str,
+        mode: Optional[Literal["min", "max"]] = None,
+        *,
+        patience: int,
+        min_delta: float = 0.0,
+        restore_best: bool = False,
     ) -> None:
         self.monitor = Monitor(monitor, mode, min_delta)
         self.patience = whole_number(patience, "patience")
         self.restore_best = restore_best
         self._best_values: Dict[str, List[Any]] = {}
-        self._loaded = False
 
     def on_fit_begin(self, state: FitState) -> None:
         state.check_monitor(self.monitor, self)
-        if not self._loaded:
+        if not self.resumed:
             self.monitor.reset()
             self._best_values = {}
-        self._loaded = False
         if self.restore_best and self.monitor.best is not None and not self._best_values:
             raise CheckpointError(
                 f"EarlyStopping: the resumed run was best in epoch {self.monitor.best_epoch}, but its checkpoint holds "
@@ -79,7 +83,6 @@ class EarlyStopping(Callback):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self.monitor.load_state_dict(state)
-        self._loaded = True
 
     def state_arrays(self) -> Dict[str, Any]:
         """Arrays on the CPU that a resumed run must restore, by replica and path (`0/features.0.weight`)."""
@@ -116,7 +119,6 @@ class TimeLimit(Callback):
         self._clock = clock
         self._began_at: Optional[float] = None
         self._earlier = 0.0
-        self._loaded = False
 
     @property
     def elapsed(self) -> float:
@@ -124,9 +126,8 @@ class TimeLimit(Callback):
         return self._earlier + (0.0 if self._began_at is None else self._clock() - self._began_at)
 
     def on_fit_begin(self, state: FitState) -> None:
-        if not self._loaded:
+        if not self.resumed:
             self._earlier = 0.0
-        self._loaded = False
         self._began_at = self._clock()
 
     def on_update(self, state: FitState, update: Update) -> None:
@@ -152,4 +153,51 @@ class TimeLimit(Callback):
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         self._earlier = state["seconds"]
-        self._loaded = True
+
+
+class OptunaPruning(Callback):
+    """Report a column of the history to an Optuna trial after each epoch, and stop if Optuna's pruner decides so.
+
+    It needs the package optuna. Epochs without a value in the column are not reported.
+
+    Args:
+        trial: The argument of an Optuna objective.
+        monitor: The column, like "valid_loss"; whether lower is better is the study's `direction`.
+
+    Attributes:
+        pruned: Why the trial was stopped, or an empty string.
+
+    Raises:
+        optuna.TrialPruned: When `fit` ends, after the other callbacks, if the trial was pruned, for `study.optimize`.
+        UnknownNameError: When `fit` begins: the history will have no such column.
+
+    >>> def objective(trial):
+    ...     pruning = mxkit.callbacks.OptunaPruning(trial, "valid_loss")
+    ...     return mxkit.fit(net, train, loss="l2", epochs=9, valid=valid, callbacks=[pruning])[-1]["valid_loss"]
+    """
+
+    def __init__(self, trial: Any, monitor: str) -> None:
+        self.trial, self.monitor = trial, monitor
+        self.pruned = ""
+        self._reported: Set[int] = set()
+
+    def on_fit_begin(self, state: FitState) -> None:
+        state.check_monitor(Monitor(self.monitor, "min"), self)  # Optuna decides which way is better
+        self.pruned = ""
+        study = getattr(self.trial, "study", None)  # optuna.trial.FixedTrial has none
+        if study is not None:  # a resumed run repeats the epochs after its checkpoint
+            self._reported = set(study.get_trials(deepcopy=False)[self.trial.number].intermediate_values)
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        value, epoch = row.get(self.monitor), row["epoch"]
+        if value is None:
+            return
+        if epoch not in self._reported:
+            self.trial.report(value, epoch)
+        if state.stop_reason is None and self.trial.should_prune():
+            self.pruned = f"pruned in epoch {epoch}: {self.monitor} {value:.6g} is worse than that of earlier trials"
+            state.stop(self.pruned)
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        if self.pruned and error is None:
+            raise require("optuna", "sweep").TrialPruned(self.pruned)

@@ -1,12 +1,13 @@
-"""Metrics of classes: one of several classes, one output for two classes, or several labels per sample."""
+"""Metrics of classes, of the probabilities that a net gives to labels, and of quantities."""
 
+import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.loss_meanings import BINARY, CLASSES, LABELS, Asked, Task, meaning_of
+from mxkit.core.arrays import Shape, squeezed
+from mxkit.core.loss_meanings import BINARY, CLASSES, LABELS, LOGS, PROBABILITIES, SCORES, Asked, Task, meaning_of
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
-from mxkit.metrics.tasks import check_labels
 import mxnet as mx
 import numpy as np
 
@@ -98,7 +99,7 @@ class Accuracy(ClassMetric):
     Arguments are those of `ClassMetric`.
     """
 
-    name = "accuracy"
+    name, better = "accuracy", "max"
     counts = True
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
@@ -143,7 +144,7 @@ def _right(F: Any, labels: Any, scores: Any, task: Any, ignored: Optional[int] =
 class SubsetAccuracy(ClassMetric):
     """Share of samples with all labels correct; with one label per sample it is the accuracy."""
 
-    name = "subset_accuracy"
+    name, better = "subset_accuracy", "max"
     counts = True
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
@@ -165,7 +166,7 @@ class TopK(ClassMetric):
         name: In place of `top_5_accuracy` for a `k` of 5.
     """
 
-    counts = True
+    counts, better = True, "max"
 
     def __init__(
         self,
@@ -288,7 +289,7 @@ class F1(_Counted):
         **kwargs: `threshold`, `axis`, `ignore_label`, `output`, `label` and `name`, as for `ClassMetric`.
     """
 
-    name = "f1"
+    name, better = "f1", "max"
 
     def __init__(self, positive: Optional[int] = None, *, average: Optional[str] = None, **kwargs: Any) -> None:
         known = ("binary", "macro", "micro", "weighted", "none")
@@ -356,7 +357,7 @@ class MCC(_Counted):
     0.0 if all samples are of one class, or predicted as one, as in scikit-learn.
     """
 
-    name = "mcc"
+    name, better = "mcc", "max"
 
     def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
         task = super()._task_of(label, scores, **decided)
@@ -370,3 +371,266 @@ class MCC(_Counted):
         if not all(spreads):
             return 0.0
         return float((right.sum() * samples - (guessed * occur).sum()) / (spreads[0] * spreads[1]) ** 0.5)
+
+
+def check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label: Optional[float]) -> None:
+    """Refuse labels of a first batch that are no class: they would count as wrong, or would not count."""
+    host = label.asnumpy()
+    host = host.astype(np.float64) if host.dtype.kind != "f" else host
+    if ignore_label is not None:
+        host = host[host != ignore_label]
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        if task.kind == CLASSES and not task.dense:
+            classes = output[task.axis]
+            right = (host >= 0) & (host < classes) & (host == np.floor(host))
+            expected = f"whole numbers from 0 to {classes - 1}, because the net has {classes} outputs"
+        elif task.kind == CLASSES:
+            right, expected = host >= 0, "a value of at least 0 for each class"
+        elif bool((host < 0).any()):
+            right, expected = np.abs(host) == 1, "-1 and 1, or 0 and 1"
+        else:
+            right, expected = (host >= 0) & (host <= 1), "from 0 to 1, or -1 and 1"
+    if not right.all():
+        values = ", ".join(f"{value:g}" for value in sorted(set(host[~right].ravel().tolist()))[:5])
+        raise LabelError(f"metric {name!r}: labels must be {expected}; received {values}")
+
+
+def check_form(name: str, output: Any, label: Any) -> None:
+    """Refuse labels of quantities that are not one value for each output: a reshape would pair the wrong values.
+
+    Raises:
+        DataError: The shapes differ by more than axes of length 1.
+    """
+    if squeezed(label.shape) != squeezed(output.shape):
+        what = "one size" if label.size != output.size else "one shape"
+        raise DataError(
+            f"metric {name!r}: expected labels and outputs of {what}; received {label.shape} and {output.shape}"
+        )
+
+
+# Lower bound of probabilities, as MXNet and scikit-learn have one: the logarithm of 0 is infinite.
+LEAST = 1e-12
+
+
+class CrossEntropy(ClassMetric):
+    """Mean of `-log(probability of the label)`, in nats: of samples, or of tokens, pixels and labels.
+
+    The loss decides what the outputs are: scores before a softmax or a sigmoid, probabilities, or their logarithms.
+    Without a known loss, outputs must be probabilities, or pass `outputs`.
+
+    Args:
+        outputs: "scores", "probabilities" or "log_probabilities". None takes it from the loss.
+        **kwargs: `ignore_label`, `axis`, `output`, `label` and `name`, as for `ClassMetric`.
+    """
+
+    name, better = "cross-entropy", "min"
+
+    def __init__(self, *, outputs: Optional[str] = None, **kwargs: Any) -> None:
+        if outputs not in (None, SCORES, PROBABILITIES, LOGS):
+            raise ValueError(
+                f"{type(self).__name__}: outputs: expected {SCORES!r}, {PROBABILITIES!r} or {LOGS!r}; received "
+                f"{outputs!r}"
+            )
+        if "threshold" in kwargs:
+            raise TypeError(f"{type(self).__name__} takes no threshold: it reads probabilities, not classes")
+        self._outputs = outputs
+        super().__init__(**kwargs)
+
+    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        single = all(length == 1 for length in scores.shape[1:])
+        if self.loss is None and single and self._outputs is None:
+            raise DataError(
+                f"metric {self.name!r}: the net gives one output per sample, shape {scores.shape}, which may be a "
+                f"score or a probability: pass loss=, or ({self.name!r}, {{'outputs': 'scores'}}) or 'probabilities'"
+            )
+        elementwise = self._outputs is not None and (single or scores.shape == label.shape)
+        threshold = 0.0 if self.loss is None and elementwise else None
+        task = super()._task_of(label, scores, threshold=threshold, outputs=self._outputs)
+        if task.kind in (BINARY, LABELS) and task.outputs is None:
+            raise DataError(
+                f"metric {self.name!r} needs probabilities, which {type(self.loss).__name__} does not train; use "
+                "'accuracy'"
+            )
+        return task._replace(outputs=PROBABILITIES) if task.outputs is None else task
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        last_task = self._task
+        task, label, scores = self._read(labels, output)
+        if task is not last_task:
+            self._check_outputs(task, scores)
+        values = scores.astype("float64")
+        if task.kind == CLASSES:
+            losses = _losses_of_classes(values, label, task)
+        else:
+            losses = _losses_of_labels(values, (label.reshape(scores.shape) > 0.5).astype("float64"), task)
+        if self.ignore_label is None:
+            counted = mx.nd.ones_like(losses)
+        else:
+            counted = label.reshape(losses.shape).astype("float64") != self.ignore_label
+        self.add_total(mx.nd.concat((losses * counted).sum(), counted.sum(), dim=0), scores.shape[0])
+
+    def _check_outputs(self, task: Task, scores: Any) -> None:
+        """Refuse outputs of a first batch that are no probabilities: their logarithms would mean nothing."""
+        if task.outputs == SCORES:
+            return
+        shares = scores.asnumpy().astype(np.float64)
+        if not np.isfinite(shares).all():
+            return  # `evaluate` and `fit` report it
+        shares = np.exp(shares) if task.outputs == LOGS else shares
+        wrong = ((shares < 0) | (shares > 1 + 1e-3)).any()
+        if wrong or (task.kind == CLASSES and not np.allclose(shares.sum(axis=task.axis), 1, atol=1e-2)):
+            what = str(task.outputs).replace("_", "-")
+            where = "" if self.loss is None else f" under {type(self.loss).__name__}"
+            raise DataError(
+                f"metric {self.name!r}: the net's outputs{where} are no {what}: they range from "
+                f"{scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}. For scores before a softmax or a "
+                f"sigmoid pass the loss too, or ({self.name!r}, {{'outputs': 'scores'}})"
+            )
+
+
+def _losses_of_classes(values: Any, label: Any, task: Task) -> Any:
+    if task.outputs == SCORES:
+        logs = values.log_softmax(axis=task.axis)
+    else:
+        logs = values if task.outputs == LOGS else mx.nd.maximum(values, LEAST).log()
+    if task.dense:
+        return -(logs * label.astype("float64")).sum(axis=task.axis)
+    shape = logs.shape[: task.axis] + logs.shape[task.axis + 1 :]
+    return -mx.nd.pick(logs, label.astype("float64").reshape(shape), axis=task.axis)
+
+
+def _losses_of_labels(values: Any, truth: Any, task: Task) -> Any:
+    if task.outputs == SCORES:  # log(1 + exp(-|z|)) never overflows
+        return mx.nd.log1p((-values.abs()).exp()) + mx.nd.relu(values) - values * truth
+    of_1, of_0 = mx.nd.maximum(values, LEAST), mx.nd.maximum(1 - values, LEAST)
+    return -(truth * of_1.log() + (1 - truth) * of_0.log())
+
+
+class Perplexity(CrossEntropy):
+    """`exp` of the mean cross-entropy over all samples or tokens; arguments as for `CrossEntropy`."""
+
+    name = "perplexity"
+
+    def figure(self, total: "np.ndarray") -> float:
+        mean = super().figure(total)
+        return math.inf if mean >= 700 else math.exp(mean)
+
+
+class _Regression(Metric):
+    """A metric of labels and outputs with equal shapes, up to axes of length 1."""
+
+    def _pair(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
+        """Labels in the outputs' shape, and the outputs, both float64."""
+        meaning_of(self.loss).refuse_quantities(self.name)
+        label, values = self._labelled(labels, output)
+        check_form(self.name, values, label)
+        # reshaped, because (n, 1) - (n,) is (n, n) without an error (T11)
+        return label.astype("float64").reshape(values.shape), values.astype("float64")
+
+
+class MSE(_Regression):
+    """Mean squared error over all values; labels and outputs have equal shapes."""
+
+    name, better = "mse", "min"
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        label, values = self._pair(labels, output)
+        self.add(self.error(values - label).reshape((values.shape[0], -1)).mean(axis=1))
+
+    def error(self, difference: Any) -> Any:
+        """The error of each value."""
+        return difference.square()
+
+
+class MAE(MSE):
+    """Mean absolute error over all values; labels and outputs have equal shapes."""
+
+    name = "mae"
+
+    def error(self, difference: Any) -> Any:
+        return difference.abs()
+
+
+class RMSE(MSE):
+    """Square root of the mean squared error over all values, in the unit of the labels."""
+
+    name = "rmse"
+
+    def figure(self, total: "np.ndarray") -> float:
+        return float(super().figure(total) ** 0.5)
+
+
+class _OfMoments(_Regression):
+    """Base of metrics from means and squared deviations of labels and outputs, pooled without cancellation.
+
+    A row is (count, mean label, mean output, squares of labels, squares of outputs, products). Squares and products are
+    sums of deviations from the means; all but the count have K numbers, one for each column. Rows are pooled as in
+    Chan, Golub and LeVeque 1979.
+    """
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        """Labels and outputs as (n, K)."""
+        raise NotImplementedError
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        label, values = self._columns(*self._pair(labels, output))
+        means = [column.mean(axis=0, keepdims=True) for column in (label, values)]
+        off_label, off_output = (mx.nd.broadcast_sub(a, mean) for a, mean in zip((label, values), means))
+        squares = [products.sum(axis=0) for products in (off_label**2, off_output**2, off_label * off_output)]
+        count = mx.nd.full((1,), label.shape[0], ctx=label.ctx, dtype="float64")
+        row = mx.nd.concat(count, *[mean.reshape((-1,)) for mean in means], *squares, dim=0)
+        self.add_total(row, label.shape[0])
+
+    def pooled(self, rows: Any) -> Any:
+        columns = (rows.shape[1] - 1) // 5
+        counts, samples = rows[:, :1], rows[:, :1].sum(axis=0)
+        parts = [rows[:, 1 + i * columns : 1 + (i + 1) * columns] for i in range(5)]
+        means = [(counts * part).sum(axis=0) / samples for part in parts[:2]]
+        off_label, off_output = (part - mean.reshape((1, -1)) for part, mean in zip(parts[:2], means))
+        pairs = ((off_label, off_label), (off_output, off_output), (off_label, off_output))
+        squares = [part.sum(axis=0) + (counts * a * b).sum(axis=0) for part, (a, b) in zip(parts[2:], pairs)]
+        row = [samples, *means, *squares]
+        return np.concatenate(row) if isinstance(rows, np.ndarray) else mx.nd.concat(*row, dim=0)
+
+    def figure(self, total: "np.ndarray") -> float:
+        return self.score(total[0], *total[1:].reshape((5, -1)))
+
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        """The figure of the pooled row; each moment is float64 of shape (K,)."""
+        raise NotImplementedError
+
+
+class R2(_OfMoments):
+    """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1; the mean over columns.
+
+    Each value of a sample is a column. If labels do not vary it is 1 for exact outputs and 0 for others, and NaN for
+    one sample, as in scikit-learn's `r2_score`.
+    """
+
+    name, better = "r2", "max"
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        return label.reshape((label.shape[0], -1)), values.reshape((values.shape[0], -1))
+
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        if samples < 2:
+            return float("nan")
+        label, output, label_squares, output_squares, products = moments
+        residual = np.maximum(label_squares + output_squares - 2 * products + samples * (label - output) ** 2, 0)
+        constant = label_squares == 0
+        explained = 1 - residual / np.where(constant, 1, label_squares)
+        return float(np.where(constant & np.isfinite(residual), residual == 0, explained).mean())
+
+
+class PearsonR(_OfMoments):
+    """Correlation coefficient of labels and outputs over all values, from -1 to 1; NaN if one of them does not vary."""
+
+    name, better = "pearsonr", "max"
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        return label.reshape((-1, 1)), values.reshape((-1, 1))
+
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        label_squares, output_squares, products = (float(moment[0]) for moment in moments[2:])
+        spread = label_squares**0.5 * output_squares**0.5
+        return products / spread if spread else float("nan")
