@@ -73,7 +73,7 @@ def train(
         raise typer.BadParameter("pass --quiet or --verbose, not both")
     set_threads(recipe or Path(str(resume)) / "recipe.yaml", settings, resume)
     from mxkit.distributed import initialize, rank
-    from mxkit.distributed.restarted_runs import note_run, restarted_run
+    from mxkit.distributed.group import note_run, restarted_run
     from mxkit.recipe.folder import describe_scores
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run, way_to_train_on

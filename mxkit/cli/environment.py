@@ -164,8 +164,8 @@ def launch(
     this command. No process outlives this command. The workers of a machine share its cores, unless OMP_NUM_THREADS is
     set. COMMAND finds the number of restarts in MXKIT_RESTARTS.
     """
-    from mxkit.distributed.hosts import hosts_of
     from mxkit.distributed.launching import launch as run_workers
+    from mxkit.distributed.schedulers import hosts_of
 
     if hosts is None and workers is None:
         raise typer.BadParameter("pass -n WORKERS, --hosts FILE, or both")

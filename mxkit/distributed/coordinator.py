@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from mxkit.distributed.messages import (
+from mxkit.distributed.member import (
     BEAT,
     HELLO_BYTES,
     MOST_BYTES,

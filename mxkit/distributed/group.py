@@ -5,21 +5,27 @@ import base64
 import contextlib
 import ctypes
 import os
+from pathlib import Path
 import subprocess
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.core.blocks import distinct, parameters_by_path
+from mxkit.core.device import set_own_gpus, usable_gpus
 from mxkit.core.replicas import values_of
 from mxkit.core.system import LOG
-from mxkit.distributed.member import Member
-from mxkit.distributed.messages import patience
-from mxkit.distributed.own_gpus import take_own_gpus
-from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
-from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
-from mxkit.distributed.side_processes import hello_of, join
-from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_own_server, start_servers
+from mxkit.distributed.member import Member, end_without_destructors, forks_die_with_it, patience
+from mxkit.distributed.schedulers import LAUNCHED, LAUNCHERS, RESTARTS, Place, place_of
+from mxkit.distributed.side_processes import (
+    Processes,
+    end_with_launcher,
+    hello_of,
+    join,
+    listen,
+    start_own_server,
+    start_servers,
+)
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -407,3 +413,73 @@ def shutdown() -> None:
     if _group is not None:
         _leave()
         _group, _has_left = None, True
+
+
+def take_own_gpus(member: Member, rank: int) -> None:
+    """Limit `mxkit.devices` to this worker's part of the GPUs that several workers see; all workers call it.
+
+    The GPUs' identities decide, not local ranks: Kubernetes and torchrun's variables alone give none, and a worker that
+    sees only its own GPU by `CUDA_VISIBLE_DEVICES` must not use it as an offset.
+    """
+    gpus = usable_gpus()
+    seen: List[List[str]] = member.gather("the GPUs", list(gpus.values()))
+    numbers = list(gpus)
+    own = [numbers[place] for place in own_places(seen, rank)]
+    set_own_gpus(own)
+    sharers = len(_sharers(seen, rank))
+    if sharers > 1 and own:
+        names = ", ".join(f"gpu({number})" for number in own)
+        few = ", fewer than workers, and share them" if sharers > len(gpus) else ""
+        text = 'mxkit: worker %d takes %s: %d workers see the same %d GPUs%s. devices="gpu:0" names others'
+        LOG.warning(text, rank, names, sharers, len(gpus), few)
+
+
+def own_places(seen: Sequence[Sequence[str]], rank: int) -> List[int]:
+    """Positions of a worker's own GPUs among the GPUs that it sees.
+
+    Workers that see the same GPUs get equal parts, and share GPUs if there are more workers than GPUs. A worker that
+    sees other GPUs than the others takes all that it sees: SLURM or `CUDA_VISIBLE_DEVICES` has divided them.
+
+    Args:
+        seen: Identities of the GPUs that each worker sees, by rank.
+        rank: The worker.
+
+    >>> [own_places([["a", "b", "c", "d"]] * 2, rank) for rank in (0, 1)]
+    [[0, 1], [2, 3]]
+    >>> [own_places([["a", "b"], ["c", "d"], ["a", "b"], ["d"]], rank) for rank in range(4)]
+    [[0], [0, 1], [1], [0]]
+    """
+    sharers = _sharers(seen, rank)
+    order = seen[sharers[0]]  # CUDA_VISIBLE_DEVICES=1,0 shows another worker the same GPUs in another order
+    each = max(1, len(order) // len(sharers))
+    begin = sharers.index(rank) * each % max(1, len(order))
+    return sorted(seen[rank].index(gpu) for gpu in order[begin : begin + each])
+
+
+def _sharers(seen: Sequence[Sequence[str]], rank: int) -> List[int]:
+    """Workers that see the same GPUs as this one."""
+    return [other for other, gpus in enumerate(seen) if set(gpus) == set(seen[rank])]
+
+
+# File in the folder of the job, with the path of the run that the first worker made.
+_NOTE = "run"
+
+
+def note_run(folder: Path) -> None:
+    """Write down the folder of the run, for a restart."""
+    job = os.environ.get(LAUNCHED)
+    if job and rank() == 0:
+        Path(job).mkdir(mode=0o700, exist_ok=True)  # the first worker may be on another machine than the launcher
+        Path(job, _NOTE).write_text(str(folder.absolute()), encoding="utf-8")
+
+
+def restarted_run() -> Optional[Path]:
+    """The run to resume after a restart by `mxkit launch`; None for a new run."""
+    group, job = current(), os.environ.get(LAUNCHED)
+    if not job or os.environ.get(RESTARTS, "0") == "0":
+        return None
+    note = Path(job, _NOTE)
+    run = note.read_text(encoding="utf-8") if note.is_file() else ""
+    if group is not None:  # the folder of the job is on the first worker's machine
+        run = group.gather("the run to resume", run)[0]
+    return Path(run) if run and Path(run, "recipe.yaml").is_file() else None

@@ -17,10 +17,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from mxkit.distributed import keeper, schedulers
 from mxkit.distributed.coordinator import LINGER
-from mxkit.distributed.hosts import address_towards, is_here
 from mxkit.distributed.member import STATUS
-from mxkit.distributed.schedulers import Place
-from mxkit.distributed.starting import Processes, listen, start_servers
+from mxkit.distributed.schedulers import Place, address_towards, is_here
+from mxkit.distributed.side_processes import Processes, listen, start_servers
 from mxkit.errors import DistributedError
 
 # Seconds that workers have to end by themselves after a failure, and then after SIGTERM; and the seconds after a user's

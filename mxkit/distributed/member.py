@@ -1,18 +1,101 @@
-"""A process's connection to the coordinator, from its start to its end."""
+"""A process's connection to the coordinator, its messages (JSON, after its length in four bytes), and how it ends."""
 
 import contextlib
+import ctypes
+import json
+import multiprocessing
 import os
 import queue
+import signal
 import socket
+import struct
 import sys
 import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxkit.core.system import LOG
-from mxkit.distributed.messages import BEAT, decoded, encoded, length_of, silence, watch_link
-from mxkit.distributed.process_ends import end_now
 from mxkit.errors import DistributedError
+
+# Longest message, and longest first message, whose sender is not known yet. Metrics of many classes and small arrays
+# fit; gradients go through MXNet's servers.
+MOST_BYTES, HELLO_BYTES = 64 * 2**20, 2**16
+# Seconds between two heartbeats.
+BEAT = 2.0
+# Seconds until a connection counts as lost whose other machine acknowledges nothing. The kernel of a stopped process
+# still acknowledges: `silence` is for it. After a network failure of 10 s, TCP tries again within 16 s; a lost member
+# must be named within 30 s.
+LINK = 20.0
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise DistributedError(f"{name}={text!r:.100}: expected a number of seconds, like {name}={default:g}")
+    return seconds
+
+
+def patience() -> float:
+    """Seconds to wait for all members, by MXKIT_PATIENCE."""
+    return _seconds("MXKIT_PATIENCE", 120.0)
+
+
+def silence() -> float:
+    """Seconds without a message until a member counts as lost, by MXKIT_SILENCE.
+
+    Long, because a library that holds Python's lock, for example to read a large JSON file, delays the heartbeats.
+    """
+    return _seconds("MXKIT_SILENCE", 60.0)
+
+
+def encoded(message: Dict[str, Any]) -> bytes:
+    """Encode a message as bytes.
+
+    Raises:
+        DistributedError: The message is too long.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > MOST_BYTES:
+        raise DistributedError(f"a message of {len(body)} bytes is too long: at most {MOST_BYTES}")
+    return struct.pack(">I", len(body)) + body
+
+
+def length_of(head: bytes, most: int = MOST_BYTES) -> int:
+    """Number of bytes that follow the first four.
+
+    Raises:
+        ValueError: The sender is not a member of a job.
+    """
+    length = int(struct.unpack(">I", head)[0])
+    if length > most:
+        raise ValueError(f"expected a message of mxkit; received {head!r}")
+    return length
+
+
+def decoded(body: bytes) -> Dict[str, Any]:
+    """Decode a message from its bytes without the first four.
+
+    Raises:
+        ValueError: The bytes are not a message.
+    """
+    try:
+        message = json.loads(body)
+    except RecursionError:
+        message = None
+    if not isinstance(message, dict):
+        raise ValueError(f"expected an object; received {body[:100]!r}")
+    return message
+
+
+def watch_link(connection: Any) -> None:
+    """Let the kernel close a connection whose other machine is lost, and send small messages immediately."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LINK * 1000))
+
 
 # Seconds that a process has to end by itself after a fault: until its main thread gets the error, and in all. MXNet's
 # calls wait for ever for a lost server, and no exception reaches a thread inside them.
@@ -190,3 +273,51 @@ def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
         f"no process listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
         "machine reachable from here, and is the port the same for all?"
     )
+
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def forks_die_with_it() -> None:
+    """Let forked processes, like those of a DataLoader, end with this one, also if it is killed.
+
+    It holds for forks by the main thread: Linux ends such a process with the thread that forked it.
+    """
+    worker, libc = os.getpid(), ctypes.CDLL(None)
+    main = threading.main_thread()
+
+    def child() -> None:
+        # after a fork by another thread, that thread is the main one; a grandchild, like a daemon, may outlive us
+        if threading.main_thread() is main and os.getppid() == worker:
+            libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+    os.register_at_fork(after_in_child=child)
+
+
+def end_without_destructors() -> None:
+    """Let this process end after Python has, with its exit status, and without C++'s destructors.
+
+    ps-lite's destructor waits for all others, and for ever if one of them is lost.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    libc.on_exit(libc.fcloseall, None)  # runs first: it writes what C code has printed
+
+
+def end_now(status: int) -> None:
+    """End this process from any thread, with the processes that `multiprocessing` has started."""
+    try:
+        flush = threading.Thread(target=_flush, daemon=True)  # it may wait for a stream that the main thread has locked
+        flush.start()
+        flush.join(1.0)
+        for child in multiprocessing.active_children():
+            child.kill()
+    finally:
+        os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)

@@ -10,9 +10,9 @@ import threading
 import time
 
 from mxkit.distributed.coordinator import Coordinator
-from mxkit.distributed.messages import HELLO_BYTES, decoded, encoded, length_of, patience
+from mxkit.distributed.member import HELLO_BYTES, decoded, encoded, length_of, patience
 from mxkit.distributed.schedulers import Place
-from mxkit.distributed.starting import listen
+from mxkit.distributed.side_processes import listen
 from mxkit.errors import DistributedError
 import pytest
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from mxkit.distributed.hosts import hosts_of
+from mxkit.distributed.schedulers import hosts_of
 from mxkit.errors import DistributedError
 import pytest
 from sharing import command

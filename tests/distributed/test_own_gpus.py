@@ -1,7 +1,7 @@
 """Workers of one machine divide its GPUs; a stand-in for the driver has some."""
 
 from joint_runs import results
-from mxkit.distributed.own_gpus import own_places
+from mxkit.distributed.group import own_places
 import pytest
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from mxkit.distributed.schedulers import PORT, first_host, place_of, variables_of
-from mxkit.distributed.starting import listen, own_address
+from mxkit.distributed.side_processes import listen, own_address
 from mxkit.errors import DistributedError
 import pytest
 
