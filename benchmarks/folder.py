@@ -18,9 +18,9 @@ import warnings
 
 import mxkit  # before mxnet
 from mxkit.data.files.image_files import find_images
-from mxkit.recipe.net_facts import image_reader, net_inputs
+from mxkit.recipe.net_facts import image_reader, net_inputs, read_facts
 from mxkit.recipe.predictions import predict_files
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.run import load_run
 import mxnet as mx
 import numpy as np
 
@@ -82,7 +82,7 @@ def train(case: Case, parent: str) -> Path:
 
 def ways_of(trained: Path, folder: Path) -> Dict[str, Any]:
     recipe, net = load_run(trained)
-    form, files = run_facts(trained, recipe).images, find_images([folder])
+    form, files = read_facts(trained).images, find_images([folder])
     reader = image_reader(recipe, form)
     ready = [mx.nd.array(net_inputs(recipe, form, files[:BATCH]))] * (len(files) // BATCH)
     rest = len(files) % BATCH

@@ -116,12 +116,12 @@ def layers(
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
     from mxkit.recipe.folder import RunFolder
-    from mxkit.recipe.run import run_facts
+    from mxkit.recipe.net_facts import read_facts
 
     if picture and picture.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(f"--picture: expected a file like net.svg, received {picture}")
     recipe = RunFolder(run).recipe()
-    facts = run_facts(run, recipe)
+    facts = read_facts(run)
     table = layer_table(recipe, facts, depth)
     if picture:
         from mxkit.plots.net_drawing import graph
@@ -159,12 +159,12 @@ def features(
     from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.feature_plots import plot_features
-    from mxkit.recipe.net_facts import net_inputs
-    from mxkit.recipe.run import load_run, run_facts
+    from mxkit.recipe.net_facts import net_inputs, read_facts
+    from mxkit.recipe.run import load_run
     import mxnet as mx
 
     recipe, net = load_run(run, which)
-    pixels = net_inputs(recipe, run_facts(run, recipe).images, [image], invert=invert)
+    pixels = net_inputs(recipe, read_facts(run).images, [image], invert=invert)
     x = mx.nd.array(pixels, ctx=net_devices(net)[0])
     outputs = Features(net, layers)(x)
     plot_features(outputs, image=x, channels=channels, order="strength", path=out)

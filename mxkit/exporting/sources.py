@@ -20,7 +20,8 @@ from mxkit.models.zoo import get_model
 from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.net_facts import read_facts
+from mxkit.recipe.run import load_run
 from mxnet import gluon
 import numpy as np
 
@@ -91,7 +92,7 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, *
 
 def _of_run(path: Path, which: str) -> Source:
     recipe, net = load_run(path, which)
-    facts = run_facts(path, recipe)
+    facts = read_facts(path)
     known = {"classes": json.dumps(facts.classes)} if facts.classes else {}
     preprocessing = {
         "images": None if facts.images is None else facts.images._asdict(),

@@ -20,7 +20,7 @@ from mxkit.core.trainers import trainer_devices
 from mxkit.distributed.group import size
 from mxkit.distributed.schedulers import LAUNCHED, SECRET
 from mxkit.errors import CheckpointError, RecipeError
-from mxkit.recipe.net_facts import read_facts
+from mxkit.recipe.net_facts import FACTS, read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
@@ -191,8 +191,10 @@ class RunFolder:
         file = self.path / "recipe.yaml"
         if not file.is_file():
             raise RecipeError(f"{self.path} is no folder of a run: expected a file recipe.yaml in it")
+        if not (self.path / FACTS).is_file():  # the run had not begun to train
+            return load_recipe(file, overrides)
         facts = read_facts(self.path)
-        if facts is None or not facts.code.imports:
+        if not facts.code.imports:
             return load_recipe(file, overrides)
         where = read_file(file).get("import_path")
         # without copies all modules are installed packages

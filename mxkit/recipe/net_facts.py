@@ -179,7 +179,7 @@ def _border(images: "np.ndarray") -> "np.ndarray":
     return np.concatenate([edge.reshape(len(images), -1) for edge in edges], axis=1)
 
 
-FILE = "net.json"
+FACTS = "net.json"
 FORMAT = 1
 
 
@@ -263,18 +263,18 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
         "code": facts.code._asdict(),
         "digests": facts.digests,
     }
-    write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
+    write_atomically(folder / FACTS, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
 
 
-def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
-    """Read `net.json` of a run; None if it is missing, as in folders of earlier versions of mxkit.
+def read_facts(folder: Union[str, Path]) -> NetFacts:
+    """Read `net.json` of a run.
 
     Raises:
-        RecipeError: The file is damaged, or a newer mxkit wrote it.
+        RecipeError: The file is missing or damaged, or a newer mxkit wrote it.
     """
-    file = Path(folder) / FILE
+    file = Path(folder) / FACTS
     if not file.is_file():
-        return None
+        raise RecipeError(f"{file} is missing: the run had not begun to train, or the file was not copied with it")
     try:
         content: Dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
@@ -283,7 +283,7 @@ def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
             )
         inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in content["inputs"]]
         images = None if content["images"] is None else ImageForm.read(content["images"])
-        classes, digests = list(map(str, content["classes"])), dict(content.get("digests", {}))
+        classes, digests = list(map(str, content["classes"])), dict(content["digests"])
         return NetFacts(inputs, classes, images, code_from(content["code"]), digests)
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
@@ -295,8 +295,7 @@ def warn_of_other_data(folder: Union[str, Path], data: Splits, part: str) -> Non
     Raises:
         RecipeError: As for `read_facts`.
     """
-    facts = read_facts(folder)
-    before, now = facts and facts.digests.get(part), source_of(getattr(data, part)).digest
+    before, now = read_facts(folder).digests.get(part), source_of(getattr(data, part)).digest
     if before is not None and now is not None and before != now:
         warnings.warn(
             f"{part} holds other samples than when {folder} was trained: a file of its data was changed, or a relative "

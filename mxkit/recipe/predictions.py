@@ -13,8 +13,8 @@ from mxkit.core.loss_meanings import meaning_of
 from mxkit.data.files.image_files import find_images
 from mxkit.data.reader_threads import read_ahead
 from mxkit.errors import DataError
-from mxkit.recipe.net_facts import image_reader
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.net_facts import image_reader, read_facts
+from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
 from mxkit.runtime.machine import read_processors
 import mxnet as mx
@@ -163,7 +163,7 @@ def predict_files(
     paths = find_images([files] if isinstance(files, (str, Path)) else files)
     recipe, net = load_run(run, which)
     refuse_pairs(recipe)
-    facts = run_facts(run, recipe)
+    facts = read_facts(run)
     read = _read(image_reader(recipe, facts.images, invert=invert), paths, workers, size)
     return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
 

@@ -15,7 +15,7 @@ from mxkit.core.system import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept
-from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, MxkitError, RecipeError
+from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, RecipeError
 from mxkit.recipe.building import (
     Call,
     attempt,
@@ -32,7 +32,7 @@ from mxkit.recipe.building import (
 )
 from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
 from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, null_for_nan, recipe_run, write_state
-from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
+from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
 from mxkit.runtime.engine_threads import threads_of_recipe
@@ -78,14 +78,14 @@ class PreparedRun(NamedTuple):
         folder: The folder for the run's files.
         results: Results of all calls before the training, by name: data, loaders, net.
         is_new: True if the folder was made for this run, False if the run is resumed.
-        is_changed: True if the recipe differs from the one in the folder.
+        before: The recipe in the folder, if it is another one; else None.
     """
 
     recipe: Recipe
     folder: RunFolder
     results: Dict[str, Any]
     is_new: bool
-    is_changed: bool
+    before: Optional[Recipe] = None
 
     @property
     def data(self) -> Splits:
@@ -140,7 +140,7 @@ def new_run(
     else:  # of all workers only the first one writes there
         made = str(RunFolder.create(recipe, output, name).path.absolute()) if group.rank == 0 else None
         folder = RunFolder(group.gather("the folder of the run", made)[0])
-    return PreparedRun(recipe, folder, results, is_new=True, is_changed=False)
+    return PreparedRun(recipe, folder, results, is_new=True)
 
 
 def as_script(recipe: Recipe) -> str:
@@ -211,11 +211,12 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     """The first half of `resume_run`: everything before the training."""
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
-    if overrides:
-        _refuse_other_settings(folder, recipe)
+    before = folder.recipe(to_train=True) if overrides else None
+    if before is not None:
+        _refuse_other_settings(folder, before, recipe)
     recipe = pin_weights(recipe)
     results = _prepared(recipe, overrides)
-    return PreparedRun(recipe, folder, results, is_new=False, is_changed=bool(overrides))
+    return PreparedRun(recipe, folder, results, is_new=False, before=before)
 
 
 def pin_weights(recipe: Recipe) -> Recipe:
@@ -237,9 +238,8 @@ def pin_weights(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": address})})
 
 
-def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
+def _refuse_other_settings(folder: RunFolder, earlier: Recipe, recipe: Recipe) -> None:
     """Refuse another kind of arrays, and settings of the optimizer that the checkpoint's would replace."""
-    earlier = folder.recipe(to_train=True)
     if earlier.arrays != recipe.arrays:
         raise RecipeError(
             f"{folder.path}: arrays was {earlier.arrays!r}, is {recipe.arrays!r}: a resumed run keeps its kind of "
@@ -258,13 +258,13 @@ def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
     )
 
 
-def _changes_of_training(folder: RunFolder, recipe: Recipe, state: FitState) -> List[str]:
+def _changes_of_training(folder: RunFolder, before: Recipe, recipe: Recipe, state: FitState) -> List[str]:
     """Changed values that train the rest of a resumed run, with the epoch from which they hold.
 
     Warns:
         CheckpointWarning: There are some.
     """
-    lines = differences(folder.recipe(to_train=True), recipe) if state.updates else []
+    lines = differences(before, recipe) if state.updates else []
     changed = [" ".join(line.split()) for line in lines if not line.startswith(_NOT_OF_TRAINING)]
     notes = [f"from epoch {state.epoch}, after update {state.updates}: {line}" for line in changed]
     if notes:
@@ -277,10 +277,9 @@ def _changes_of_training(folder: RunFolder, recipe: Recipe, state: FitState) -> 
     return notes
 
 
-def _refuse_changes_of_training(folder: RunFolder, recipe: Recipe, stopped: Optional[str]) -> None:
+def _refuse_changes_of_training(folder: RunFolder, before: Recipe, recipe: Recipe, stopped: Optional[str]) -> None:
     """Refuse changes of a run that has ended: its recipe would describe a training that never was."""
-    before, now = (one.model_dump() for one in (folder.recipe(to_train=True), recipe))
-    changed = [name for name in now if now[name] != before.get(name) and name != "evaluate"]
+    changed = [key for key in Recipe.model_fields if getattr(before, key) != getattr(recipe, key) and key != "evaluate"]
     if changed:
         raise RecipeError(
             f"{folder.path}: this run had ended, so nothing would be trained with the changed {', '.join(changed)}. "
@@ -371,11 +370,11 @@ def train_run(
 def _train_run(
     prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog], callbacks: Sequence[Callback]
 ) -> Run:
-    recipe, folder, results, is_new, is_changed = prepared
+    recipe, folder, results, is_new, earlier_recipe = prepared
     results["folder"] = folder.path
     earlier, trained = checkpoint_paths(folder.checkpoints), False
     files = [folder.path / name for name in ("recipe.yaml", "state.json")]
-    before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
+    before = {path: path.read_bytes() for path in files if earlier_recipe and path.is_file()}
     scores: Dict[str, Any] = {}
     try:
         with ctrl_c_in_imports():
@@ -423,13 +422,13 @@ def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Pat
 def _fit(
     recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str], logs: List[RunLog], more: Sequence[Callback]
 ) -> History:
-    _, folder, results, _, is_changed = prepared
+    _, folder, results, _, before = prepared
 
     def at_begin(state: FitState) -> None:  # only now: `fit` may refuse to resume with these changes
-        if is_changed:
+        if before is not None:
             if state.done:
-                _refuse_changes_of_training(folder, recipe, state.stop_reason)
-            folder.write_recipe(recipe, _changes_of_training(folder, recipe, state))
+                _refuse_changes_of_training(folder, before, recipe, state.stop_reason)
+            folder.write_recipe(recipe, _changes_of_training(folder, before, recipe, state))
         record_facts(folder.path, recipe, prepared.data)
 
     planned = fit_call(recipe, prepared.data)
@@ -466,8 +465,7 @@ def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) ->
 def load_run(run: Union[str, Path], which: Optional[str] = "last") -> Tuple[Recipe, Any]:
     """Build the net of a run and load a checkpoint of the run into it.
 
-    The folder is enough, wherever it is, and it is not changed. The run's data is read only for a net of `finetune`
-    in a folder without `net.json`, which earlier versions of mxkit did not write.
+    The folder is enough, wherever it is, and it is not changed.
 
     Args:
         run: Folder of the run.
@@ -494,29 +492,8 @@ def load_run(run: Union[str, Path], which: Optional[str] = "last") -> Tuple[Reci
     except DeviceError as error:
         warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=2)
         recipe = recipe.model_copy(update={"devices": "cpu"})
-    sample = None if recipe.model.finetune is None else run_facts(run, recipe).sample()
+    sample = None if recipe.model.finetune is None else read_facts(run).sample()
     net = empty_net(recipe, sample)
     with recipe.switches():
         load_checkpoint(folder.checkpoints, net, which=which or recipe.evaluate.which, devices=recipe.devices)
     return recipe, net
-
-
-def run_facts(run: Union[str, Path], recipe: Recipe) -> NetFacts:
-    """What a run's `net.json` says of its net; without the file, what the data says.
-
-    Args:
-        run: Folder of the run.
-        recipe: Recipe of the run.
-
-    Raises:
-        RecipeError: There is no `net.json`, and the data cannot be read.
-    """
-    facts = read_facts(run)
-    if facts is not None:
-        return facts
-    try:
-        return facts_of(recipe, load_data(recipe))
-    except (MxkitError, OSError) as error:
-        raise RecipeError(
-            f"{run} has no net.json, because an earlier mxkit trained the run, and its data cannot be read: {error}"
-        ) from error

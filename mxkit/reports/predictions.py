@@ -17,7 +17,7 @@ from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
-from mxkit.recipe.net_facts import empty_net, facts_of, read_facts, warn_of_other_data
+from mxkit.recipe.net_facts import empty_net, read_facts, warn_of_other_data
 from mxkit.recipe.schema import Recipe, augment_of, under_switches
 from mxkit.reports.run_files import RunFiles
 from mxkit.storage.snapshot import load_checkpoint
@@ -197,17 +197,14 @@ def inspect_run(run: RunFiles) -> Inspection:
 def _inspect(recipe: Recipe, run: RunFiles) -> Inspection:
     data, no_data = _tried(lambda: load_data(recipe))
     facts, no_facts = _tried(lambda: read_facts(run.path))
-    if facts is None and not no_facts:  # the run of an earlier mxkit
-        facts, no_facts = _tried(lambda: facts_of(recipe, data)) if data is not None else (None, no_data)
     sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
-    missing = {"layers": f"The sizes of its inputs are not known, because the data cannot be read: {no_sample}"}
     net, why = _tried(lambda: _net(recipe, sample, no_sample))
     if net is None:
         return Inspection("", None, [], {"layers": why, "predictions": why})
     _, no_values = _tried(lambda: _load(run, recipe, net))
     shapes = () if sample is None else tuple(one.shape for one in sample)
     table, why = _tried(lambda: layers(net, *shapes))
-    missing = {"layers": why or (missing["layers"] if sample is None else "")}
+    missing = {"layers": why or ("" if sample is not None else f"The sizes of its inputs are not known: {no_sample}")}
     predictions, no_pictures = None, ""
     images: List[str] = []
     why = f"the data cannot be read: {no_data}" if data is None else no_values
@@ -231,7 +228,7 @@ def _recipe(run: RunFiles) -> Recipe:
 
 def _net(recipe: Recipe, sample: Optional[Tuple[Any, ...]], no_sample: str) -> Any:
     if recipe.model.finetune is not None and sample is None:
-        raise MxkitError(f"the net's sizes follow from the data, which cannot be read: {no_sample}")
+        raise MxkitError(f"the net's sizes are not known: {no_sample}")
     return empty_net(recipe, sample)
 
 

@@ -19,9 +19,9 @@ from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.nets.saving import load_net, save_net
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
-from mxkit.recipe.net_facts import InputForm
+from mxkit.recipe.net_facts import InputForm, read_facts
 from mxkit.recipe.predictions import predictions
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
 from mxkit.runtime.engine_threads import in_force
 from mxkit.runtime.machine import processor_model
@@ -87,7 +87,7 @@ def measure_inference(
     loaded = _resident() - before
     if isinstance(net, gluon.HybridBlock):
         net.hybridize(static_alloc=True, static_shape=True)
-    facts = run_facts(run, recipe)
+    facts = read_facts(run)
     read, calibration, notes = _read_data(recipe)
     inputs = _inputs(read, facts.known_inputs(), sizes, is_numpy_net(net))
     forms = {BASE: _Form(net, _growth(net, inputs, _resident() - loaded))}

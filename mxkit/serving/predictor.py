@@ -11,9 +11,9 @@ from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import to_host
 from mxkit.errors import DataError
 from mxkit.exporting.sources import find_source
-from mxkit.recipe.net_facts import image_reader, is_pillow
+from mxkit.recipe.net_facts import image_reader, is_pillow, read_facts
 from mxkit.recipe.predictions import predictions, refuse_pairs
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.run import load_run
 from mxkit.serving.batch_graphs import BatchGraphs, InputForm, Sample, form_of, sizes_up_to
 from mxkit.serving.dispatching import Compute, Dispatcher
 import numpy as np
@@ -240,7 +240,7 @@ def _opened(source: Any, which: str) -> Tuple[Any, Tuple[InputForm, ...], Any, A
     folder = Path(source).expanduser()
     recipe, net = load_run(folder, which)
     refuse_pairs(recipe)
-    facts = run_facts(folder, recipe)
+    facts = read_facts(folder)
     read = None if facts.images is None else image_reader(recipe, facts.images)
     forms = tuple(InputForm(tuple(one.shape[1:]), np.dtype(one.dtype)) for one in facts.inputs)
     return net, forms, read, partial(_predictions, recipe, facts.classes)

@@ -7,9 +7,9 @@ import mxkit
 from mxkit.data import Split, Splits
 from mxkit.errors import RecipeError, TrapWarning
 from mxkit.recipe.data_checks import load_data
-from mxkit.recipe.net_facts import facts_of
+from mxkit.recipe.net_facts import facts_of, read_facts
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run, run_facts, run_recipe
+from mxkit.recipe.run import load_run, run_recipe
 from mxkit.recipe.vocabulary import DATASETS
 import numpy as np
 import pytest
@@ -193,7 +193,7 @@ def test_what_can_be_read_once_is_not_read_for_its_shapes(recipe, tmp_path):
     whole = mxkit.evaluate(run.net, loader(), loss="l2")
     assert run.scores["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     with pytest.raises(RecipeError, match="the shapes of the net's inputs are not known"):
-        run_facts(run.folder, load_run(run.folder)[0]).sample()
+        read_facts(run.folder).sample()
 
 
 def test_splits_are_told_whatever_their_parts_are():

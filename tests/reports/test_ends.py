@@ -154,7 +154,7 @@ def test_data_without_validation_or_names_and_data_that_is_gone(own, tmp_path, s
     assert "gone.csv" in page.text
     assert page.tables["layers"][0][:3] == ["path", "type", "output"]
     assert len(page.attributes("svg")) == 4
-    (folder / "net.json").unlink()  # as an earlier mxkit left it
+    (folder / "net.json").unlink()
     page = shown(folder)
     assert "The sizes of its inputs are not known" in page.text
     assert page.tables["layers"][0] == ["path", "type", "parameters"]

@@ -6,9 +6,9 @@ from asking_threads import LONGEST, at_once, gate_and_predictor, images, lenet  
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
-from mxkit.recipe.net_facts import net_inputs
+from mxkit.recipe.net_facts import net_inputs, read_facts
 from mxkit.recipe.predictions import answers
-from mxkit.recipe.run import load_run, run_facts
+from mxkit.recipe.run import load_run
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -261,7 +261,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
         pixels[10 + number : 40, 15 : 20 + 4 * number] = 255
         Image.fromarray(pixels).save(str(files[-1]))
     recipe, net = load_run(digits)
-    facts = run_facts(digits, recipe)
+    facts = read_facts(digits)
     batch = net_inputs(recipe, facts.images, files)
     expected = answers(recipe, facts.classes, mxkit.predict(net, batch))
     damaged = files[1].read_bytes()[:-20]
