@@ -239,7 +239,7 @@ def checkpoints(
 
     prune keeps the newest, the best one and those of keep_every. With names like step-00000120 it removes only those.
     """
-    from mxkit.storage.listing import Pruned, checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
+    from mxkit.storage.directory import Pruned, checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
 
     action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])

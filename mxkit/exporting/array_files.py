@@ -8,8 +8,7 @@ import zipfile
 
 from mxkit.core.arguments import require
 from mxkit.errors import CheckpointError
-from mxkit.storage.params_format import dtype_name
-from mxkit.storage.params_values import widened
+from mxkit.storage.params_format import dtype_name, widened
 import numpy as np
 
 

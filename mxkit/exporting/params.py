@@ -9,8 +9,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from mxkit.core.system import aligned, shown, write_atomically, write_lines
 from mxkit.errors import CheckpointError
 from mxkit.exporting.array_files import WRITERS
-from mxkit.storage.params_format import V1, V2, V3, dtype_name
-from mxkit.storage.params_values import each_array, widened
+from mxkit.storage.params_format import V1, V2, V3, dtype_name, each_array, widened
 import numpy as np
 
 _VERSIONS = {0: "oldest, ndim first", V1: "V1", V2: "V2", V3: "V3, NumPy shapes"}

@@ -13,7 +13,7 @@ from mxkit.exporting.proof import Row, compare
 from mxkit.nets.architecture import build, describe
 from mxkit.nets.saving import values_by_path
 from mxkit.storage.loading import match_arrays, put_arrays
-from mxkit.storage.safetensors_file import read_safetensors
+from mxkit.storage.parameter_file import read_safetensors
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np

@@ -14,10 +14,10 @@ from mxkit.core.system import file_digest, flush_directory, is_offline, name_asi
 from mxkit.data.files.cache import home, homes, locked
 from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, read_file
 from mxkit.errors import CheckpointError, DownloadError
-from mxkit.storage.directory import PARAMETERS, find_checkpoint
+from mxkit.storage.directory import PARAMETERS, checkpoints_of, find_checkpoint
 from mxkit.storage.hub import find_hub_file, is_hub_address
-from mxkit.storage.listing import checkpoints_of
-from mxkit.storage.loading import load_parameters, match_arrays, read_any_arrays
+from mxkit.storage.loading import load_parameters, match_arrays
+from mxkit.storage.parameter_file import read_any_arrays
 from mxkit.storage.params_format import describe_file
 
 PRETRAINED = "pretrained"

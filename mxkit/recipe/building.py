@@ -39,8 +39,8 @@ from mxkit.recipe.schema import (
     under_switches,
 )
 from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, PATHS, accepted_arguments
+from mxkit.storage.directory import checkpoints_of
 from mxkit.storage.hub import is_hub_address
-from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.learning_rate import LearningRate

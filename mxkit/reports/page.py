@@ -14,7 +14,7 @@ from mxkit.recipe.schema import Recipe
 from mxkit.reports.comparing import COLOURS, compared_scores, panels, recipe_differences
 from mxkit.reports.predictions import Predictions, inspect_run
 from mxkit.reports.run_files import RunFiles, duration, read_run
-from mxkit.storage.listing import list_checkpoints
+from mxkit.storage.directory import list_checkpoints
 from mxkit.training.history import fixed
 from mxkit.version import __version__
 from pydantic import ValidationError

@@ -1,1 +1,1 @@
-from .trainer_states import load_trainer_states as load_trainer_states
+from .optimizer_state import load_trainer_states as load_trainer_states

@@ -1,27 +1,201 @@
-"""Directories of checkpoints; each checkpoint is either complete and verified, or does not exist."""
+"""Directories of checkpoints: each is either complete and verified, or does not exist.
 
+`run.json`, the manifest of a checkpoint, has the format, the counters, and size and SHA-256 of every other file. One
+process writes into a directory at a time, and one thread of it.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 import fcntl
+import hashlib
+import json
 import math
 import os
 from pathlib import Path
+import platform
+import re
 import shutil
 import socket
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 from uuid import uuid4
 import warnings
 
 from mxkit.core.arguments import length
-from mxkit.core.system import flush_directory, write_atomically
+from mxkit.core.system import file_digest, flush_directory, write_atomically
 from mxkit.errors import CheckpointError, CheckpointWarning
-from mxkit.storage.manifest import FORMAT, MANIFEST, STEP, fingerprint, read_manifest, sealed_manifest, verify
-from mxkit.storage.manifest import PARAMETERS as PARAMETERS
-from mxkit.storage.manifest import Checkpoint as Checkpoint
-from mxkit.storage.manifest import is_checkpoint as is_checkpoint
-from mxkit.storage.manifest import versions as versions
 from mxkit.storage.parameter_file import save_arrays
 from mxkit.storage.params_format import describe_file
+from mxkit.version import __version__
 import mxnet as mx
+import numpy as np
+import yaml
+
+FORMAT = 1
+MANIFEST = "run.json"
+PARAMETERS, OPTIMIZER, STATE = "net.params", "optimizer.params", "state.params"
+FILES = (PARAMETERS, OPTIMIZER, STATE)
+STEP = re.compile(r"step-(\d{8,})")
+# run.json begins with the digest of its rest, so that it is checked before it is parsed.
+_HEAD = '{{"sha256": "{}",\n'
+_HEAD_PATTERN = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint with a verified manifest.
+
+    Attributes:
+        path: Its directory.
+        step: Updates done when it was written.
+        manifest: Contents of its `run.json`.
+    """
+
+    path: Path
+    step: int
+    manifest: Dict[str, Any]
+
+    @property
+    def score(self) -> Mapping[str, Any]:
+        """`{"column", "mode", "value"}` of the epoch that it ended; empty without `keep_best`."""
+        return dict(self.manifest.get("score") or {})
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """State of the `fit` that wrote it; empty if `fit` did not."""
+        return dict(self.manifest.get("run") or {})
+
+    @property
+    def epoch(self) -> Optional[int]:
+        """The epoch in which or after which `fit` wrote it, from 1; None if `fit` did not."""
+        number = self.run.get("epoch")
+        return number - (not (self.run.get("running") or {}).get("updates")) if isinstance(number, int) else None
+
+    @property
+    def scores(self) -> Dict[str, float]:
+        """Losses and metrics of these weights: those of the epoch that it ended, else its score or nothing."""
+        last = (self.run.get("history") or [{}])[-1]
+        if last.get("updates") != self.step:  # the row is of an earlier epoch
+            return {self.score["column"]: self.score["value"]} if self.score else {}
+        names = [name for name in last if name.startswith(("train_", "valid_"))]
+        return {name: last[name] for name in names if isinstance(last[name], float)}
+
+    def __repr__(self) -> str:
+        """Step, epoch, scores and path: the manifest holds the whole history of a run."""
+        epoch = [] if self.epoch is None else [f"epoch={self.epoch}"]
+        scores = [f"{name}={value:.6g}" for name, value in self.scores.items()]
+        return f"Checkpoint({', '.join([f'step={self.step}', *epoch, *scores, f'path={str(self.path)!r}'])})"
+
+
+def versions() -> Dict[str, str]:
+    """Versions of mxkit, MXNet, NumPy and Python, for a checkpoint."""
+    libraries = {"mxkit": __version__, "mxnet": mx.__version__, "numpy": np.__version__}
+    return {**libraries, "python": platform.python_version()}
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path has the name of one checkpoint, not of a run's directory."""
+    return STEP.fullmatch(path.name) is not None
+
+
+def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Content of `run.json`; it begins with the digest of its rest."""
+    rest = json.dumps(manifest, indent=1)[1:]
+    return (_HEAD.format(hashlib.sha256(rest.encode()).hexdigest()) + rest).encode()
+
+
+def read_manifest(path: Path) -> Checkpoint:
+    """Read and verify `run.json`.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or of another format.
+    """
+    file = path / MANIFEST
+    if path.is_symlink() or file.is_symlink():
+        raise CheckpointError(f"{file} leads elsewhere: symbolic links are not followed")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    head = _HEAD_PATTERN.match(content)
+    if not head:
+        raise CheckpointError(f"{file} is no manifest of a checkpoint: it does not begin with its digest")
+    if hashlib.sha256(content[head.end() :]).hexdigest().encode() != head[1]:
+        raise CheckpointError(f"{file} is damaged: it does not match its digest")
+    try:
+        manifest = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {manifest.get('format')!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
+        )
+    problem = _form_problem(manifest)
+    folder = STEP.fullmatch(path.name)
+    if not problem and folder and int(folder[1]) != manifest["step"]:
+        problem = f"it is of step {manifest['step']}, and its folder was renamed"
+    if problem:
+        raise CheckpointError(f"{file} is no manifest of a checkpoint: {problem}")
+    return Checkpoint(path, manifest["step"], manifest)
+
+
+def _form_problem(manifest: Mapping[str, Any]) -> str:
+    step, files, score = manifest.get("step"), manifest.get("files"), manifest.get("score")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        return f"its step is {step!r}"
+    if not isinstance(files, dict) or not set(files) <= set(FILES) or PARAMETERS not in files:
+        return f"it names other files than {', '.join(FILES)}: {list(files) if isinstance(files, dict) else files!r}"
+    for name, file in files.items():
+        if not isinstance(file, dict) or not isinstance(file.get("size"), int):
+            return f"it lacks the size of {name}"
+    for name in ("run", "optimizer"):
+        if not isinstance(manifest.get(name, {}), dict):
+            return f"its {name} is {manifest[name]!r:.100}"
+    if score is not None and not (
+        isinstance(score, dict) and score.get("mode") in ("min", "max") and isinstance(score.get("value"), (int, float))
+    ):
+        return f"its score is {score!r}"
+    return ""
+
+
+def verify(path: Path) -> Checkpoint:
+    """Check sizes and hashes before MXNet reads a byte: one wrong byte can cost it 12 GB (T58).
+
+    Raises:
+        CheckpointError: A file is missing, damaged or of another format.
+    """
+    found = read_manifest(path)
+    for name, expected in found.manifest["files"].items():
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file} {'leads elsewhere' if file.is_symlink() else 'is missing'}")
+        try:
+            size = file.stat().st_size
+            received = {"size": size} if size != expected["size"] else fingerprint(file)
+        except OSError as error:
+            raise CheckpointError(f"{file} cannot be read: {error}") from error
+        if received != expected:
+            raise CheckpointError(f"{file} is damaged: expected {expected}, received {received}")
+    return found
+
+
+def fingerprint(path: Path) -> Dict[str, Any]:
+    """Size and SHA-256 of a file."""
+    return {"size": path.stat().st_size, "sha256": file_digest(path)}
+
 
 WHICH = ("last", "best")
 
@@ -373,3 +547,160 @@ def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
         raise OSError(
             f"{file} could not be written whole: expected {len(arrays)} arrays, {len(names)} can be read back"
         )
+
+
+class Listed(NamedTuple):
+    """One checkpoint of a directory.
+
+    Attributes:
+        name: Name of its folder.
+        step: Updates done; None if it cannot be read.
+        epoch: The epoch in which or after which `fit` wrote it, from 1; None if `fit` did not.
+        scores: Losses and metrics of its weights; empty if it was written inside an epoch, before they were computed.
+        size: Bytes of its files.
+        problem: Error text of a broken checkpoint, or an empty string.
+    """
+
+    name: str
+    step: Optional[int]
+    epoch: Optional[int]
+    scores: Dict[str, float]
+    size: int
+    problem: str
+
+
+def checkpoints_of(run: Union[str, Path]) -> Path:
+    """Return the directory of checkpoints inside a run's folder, or the folder itself.
+
+    Raises:
+        CheckpointError: The folder does not exist.
+    """
+    run = Path(run)
+    directory = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    if not directory.is_dir():
+        raise CheckpointError(f"{run} is no folder of a run, and no directory of checkpoints")
+    return directory
+
+
+def list_checkpoints(directory: Union[str, Path]) -> List[Listed]:
+    """List the checkpoints of a directory, the newest first, after a check of every file's hash."""
+    listed = []
+    for path in checkpoint_paths(directory):
+        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        try:
+            found = verify(path)
+            listed.append(Listed(path.name, found.step, found.epoch, found.scores, size, ""))
+        except CheckpointError as error:
+            listed.append(Listed(path.name, None, None, {}, size, str(error)))
+    return listed
+
+
+class Pruned(NamedTuple):
+    """Result of `prune_to`.
+
+    Attributes:
+        removed: Names of the removed checkpoints, the newest first.
+        kept: Reason why each other complete one stayed, by name: "newest", "best" or "keep_every".
+    """
+
+    removed: List[str]
+    kept: Dict[str, str]
+
+
+def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
+    """Remove all checkpoints except the newest complete ones, the best one, and those of `keep_every`.
+
+    `Checkpoints(keep_best=...)` recorded the scores that decide the best one. `keep_every` is read from the recipe in
+    the run's folder. Broken checkpoints are neither counted nor removed.
+
+    Args:
+        directory: Holds the checkpoints of one run.
+        keep_last: Number of the newest complete ones that stay.
+
+    Raises:
+        CheckpointError: Another process writes into the directory; or the run's recipe.yaml cannot be read, so that
+            `keep_every` is unknown.
+    """
+    found = []
+    with sole_writer(Path(directory)):
+        for path in checkpoint_paths(directory):
+            with suppress(CheckpointError):
+                found.append(verify(path))
+        stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
+        names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
+        removed = prune(directory, set(stays), max(names, default=0))
+    left = {names[step]: reason for step, reason in sorted(stays.items(), reverse=True)}
+    return Pruned([names[step] for step in removed if step in names], left)
+
+
+def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> List[str]:
+    """Remove checkpoints by name, also the newest and the best.
+
+    Args:
+        directory: Holds the checkpoints of one run.
+        names: Names like "step-00000120".
+
+    Returns:
+        The names of the removed checkpoints.
+
+    Raises:
+        CheckpointError: No checkpoint has this name, or another process writes into the directory; nothing was
+            removed.
+    """
+    paths = {path.name: path for path in checkpoint_paths(directory)}
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in paths:
+            raise CheckpointError(
+                f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(paths) or 'none'}"
+            )
+    with sole_writer(Path(directory)):
+        for name in names:
+            remove(paths[name])
+    return names
+
+
+def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
+    """Read `keep_every` from the recipe of the run that owns a directory of checkpoints."""
+    file = directory.resolve().parent / "recipe.yaml"
+    if directory.resolve().name != "checkpoints" or not file.is_file():
+        return None
+    try:
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = (recipe.get("checkpoints") or {}).get("keep_every")
+        return None if text is None else interval(text, "keep_every", ("epoch", "update"))
+    except (yaml.YAMLError, ValueError, OSError, AttributeError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read, so that its keep_every is unknown; nothing was removed. Remove checkpoints by "
+            f"name. {' '.join(str(error).split())}"
+        ) from error
+
+
+class BackgroundWriter:
+    """Runs one job at a time in a thread; `wait` raises the job's error."""
+
+    def __init__(self) -> None:
+        self._job: Optional[Future[None]] = None
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Run `job` in a thread; call `wait` first."""
+        thread = ThreadPoolExecutor(1, "mxkit-checkpoint")  # a new pool, because threads do not survive a fork
+        self._job = thread.submit(job)
+        thread.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Wait for the job, and raise its error once."""
+        if self._job is not None:
+            wait([self._job])
+            job, self._job = self._job, None  # after the wait, which Ctrl-C may end
+            job.result()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is running."""
+        return self._job is not None and not self._job.done()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a job has ended since the last `wait`."""
+        return self._job is not None and self._job.done()

@@ -2,19 +2,20 @@
 
 from fnmatch import fnmatchcase
 import math
+import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import re
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.blocks import check_net, is_numpy_net, match_parameters, parameters_by_path
+from mxkit.core.blocks import check_net, child_blocks, distinct, is_numpy_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.replicas import is_initialized, load_values
-from mxkit.errors import CheckpointError, nearest
+from mxkit.errors import CheckpointError, UnknownNameError, nearest
 from mxkit.storage.hub import find_hub_file, is_hub_address
-from mxkit.storage.layouts import paths_of_names, same_shape
-from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.parameter_file import read_any_arrays
 from mxkit.storage.params_format import dtype_name
-from mxkit.storage.safetensors_file import read_safetensors
+from mxnet.gluon import SymbolBlock
 
 _LINES = 20
 
@@ -120,15 +121,6 @@ def load_parameters(
         for parameter_path, array in plan.matched.items():
             print(f"by order: {parameter_path} {array.shape} from {names[id(array)]!r}")
     return Loaded(list(plan.matched), plan.missing, plan.unexpected)
-
-
-def read_any_arrays(path: Union[str, Path]) -> Dict[str, Any]:
-    """Read a parameter file or, by its ending, a safetensors file.
-
-    Raises:
-        CheckpointError, OSError: As for `read_arrays` and `read_safetensors`.
-    """
-    return read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
 
 
 def match_arrays(
@@ -267,3 +259,280 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
             "mxkit.load_parameters(net, file, match='order') pairs them"
         )
     return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)
+
+
+# A full name in two parts, the words and the counters: (("dense", "weight"), (10,)).
+_Key = Tuple[Tuple[str, ...], Tuple[int, ...]]
+
+_DIGITS = re.compile(r"\d+")
+_STATISTIC = re.compile(r"(running|moving)_(mean|var)$")
+_ROLE = re.compile(r"(?:(i2h|h2h)[_.])?(weight|bias|gamma|beta|(?:running|moving)_(?:mean|var))$")
+_ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift"}
+
+
+def paths_of_names(
+    net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping[str, str]] = None, match: str = "name"
+) -> Dict[str, str]:
+    """Map names of a file to paths of `net`; the result lacks names that fit no path.
+
+    Args:
+        net: Any block.
+        arrays: The file's arrays by name, in its order.
+        rename: Globs of names in the file and their paths, as for `load_parameters`. The result contains
+            renamed names even if the net has no such path.
+        match: "name", or "order" to ignore the names, as for `load_parameters`.
+
+    Raises:
+        CheckpointError: The match of arrays and parameters is ambiguous.
+        UnknownNameError: A glob of `rename` fits no name, or its result is no path of the net.
+        ValueError: Two names would become one path.
+    """
+    parameters = parameters_by_path(net)
+    bare = _bare_names(arrays)
+    paths = {name: path for pattern in (rename or {}).items() for name, path in _renamed(pattern, bare, parameters)}
+    taken = {id(parameters[path]) for path in paths.values() if path in parameters}
+    rest = {bare[name]: name for name in arrays if name not in paths}
+    free = {path: parameter for path, parameter in parameters.items() if id(parameter) not in taken}
+    left = {short: arrays[name] for short, name in rest.items()}
+    matched = _by_order(left, free) if match == "order" else _by_name(net, left, free)
+    paths.update({rest[short]: path for short, path in matched.items()})
+    paths.update({name: short for short, name in rest.items() if name not in paths and short in parameters})
+    seen: Dict[str, str] = {}
+    for name, path in paths.items():
+        if seen.setdefault(path, name) != name:
+            raise ValueError(f"rename: both {seen[path]!r} and {name!r} of the file would become {path!r}")
+    return paths
+
+
+def _bare_names(names: Iterable[str]) -> Dict[str, str]:
+    """Strip `arg:` and `aux:` if every name begins with one of them."""
+    short = {name: re.sub("^(arg|aux):", "", name) for name in names}
+    stripped = all(name != bare for name, bare in short.items()) and len(set(short.values())) == len(short)
+    return short if stripped else {name: name for name in short}
+
+
+def _renamed(pattern: Tuple[str, str], bare: Mapping[str, str], parameters: Mapping[str, Any]) -> List[Tuple[str, str]]:
+    """List the names that one pair of globs renames, with their paths."""
+    source, target = pattern
+    parts, pieces = re.split("([*?])", source), re.split("[*?]", target)
+    count = len(parts) // 2
+    if len(pieces) - 1 != count:
+        raise ValueError(
+            f"rename: {source!r} has {count} wildcards, so {target!r} needs {count}; it has {len(pieces) - 1}"
+        )
+    groups = {"*": "(.*)", "?": "(.)"}
+    glob = re.compile("".join(groups.get(part) or re.escape(part) for part in parts), re.DOTALL)
+    renamed = []
+    for name, short in bare.items():
+        match = glob.fullmatch(short) or glob.fullmatch(name)
+        if match:
+            renamed.append((name, "".join(map("".join, zip(pieces, [*match.groups(), ""])))))
+    if not renamed:
+        near = nearest(source, bare.values())
+        raise UnknownNameError(f"rename: no name in the file fits {source!r}: {near or 'names are ' + _some(bare)}")
+    name, path = renamed[0]
+    if not any(path in parameters for _, path in renamed):
+        near = nearest(path, parameters)
+        raise UnknownNameError(
+            f"rename: {name!r} would become {path!r}, which is no path of the net: "
+            f"{near or 'its paths are ' + _some(parameters)}"
+        )
+    return renamed
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+
+
+def _by_name(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
+    full = {parameter.name: path for path, parameter in parameters.items()}
+    theirs, ours = _scope(arrays), _scope(full)
+    by_path = {name: name for name in arrays if name in parameters}
+    by_full_name = {name: full[name] for name in arrays if name in full}
+    in_scope = {name: full[ours + name[len(theirs) :]] for name in arrays if ours + name[len(theirs) :] in full}
+    best = max(by_path, by_full_name, in_scope, key=len)
+    reached = {id(parameters[path]) for path in best.values()}
+    if len(best) == len(arrays) or len(reached) == len(full):
+        return best
+    # paths have no counters, except those of a SymbolBlock, which are names
+    if best is by_path and best and not isinstance(net, SymbolBlock):
+        return best
+    kinds = _kinds(net)
+    by_counters = _by_counters(arrays, full, parameters, kinds)
+    if by_counters is not None:
+        return by_counters
+    if best:
+        # `dense1` of the file is not `dense1` of the net if both nets have another first layer
+        unmatched = [name for name, path in full.items() if id(parameters[path]) not in reached]
+        words = {_key(name, kinds)[0]: name for name in unmatched}
+        for name in arrays:
+            twin = words.get(_key(name, kinds)[0])
+            if name not in best and twin is not None:
+                raise _ambiguous(f"{name!r} is in the file alone, {twin!r} in the net alone")
+    return best
+
+
+def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
+    """Pair the arrays, in the order of the file, with the parameters, in the order of the net's blocks."""
+    names, paths = list(arrays), list(parameters if len(arrays) == len(parameters) else distinct(parameters))
+    apart = sorted(paths, key=_is_statistic)
+    # Module writes all statistics after all other arrays, Gluon each one after its gamma and beta
+    if sum(map(_is_statistic, names)) == sum(map(_is_statistic, paths)):
+        names, paths = sorted(names, key=_is_statistic), apart
+    pairs = dict(zip(names, paths))
+    problems = []
+    if len(names) != len(paths):
+        problems.append(f"the file has {len(names)} arrays, the net {len(paths)} parameters")
+    misfit = _misfit(pairs, arrays, parameters)
+    if misfit:
+        problems.append(f"by order {misfit}")
+    if problems:
+        raise _unordered("; ".join(problems))
+    if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
+        raise _unordered(
+            "running means and variances may be beside their layers or after all others, and the names do not say"
+        )
+    _refuse_contradictions(pairs, arrays, parameters)
+    return pairs
+
+
+def _refuse_contradictions(pairs: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Refuse pairs by order that the names contradict: other roles, the net's own names, or descending numbers."""
+    for name, path in pairs.items():
+        theirs, ours = _role(name), _role(path)
+        if theirs and ours and theirs != ours:
+            raise _unordered(f"by order {name!r} {arrays[name].shape} of the file would be {path!r} of the net")
+    full = {path: parameters[path].name for path in pairs.values()}
+    own = any(set(pairs) == set(exact) for exact in (full, full.values()))
+    if own and any(name not in (path, full[path]) for name, path in pairs.items()):
+        raise _unordered("the file has the net's own names in another order: leave match='order' out")
+    last: Dict[Any, Tuple[List[int], str]] = {}
+    for name in pairs:
+        numbers, group = [int(digits) for digits in _DIGITS.findall(name)], (_DIGITS.sub("", name), arrays[name].shape)
+        before, earlier = last.get(group, ([], ""))
+        if numbers < before:
+            raise _unordered(f"{earlier!r} stands before {name!r} in the file, and both have the shape {group[1]}")
+        last[group] = numbers, name
+
+
+def _is_statistic(name: str) -> bool:
+    return _STATISTIC.search(name) is not None
+
+
+def _role(name: str) -> Optional[Tuple[str, str]]:
+    """Role of a parameter in its layer, read from its name: the scale of a norm is called gamma or weight."""
+    match = _ROLE.search(name)
+    return (match[1] or "", _ROLES.get(match[2], match[2][-3:])) if match else None
+
+
+def _unordered(reason: str) -> CheckpointError:
+    return CheckpointError(
+        "match='order' pairs the arrays in the order of the file with the parameters in the order of the net's blocks, "
+        f"and that is not certain here: {reason}. The net is left as it was. Name the pairs: "
+        "rename={'name in the file': 'path in the net'}"
+    )
+
+
+def _scope(names: Iterable[str]) -> str:
+    """Common beginning of all full names, in whole words, without the last word."""
+    common = os.path.commonprefix(list(names))
+    return common[: common.rfind("_") + 1]
+
+
+def _kinds(net: Any) -> Set[str]:
+    """Class names that end in a digit: `resnetv112_` is the 13th ResNetV1, not the 112th ResNetV."""
+    own = {type(net).__name__.lower()} if type(net).__name__[-1].isdigit() else set()
+    return own.union(*(_kinds(child) for child in child_blocks(net).values()))
+
+
+def _key(name: str, kinds: Set[str]) -> _Key:
+    words, numbers = [], []
+    *scopes, last = name.split("_")
+    for scope in scopes:
+        kind = next((kind for kind in kinds if scope.startswith(kind) and scope[len(kind) :].isdecimal()), "")
+        match = re.fullmatch(r"(.*?)(\d*)", scope)
+        word, number = (kind, scope[len(kind) :]) if kind or not match else match.groups()
+        words.append(word)
+        numbers.append(int(number or -1))
+    return (*words, last), tuple(numbers)
+
+
+def _grouped(names: List[str], kinds: Set[str]) -> Dict[Tuple[str, ...], List[Tuple[Tuple[int, ...], str]]]:
+    groups: Dict[Tuple[str, ...], List[Tuple[Tuple[int, ...], str]]] = {}
+    for name in names:
+        words, numbers = _key(name, kinds)
+        groups.setdefault(words, []).append((numbers, name))
+    return groups
+
+
+def _by_counters(
+    arrays: Mapping[str, Any], full: Mapping[str, str], parameters: Mapping[str, Any], kinds: Set[str]
+) -> Optional[Dict[str, str]]:
+    """Match names that differ only in their counters, or return None.
+
+    Gluon numbers the blocks of a class in the order of their creation, so the order of the numbers decides.
+    """
+    left = _grouped(list(arrays), kinds)
+    for cut in (0, len(os.path.commonprefix(list(full)))):  # a SymbolBlock's file lacks the common beginning
+        ours = {name[cut:]: name for name in full}
+        right = _grouped(list(ours), kinds)
+        if {words: len(group) for words, group in left.items()} == {
+            words: len(group) for words, group in right.items()
+        }:
+            break
+    else:
+        return None
+    pairs = [(words, a, b) for words in left for a, b in zip(sorted(left[words]), sorted(right[words]))]
+    if not _same_scopes([(words, a[0], b[0]) for words, a, b in pairs]):
+        return None
+    by_number = {a[1]: full[ours[b[1]]] for _, a, b in pairs}
+    by_order = {a: full[ours[b]] for words in left for (_, a), (_, b) in zip(left[words], right[words])}
+    misfit = _misfit(by_number, arrays, parameters)
+    if misfit:
+        raise _ambiguous(f"by the order of its numbers {misfit}")
+    if by_order != by_number and not _misfit(by_order, arrays, parameters):
+        name = next(name for name, path in by_number.items() if by_order[name] != path)
+        raise _ambiguous(
+            f"{name!r} of the file would be {by_number[name]!r} of the net by the order of the numbers, but "
+            f"{by_order[name]!r} by the order of the file"
+        )
+    return by_number
+
+
+def _same_scopes(pairs: List[Tuple[Tuple[str, ...], Tuple[int, ...], Tuple[int, ...]]]) -> bool:
+    """Whether each block of the file becomes one block of the net, and the reverse."""
+    forward: Dict[Any, Any] = {}
+    back: Dict[Any, Any] = {}
+    for words, theirs, ours in pairs:
+        for depth in range(1, len(theirs) + 1):
+            there, here = (words[:depth], theirs[:depth]), (words[:depth], ours[:depth])
+            if forward.setdefault(there, here) != here or back.setdefault(here, there) != there:
+                return False
+    return True
+
+
+def _misfit(paths: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Phrase the first pair whose shapes differ, or return an empty string."""
+    for name, path in paths.items():
+        if not same_shape(parameters[path], arrays[name]):
+            shapes = arrays[name].shape, parameters[path].shape
+            return f"{name!r} {shapes[0]} of the file would be {path!r} {shapes[1]} of the net"
+    return ""
+
+
+def same_shape(parameter: Any, array: Any) -> bool:
+    """Whether an array has a parameter's shape; sizes of 0 or -1, which the first batch decides, fit any size."""
+    if parameter.shape is None:
+        return True
+    return len(parameter.shape) == len(array.shape) and all(
+        ours <= 0 or ours == theirs for ours, theirs in zip(parameter.shape, array.shape)
+    )
+
+
+def _ambiguous(reason: str) -> CheckpointError:
+    return CheckpointError(
+        "it is not certain which array belongs to which parameter: the file holds Gluon's full names, whose counters "
+        f"depend on what the process built before, and {reason}. Write the file with net.save_parameters, or name "
+        "the pairs: rename={'name in the file': 'path in the net'}"
+    )

@@ -8,8 +8,9 @@ refuses what MXNet does not write.
 from pathlib import Path
 import struct
 import tempfile
-from typing import Any, BinaryIO, Dict, Mapping, Union
+from typing import Any, BinaryIO, Dict, Mapping, Sequence, Tuple, Union
 
+from mxkit.core.arguments import require
 from mxkit.core.arrays import legacy
 from mxkit.errors import CheckpointError
 from mxkit.storage.params_format import (
@@ -23,6 +24,7 @@ from mxkit.storage.params_format import (
     read_bytes,
 )
 import mxnet as mx
+import numpy as np
 
 _BUFFER_LIMIT = 2**32  # load_frombuffer cuts the buffer's length to 32 bits without an error
 
@@ -98,3 +100,47 @@ def parameter_bytes(arrays: Mapping[str, Any], numpy_shapes: bool = False) -> by
         save_arrays(file, arrays, numpy_shapes)
         describe_file(file)
         return file.read_bytes()
+
+
+def read_any_arrays(path: Union[str, Path]) -> Dict[str, Any]:
+    """Read a parameter file or, by its ending, a safetensors file.
+
+    Raises:
+        CheckpointError, OSError: As for `read_arrays` and `read_safetensors`.
+    """
+    return read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
+
+
+def read_safetensors(path: Path) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Read the arrays, on the CPU, and the metadata. bfloat16, which NumPy lacks, becomes float32: the same numbers.
+
+    Raises:
+        CheckpointError: The file is damaged, or holds another dtype that MXNet lacks.
+        ImportError: safetensors is missing.
+        OSError: The file cannot be read.
+    """
+    library, arrays = require("safetensors", "safetensors"), {}
+    raw: Dict[str, Any] = {}
+    try:
+        with library.safe_open(str(path), "np") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no dict
+                if file.get_slice(name).get_dtype() == "BF16":
+                    raw = raw or dict(library.deserialize(path.read_bytes()))
+                    array = _widened(**raw[name])
+                else:
+                    array = file.get_tensor(name)
+                if str(array.dtype) not in _DTYPES:
+                    raise CheckpointError(f"{path}: {name!r:.100}: MXNet has no dtype {array.dtype}")
+                arrays[name] = mx.nd.array(array, dtype=array.dtype)
+            return arrays, dict(file.metadata() or {})
+    except (library.SafetensorError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged, or no safetensors file: {str(error)[:300]}") from error
+
+
+def _widened(dtype: str, shape: Sequence[int], data: bytes) -> "np.ndarray":
+    """An array of bfloat16 as float32. Its 16 bits are the upper half."""
+    del dtype
+    return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
+
+
+_DTYPES = frozenset(["float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool"])

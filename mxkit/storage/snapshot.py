@@ -12,9 +12,19 @@ from mxkit.core.device import DeviceSpec
 from mxkit.core.replicas import is_differentiable, values_of
 from mxkit.core.trainers import HeldWeights, finish_kvstore, has_kvstore
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint, sole_writer, write_checkpoint
+from mxkit.storage.directory import (
+    OPTIMIZER,
+    PARAMETERS,
+    STATE,
+    Checkpoint,
+    checkpoint_paths,
+    find_checkpoint,
+    is_checkpoint,
+    sole_writer,
+    verify,
+    write_checkpoint,
+)
 from mxkit.storage.loading import match_arrays, put_arrays
-from mxkit.storage.manifest import OPTIMIZER, PARAMETERS, STATE, Checkpoint, is_checkpoint, verify
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
 from mxkit.storage.parameter_file import read_arrays
 from mxkit.storage.params_format import dtype_name

@@ -10,9 +10,17 @@ import warnings
 from mxkit.core.arguments import whole_number
 from mxkit.core.system import LOG
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
-from mxkit.storage.directory import checkpoint_paths, interval, is_checkpoint, kept, manifests, prepare, prune
+from mxkit.storage.directory import (
+    BackgroundWriter,
+    checkpoint_paths,
+    interval,
+    is_checkpoint,
+    kept,
+    manifests,
+    prepare,
+    prune,
+)
 from mxkit.storage.snapshot import Snapshot
-from mxkit.storage.writer import BackgroundWriter
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Monitor, Row
 from mxkit.training.ledger import Update

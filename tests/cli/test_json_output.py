@@ -6,7 +6,7 @@ from pathlib import Path
 from mxkit.data.files.cache import CacheEntry
 from mxkit.nets.layer_table import Layer
 from mxkit.reports.run_files import ListedRun
-from mxkit.storage.listing import Listed, Pruned
+from mxkit.storage.directory import Listed, Pruned
 import pytest
 from sharing import command, image_run
 

@@ -9,7 +9,7 @@ from mxkit.errors import CheckpointError
 from mxkit.exporting import params
 from mxkit.exporting.array_files import npz_bytes, safetensors_bytes
 from mxkit.storage import params_format
-from mxkit.storage.params_values import BFLOAT16, read_numpy, widened
+from mxkit.storage.params_format import BFLOAT16, read_numpy, widened
 import mxnet as mx
 import numpy as np
 import pytest

@@ -23,7 +23,7 @@ import threading
 import mxkit
 from mxkit.errors import CheckpointError
 from mxkit.storage.parameter_file import read_arrays
-from mxkit.storage.params_values import read_numpy
+from mxkit.storage.params_format import read_numpy
 import mxnet as mx
 import numpy as np
 

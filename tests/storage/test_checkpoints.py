@@ -9,8 +9,15 @@ import threading
 from comparing import assert_equal, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint, only_writer, prepare
-from mxkit.storage.listing import list_checkpoints, prune_to, remove_checkpoints
+from mxkit.storage.directory import (
+    checkpoint_paths,
+    find_checkpoint,
+    list_checkpoints,
+    only_writer,
+    prepare,
+    prune_to,
+    remove_checkpoints,
+)
 from mxkit.storage.snapshot import Snapshot, take_snapshot
 from mxkit.training import checkpoints as module
 import mxnet as mx

@@ -4,7 +4,7 @@ from comparing import assert_equal, values
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import CheckpointError
-from mxkit.storage.trainer_states import load_trainer_states
+from mxkit.storage.optimizer_state import load_trainer_states
 import mxnet as mx
 from mxnet import autograd, gluon, npx
 from mxnet.gluon import nn, rnn

@@ -6,7 +6,7 @@ import pickle
 from comparing import values
 import mxkit
 from mxkit.errors import CheckpointError
-from mxkit.storage.trainer_states import load_trainer_states
+from mxkit.storage.optimizer_state import load_trainer_states
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

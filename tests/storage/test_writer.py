@@ -2,8 +2,8 @@
 
 import threading
 
-from mxkit.storage import writer as module
-from mxkit.storage.writer import BackgroundWriter
+from mxkit.storage import directory as module
+from mxkit.storage.directory import BackgroundWriter
 import pytest
 
 
