@@ -119,6 +119,8 @@ class Meaning:
     is_known = True
     has_class_numbers = False
     unit: Optional[str] = None
+    # The rule for labels if there is one; {name} in the way out is the class of the loss.
+    rule: Optional[Rule] = None
     # Why a metric does not suit, after its name; empty if it does.
     not_for_classes = ""
     not_for_quantities = ""
@@ -140,7 +142,8 @@ class Meaning:
 
     def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
         """Rules for the values of a batch's labels."""
-        return iter(())
+        if self.rule is not None:
+            yield self.rule._replace(way=self.rule.way.format(name=self.name))
 
     def faults(self, output: Any, labels: Sequence[Any], last: Callable[[], Optional[str]]) -> Iterator[str]:
         """Texts of warnings about outputs that do not suit the loss.
@@ -391,6 +394,14 @@ class Taught(Scores):
                 yield self._applied_twice(what)
 
 
+def _is_whole(values: "np.ndarray") -> Any:
+    return np.isfinite(values) & (values == np.floor(values))
+
+
+def _is_sign(values: "np.ndarray") -> Any:
+    return (values == 1) | (values == -1)
+
+
 class _Elementwise(Meaning):
     """Labels have the shape of the net's outputs, up to axes of length 1."""
 
@@ -400,10 +411,26 @@ class _Elementwise(Meaning):
             raise self._mismatch(scores, shape, _way_out(scores, shape))
 
 
-class YesOrNo(_Elementwise):
-    """One score for each label, before a sigmoid; labels are from 0 to 1, or of LogisticLoss -1 and 1."""
+class Margins(_Elementwise):
+    """One score for each label, without a probability; labels are -1 and 1."""
 
     not_for_quantities = _NEEDS_QUANTITIES
+    rule = Rule(_SIGNS, _is_sign, f"{{name}} trains nothing for a label of 0. {_NUMBER_SIGNS} (T121)")
+
+    def task(self, asked: Asked) -> Task:
+        return _label_task(asked, asked.outputs or self.unit)
+
+    def answers(self, rows: "np.ndarray", classes: Sequence[str], loss: str) -> Answers:
+        rows = _matrix(rows, loss)
+        if rows.shape[1] == 1:
+            names = _names(classes, 2)
+            return [{"class": names[int(score > 0)], "score": float(score)} for score in rows[:, 0]]
+        names = _names(classes, rows.shape[1])
+        return [{"scores": dict(zip(names, row.tolist()))} for row in rows]
+
+
+class YesOrNo(Margins):
+    """One score for each label, before a sigmoid; labels are from 0 to 1, or of LogisticLoss -1 and 1."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__(loss)
@@ -442,9 +469,6 @@ class YesOrNo(_Elementwise):
                 "sigmoid out of the net; predict returns scores, and .sigmoid() turns them into probabilities (T12)"
             )
 
-    def task(self, asked: Asked) -> Task:
-        return _label_task(asked, asked.outputs or self.unit)
-
     def answers(self, rows: "np.ndarray", classes: Sequence[str], loss: str) -> Answers:
         rows = _matrix(rows, loss)
         shares = rows if self.unit == PROBABILITIES else 0.5 * (1 + np.tanh(rows / 2))  # exp would overflow
@@ -455,26 +479,6 @@ class YesOrNo(_Elementwise):
         return [{"probabilities": dict(zip(names, row.tolist()))} for row in shares]
 
 
-class Margins(_Elementwise):
-    """One score for each label, without a probability; labels are -1 and 1."""
-
-    not_for_quantities = _NEEDS_QUANTITIES
-
-    def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-        yield Rule(_SIGNS, _is_sign, f"{self.name} trains nothing for a label of 0. {_NUMBER_SIGNS} (T121)")
-
-    def task(self, asked: Asked) -> Task:
-        return _label_task(asked, asked.outputs)
-
-    def answers(self, rows: "np.ndarray", classes: Sequence[str], loss: str) -> Answers:
-        rows = _matrix(rows, loss)
-        if rows.shape[1] == 1:
-            names = _names(classes, 2)
-            return [{"class": names[int(score > 0)], "score": float(score)} for score in rows[:, 0]]
-        names = _names(classes, rows.shape[1])
-        return [{"scores": dict(zip(names, row.tolist()))} for row in rows]
-
-
 class Quantities(_Elementwise):
     """Outputs and labels are quantities."""
 
@@ -482,17 +486,17 @@ class Quantities(_Elementwise):
         f"is for classes, but {{loss}} is a loss for quantities, which never equal their labels. Use {_FOR_QUANTITIES}"
     )
 
-    def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-        way = "Leave such samples out, or give them the weight 0 and a finite label"
-        yield Rule("finite numbers", np.isfinite, way)
+    rule = Rule("finite numbers", np.isfinite, "Leave such samples out, or give them the weight 0 and a finite label")
 
 
 class Counts(Quantities):
     """PoissonNLLLoss: labels are counts, and outputs expected counts or their logarithms."""
 
-    def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-        way = f"{self.name} is for counts; for other numbers take 'l2' or 'huber' (T121)"
-        yield Rule("finite numbers of at least 0", lambda values: np.isfinite(values) & (values >= 0), way)
+    rule = Rule(
+        "finite numbers of at least 0",
+        lambda values: np.isfinite(values) & (values >= 0),
+        "{name} is for counts; for other numbers take 'l2' or 'huber' (T121)",
+    )
 
     def faults(self, output: Any, labels: Sequence[Any], last: Callable[[], Optional[str]]) -> Iterator[str]:
         if not self.loss._from_logits and _least(output) < 0:
@@ -583,6 +587,13 @@ class _Embeddings(Meaning):
 class CosinePairs(_Embeddings):
     """CosineEmbeddingLoss: labels are other embeddings, and -1 or 1."""
 
+    rule = Rule(
+        _SIGNS,
+        _is_sign,
+        "{name} takes 1 for a pair of one class and -1 for others; a label of 0 trains nothing (T121)",
+        place=1,
+    )
+
     def check_shapes(self, scores: Shape, labels: Sequence[Any]) -> None:
         other = tuple(labels[0].shape)
         label = tuple(labels[1].shape) if len(labels) > 1 else None
@@ -596,10 +607,6 @@ class CosinePairs(_Embeddings):
 
     def losses_shape(self, output: Any, weight: Any) -> Tuple[Shape, Optional[int]]:
         return (output.shape[0], 1), None
-
-    def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-        way = f"{self.name} takes 1 for a pair of one class and -1 for others; a label of 0 trains nothing (T121)"
-        yield Rule(_SIGNS, _is_sign, way, place=1)
 
 
 class Triples(_Embeddings):
@@ -619,10 +626,11 @@ class Triples(_Embeddings):
 class Pairs(_Embeddings):
     """Outputs are two embeddings, and labels say whether a pair is of one class."""
 
-    def rules(self, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-        way = f"{self.name} takes a number above 0 for a pair of one class; class numbers become pairs in PairLoader"
-        expected = "1 for a pair of one class, and 0 or -1 for others"
-        yield Rule(expected, lambda values: _is_sign(values) | (values == 0), f"{way} (T121)")
+    rule = Rule(
+        "1 for a pair of one class, and 0 or -1 for others",
+        lambda values: _is_sign(values) | (values == 0),
+        "{name} takes a number above 0 for a pair of one class; class numbers become pairs in PairLoader (T121)",
+    )
 
 
 class Mined(_Embeddings):
@@ -702,14 +710,6 @@ def _way_out(scores: Shape, shape: Shape) -> str:
     if len(scores) == 2 and len(shape) == 2:
         return f"For {shape[1]} targets per sample give the net {shape[1]} outputs, Dense({shape[1]})"
     return "Give the net outputs of the labels' shape"
-
-
-def _is_whole(values: "np.ndarray") -> Any:
-    return np.isfinite(values) & (values == np.floor(values))
-
-
-def _is_sign(values: "np.ndarray") -> Any:
-    return (values == 1) | (values == -1)
 
 
 def _class_rule(classes: int, way: str, place: int = 0) -> Rule:

@@ -223,9 +223,6 @@ class KnowledgeDistillation(PerSampleLoss):
         self._temperature = number("KnowledgeDistillation: temperature", temperature, 1e-3)
         self._hard_weight = number("KnowledgeDistillation: hard_weight", hard_weight, 0, 1)
 
-    def weight_place(self, output: Any) -> int:
-        return 2
-
     def check_shapes(self, pred: Any, teacher: Any, label: Any, sample_weight: Any = None) -> None:
         if pred.ndim != 2:
             raise DataError(f"KnowledgeDistillation: scores: expected shape (B, C); received {tuple(pred.shape)}")

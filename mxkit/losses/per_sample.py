@@ -62,10 +62,6 @@ class PerSampleLoss(EitherKind, gluon.loss.Loss):  # type: ignore[misc]
         """Raise a DataError if the shapes would not give one value per sample."""
         raise NotImplementedError
 
-    def weight_place(self, output: Any) -> int:
-        """Index of the sample weights among the labels."""
-        return 1
-
 
 def check_shape(loss: Any, name: str, array: Any, *allowed: Tuple[int, ...]) -> None:
     """Refuse an array that Gluon would broadcast to another shape (T11).
@@ -174,7 +170,7 @@ def weight_place(loss: Any, output: Any) -> Optional[int]:
     """Index of the sample weights among the labels, or None for a loss that takes none."""
     if not isinstance(loss, gluon.loss.Loss):
         return None
-    if isinstance(loss, PerSampleLoss):
+    if hasattr(loss, "weight_place"):  # it depends on the output
         return int(loss.weight_place(output))
     _, names = _arguments(loss.__class__)
     return names.index("sample_weight") if "sample_weight" in names else None
