@@ -252,5 +252,7 @@ def _pair(value: Any) -> Tuple[str, Optional[str]]:
     if isinstance(value, str):
         return value, None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r:.100}")
+        raise ValueError(
+            f"Checkpoints: keep_best: expected a column, or (column, 'min' or 'max'); received {value!r:.100}"
+        )
     return value[0], value[1]
