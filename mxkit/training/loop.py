@@ -329,7 +329,7 @@ def fit(
         options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
         same = _same_settings(validation, [number, unit], writer, resumed, callbacks)
         workers.begin(same, trainer, source, valid_source, options.metrics)
-        source = _seeded(net, source, options, trainer, writer, resumed, workers)
+        source = _seeded(net, source, options, writer, resumed, workers)
         held.enter_context(workers.shared(source))
         state = FitState(
             net, trainer, options, epochs=max_epochs, max_updates=max_updates,
@@ -409,7 +409,6 @@ def _seeded(
     net: Any,
     train: Source,
     options: Options,
-    trainer: Any,
     writer: Optional[Checkpoints],
     resumed: Optional[Checkpoint],
     workers: Workers,
@@ -419,7 +418,7 @@ def _seeded(
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
     elif options.seed is not None or writer is not None or train.reseeds or workers.size > 1:
-        train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
+        train = finish_initialization(net, train, options)
     if options.seed is None and (writer is not None or workers.size > 1):
         options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:

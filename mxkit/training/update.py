@@ -184,7 +184,8 @@ class Training:
             clip_value=options.clip_value,
             precision=options.precision,
         )
-        self._window()  # raises its errors before any data is read
+        # of the first epoch; made here, because it raises its errors before any data is read
+        self._first_window: Optional[Accumulator] = self._window()
         self._graph: Optional[OneGraph] = None
         self._shapes = ShapeWatch(net, net_devices(net))
 
@@ -201,7 +202,7 @@ class Training:
         net, options, first, source = self._net, self._options, first_step == 1, source_of(data)
         trainer = get_trainer(net, self._trainer)  # refuses a net that was moved since the Trainer was made
         devices = net_devices(net)
-        accumulator = self._window()
+        accumulator, self._first_window = self._first_window or self._window(), None
         accumulator.updates = first_step - 1
         accumulator.workers = workers = self._workers
         workers.watch(net)
@@ -217,7 +218,7 @@ class Training:
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(source, options, epoch, skip, packed and not options.batch_loss.counts, workers)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, source if first else None)
-        place = Place(net, accumulator, epoch, batches.forward)
+        place = Place(net, lambda: accumulator.updates + 1, epoch, batches.forward)
         joint, describe = workers.size > 1, reader.describe_not_finite
         ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=describe)
         return _run(reader, batches, ledger, place)
@@ -385,7 +386,7 @@ class _Batches:
         """Initialize deferred parameters before the generators are seeded; return the data from its beginning."""
         if not self._seeds_first:
             return data
-        return finish_initialization(self._net, data, self._loss.user_forward, self.accumulator.trainer)
+        return finish_initialization(self._net, data, self.options)
 
     def draws_random_numbers(self, data: Source, inputs: int) -> bool:
         """Whether the training may draw random numbers; before the first update, warn of inexact operators."""
@@ -408,7 +409,8 @@ class _Batches:
             self._shapes.look(shards)
         data, self._unchecked = self._unchecked, None
         if data is not None:
-            check_first_inputs(self._net, shards[0].unpacked())
+            if not self.options.inputs_checked:
+                check_first_inputs(self._net, shards[0].unpacked())
             check_backward(self._net)
             if isinstance(self._loss.loss, gluon.Block):
                 check_backward(self._loss.loss)
@@ -446,7 +448,7 @@ class Place:
 
     Args:
         net: The net that is trained.
-        accumulator: Counts the updates.
+        step: Returns the number of the update.
         epoch: Number of the epoch from 0, or None if epochs are not counted.
         rerun: Repeats the forward pass of a batch, to locate an asynchronous error of MXNet.
 
@@ -454,10 +456,8 @@ class Place:
         batch: The current batch.
     """
 
-    def __init__(
-        self, net: Any, accumulator: Accumulator, epoch: Optional[int], rerun: Callable[[Any], object]
-    ) -> None:
-        self._net, self._accumulator, self._epoch, self._rerun = net, accumulator, epoch, rerun
+    def __init__(self, net: Any, step: Callable[[], int], epoch: Optional[int], rerun: Callable[[Any], object]) -> None:
+        self._net, self._step, self._epoch, self._rerun = net, step, epoch, rerun
         self.batch: Any = ()
         callback_error()  # discards an error from before this training
 
@@ -470,7 +470,7 @@ class Place:
 
     def explain(self, error: Exception) -> None:
         """Raise an error of the net, the loss or the engine with its place; the caller raises mxkit's own errors."""
-        where = numbers(self._epoch, self._accumulator.updates + 1)
+        where = numbers(self._epoch, self._step())
         if isinstance(error, UnusedParameterError):
             paths = paths_of(error.parameters, self._net)
             raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
@@ -499,7 +499,7 @@ def is_deferred(net: Any) -> bool:
     return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
 
 
-def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward], trainer: Any) -> Source:
+def finish_initialization(net: Any, data: Source, options: Options) -> Source:
     """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
 
     The values follow from the current state of the generators, so `seed_all` before a training decides them.
@@ -507,8 +507,7 @@ def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward
     Args:
         net: An initialized block.
         data: The training data. Of a DataIter only the shapes are used; a loader's count of epochs does not change.
-        forward_loss: The call of the net; None is `net(*inputs)`.
-        trainer: The Trainer, for messages.
+        options: The arguments of the training, which note that the batch's inputs were checked.
 
     Returns:
         The data, from its beginning. An iterator that can be read only once is replaced.
@@ -527,18 +526,21 @@ def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward
     if batch is None:  # the training raises the error
         return data
 
-    place = Place(net, Accumulator(trainer), 0, lambda batch: forward_once(net, batch, forward_loss))
+    options.inputs_checked = not data.resets  # of a DataIter these are zeros
+    forward = partial(forward_once, net, forward_loss=options.batch_loss.user_forward, warn=options.inputs_checked)
+    place = Place(net, lambda: 1, 0, forward)
     place.batch = batch
     with place, autograd.pause(train_mode=False):
-        forward_once(net, batch, forward_loss)
+        forward(batch)
     return data
 
 
-def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -> None:
+def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None, *, warn: bool = False) -> None:
     """Run the net on the first device's part of a batch, which initializes deferred parameters on all devices."""
     shard = split_batch(batch, net_devices(net), is_numpy_net(net))[0].unpacked()
-    with warnings.catch_warnings():  # the first update gives these warnings
-        warnings.simplefilter("ignore", TrapWarning)
+    with warnings.catch_warnings():
+        if not warn:  # the first update gives these warnings
+            warnings.simplefilter("ignore", TrapWarning)
         check_first_inputs(net, shard)
     with switches(shard.numpy):
         if forward_loss is not None:
