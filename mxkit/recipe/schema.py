@@ -471,7 +471,8 @@ def _length(name: str, units: Tuple[str, str], empty: bool) -> Any:
             length(value, name, units, units[0])
         return value
 
-    texts = {"type": "string", "pattern": rf"^\s*[1-9]\d*\s*({'|'.join(f'{one[:-2]}(es|e|s)?' for one in units)})\s*$"}
+    words = "|".join((*units, *(one.replace("ches", "chs")[:-1] for one in units)))
+    texts = {"type": "string", "pattern": rf"^\s*[1-9]\d*\s*({words})\s*$"}
     schema = {"anyOf": [{"type": "integer", "minimum": 1}, texts, *([{"type": "null"}] if empty else [])]}
     return Annotated[Union[int, str, None], BeforeValidator(checked), WithJsonSchema(schema)]
 
@@ -791,10 +792,12 @@ def resolve(
             recipe = Recipe.model_validate(content, context=context)
         except ValidationError as error:
             problems += [one for one in _problems_of(error, (), content) if not _touches(one, problems)]
-        for rule in _RULES:
-            keys = list(inspect.signature(rule).parameters)
-            if set(keys) <= set(values) and not any(_touches(Problem(key, ""), problems) for key in keys):
-                problems += rule(**{key: values[key] for key in keys})
+        right = {key: one for key, one in values.items() if not _touches(Problem(key, ""), problems)}
+        for broken, path, text in _RULES:
+            keys = set(inspect.signature(broken).parameters)
+            if keys <= set(right) and broken(**{key: right[key] for key in keys}):
+                problems.append(Problem(path, text))
+        problems += _unknown_columns(right)
     refuse(origin, problems, origins)
     return recipe
 
@@ -805,56 +808,11 @@ def _touches(problem: Problem, others: Iterable[Problem]) -> bool:
     return any(here.startswith(f"{one.path}.") or f"{one.path}.".startswith(here) for one in others)
 
 
-# Rules about several keys, their parameters. A rule is asked if all of its keys are right.
-
-
-def _one_length(epochs: Any, updates: Any) -> Iterable[Problem]:
-    if (epochs is None) == (updates is None):
-        both = "both are given" if epochs is not None else "is missing"
-        yield Problem("epochs", f"{both}; expected epochs or updates")
-
-
-def _one_accumulation(accumulate: Any, accumulate_samples: Any) -> Iterable[Problem]:
-    if accumulate_samples is not None and accumulate != 1:
-        yield Problem("accumulate_samples", "replaces accumulate; leave one of them out")
-
-
-def _compression_alone(compression: Any, kvstore: Any, amp: Any) -> Iterable[Problem]:
-    other = "kvstore: horovod" if kvstore == "horovod" else "amp: float16" if amp == "float16" else ""
-    if compression is not None and other:
-        yield Problem("compression", f"does not go with {other}; leave one of them out")
-
-
-def _one_source_of_weights(model: Any) -> Iterable[Problem]:
-    if model.weights is not None and model.arguments.get("pretrained"):
-        yield Problem("model.weights", "replaces pretrained: true; leave one of them out")
-
-
-def _best_is_kept(evaluate: Any, checkpoints: Any) -> Iterable[Problem]:
-    if evaluate.which == "best" and checkpoints.keep_best is None:
-        text = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
-        yield Problem("evaluate.which", text)
-
-
-def _one_rate(schedule: Any, callbacks: Any) -> Iterable[Problem]:
-    if schedule is not None and any(one.name == "plateau" for one in callbacks):
-        text = "a schedule sets the rate of each update, so the callback plateau has no effect; leave one of them out"
-        yield Problem("schedule", text)
-
-
-def _plain_pairs(data: Any) -> Iterable[Problem]:
-    if data.pairs is not None and (data.augment or data.eval_augment):
-        yield Problem("data.pairs", "pairs cannot be augmented; leave augment or pairs out")
-
-
-def _pairs_without_head(data: Any, model: Any) -> Iterable[Problem]:
-    if data.pairs is not None and model.finetune is not None:
-        text = "a siamese net has no last layer of classes; leave it or pairs out"
-        yield Problem("model.finetune", text)
-
-
-def _known_columns(metrics: Any, callbacks: Any, checkpoints: Any) -> Iterable[Problem]:
+def _unknown_columns(right: Mapping[str, Any]) -> Iterable[Problem]:
     """Monitored columns that the history will not have."""
+    metrics, callbacks, checkpoints = (right.get(key) for key in ("metrics", "callbacks", "checkpoints"))
+    if metrics is None or callbacks is None or checkpoints is None:
+        return
     names = ["loss", *(one.name for one in get_metrics([one.made for one in metrics]))]
     known = (*(f"valid_{name}" for name in names), *(f"train_{name}" for name in names))
     monitored = {
@@ -869,16 +827,55 @@ def _known_columns(metrics: Any, callbacks: Any, checkpoints: Any) -> Iterable[P
             yield Problem(path, f"the history has no such column; received {column!r}", known, str(column))
 
 
-_RULES: Tuple[Callable[..., Iterable[Problem]], ...] = (
-    _one_length,
-    _one_accumulation,
-    _compression_alone,
-    _one_source_of_weights,
-    _best_is_kept,
-    _one_rate,
-    _plain_pairs,
-    _pairs_without_head,
-    _known_columns,
+# Rules about several keys, their parameters: when a rule is broken, the path, and what is wrong. A rule is asked if all
+# of its keys are right.
+_RULES: Tuple[Tuple[Callable[..., bool], str, str], ...] = (
+    (lambda epochs, updates: epochs is None and updates is None, "epochs", "is missing; expected epochs or updates"),
+    (
+        lambda epochs, updates: epochs is not None and updates is not None,
+        "epochs",
+        "both are given; expected epochs or updates",
+    ),
+    (
+        lambda accumulate, accumulate_samples: accumulate_samples is not None and accumulate != 1,
+        "accumulate_samples",
+        "replaces accumulate; leave one of them out",
+    ),
+    (
+        lambda compression, kvstore: compression is not None and kvstore == "horovod",
+        "compression",
+        "does not go with kvstore: horovod; leave one of them out",
+    ),
+    (
+        lambda compression, amp: compression is not None and amp == "float16",
+        "compression",
+        "does not go with amp: float16; leave one of them out",
+    ),
+    (
+        lambda model: model.weights is not None and model.arguments.get("pretrained"),
+        "model.weights",
+        "replaces pretrained: true; leave one of them out",
+    ),
+    (
+        lambda evaluate, checkpoints: evaluate.which == "best" and checkpoints.keep_best is None,
+        "evaluate.which",
+        "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null",
+    ),
+    (
+        lambda schedule, callbacks: schedule is not None and any(one.name == "plateau" for one in callbacks),
+        "schedule",
+        "a schedule sets the rate of each update, so the callback plateau has no effect; leave one of them out",
+    ),
+    (
+        lambda data: data.pairs is not None and (data.augment or data.eval_augment),
+        "data.pairs",
+        "pairs cannot be augmented; leave augment or pairs out",
+    ),
+    (
+        lambda data, model: data.pairs is not None and model.finetune is not None,
+        "model.finetune",
+        "a siamese net has no last layer of classes; leave it or pairs out",
+    ),
 )
 
 
@@ -919,20 +916,8 @@ def flattened(value: Any, path: str = "") -> Dict[str, Any]:
 
 _LISTED = ("augment", "callback", "metric")
 _VARIABLE = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
-_COMPONENTS: Dict[str, Type[Component]] = {
-    one.__name__: one
-    for one in (
-        DataComponent,
-        AugmentComponent,
-        ModelComponent,
-        InitializerComponent,
-        LossComponent,
-        OptimizerComponent,
-        ScheduleComponent,
-        CallbackComponent,
-        MetricComponent,
-    )
-}
+_CLASSES: List[Type[Component]] = [*Component.__subclasses__(), ModelComponent]
+_COMPONENTS = {one.__name__: one for one in _CLASSES if one is not NetComponent}
 
 
 def recipe_schema() -> Schema:

@@ -65,6 +65,8 @@ def test_it_refuses_what_the_loader_refuses(validator, wrong):
     [
         {"base": "digits_lenet", "data": {"batch_size": 3}, "optimizer": {"learning_rate": 1}},
         {"epochs": "${n}", "variables": {"n": 3}},
+        {"epochs": "500 updates", "accumulate": "256 samples"},
+        {"epochs": "1 epoch", "accumulate": "1 batch"},
         {"optimizer": "SGD"},
         {"model": {"name": "siamese", "branch": {"name": "mlp", "hidden": [3]}}},
         {"model": "gluoncv:cifar_resnet20_v1"},
