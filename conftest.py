@@ -12,7 +12,7 @@ if os.environ.get("MXKIT_TESTS_GPU") != "1":
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import mxkit
-from mxkit.runtime import exact
+from mxkit.runtime import engine_settings
 import mxnet as mx
 import numpy as np
 import pytest
@@ -26,6 +26,6 @@ def _doctest_names(doctest_namespace):
 @pytest.fixture(autouse=True)
 def _switches_of_mxnet():
     """What `set_switches` notes stays what it was: its example in the docstring is no start of MXNet."""
-    before = exact._loaded
+    before = engine_settings._switches_loaded
     yield
-    exact._loaded = before
+    engine_settings._switches_loaded = before

@@ -24,7 +24,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.prepared import OptimizerStep, PreparedCall
 from mxkit.core.replicas import set_fresh
-from mxkit.runtime.engine_threads import choose
+from mxkit.runtime.engine_settings import choose
 from mxkit.runtime.machine import read_processors
 import mxnet as mx
 import numpy as np

@@ -27,7 +27,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # before mxnet
-from mxkit.runtime.engine_threads import choose
+from mxkit.runtime.engine_settings import choose
 from mxkit.runtime.machine import read_processors
 import mxnet as mx
 import numpy as np

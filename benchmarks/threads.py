@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Iterator
 
-from mxkit.runtime.engine_threads import choose
+from mxkit.runtime.engine_settings import choose
 from mxkit.runtime.machine import read_processors
 
 from benchmarks.harness import Child, Row, mxnet_threads, rows_of, take_turns

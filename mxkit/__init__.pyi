@@ -31,7 +31,7 @@ from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
-from .runtime.engine_threads import threads as threads
+from .runtime.engine_settings import threads as threads
 from .serving.optimizing import optimize as optimize
 from .serving.predictor import Predictor as Predictor
 from .storage.loading import load_parameters as load_parameters

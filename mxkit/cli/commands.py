@@ -20,7 +20,7 @@ from mxkit.cli.record_files import rec_app
 import mxkit.cli.runs as cli_runs
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.recipe.reading import set_threads
-from mxkit.runtime.exact import WORD
+from mxkit.runtime.engine_settings import EXACT
 from mxkit.version import __version__
 import typer
 
@@ -66,7 +66,7 @@ def train(
     code 130, and prints the command that resumes the run.
     """
     if exact:
-        os.environ[WORD] = "1"  # read when MXNet is loaded
+        os.environ[EXACT] = "1"  # read when MXNet is loaded
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")
     if quiet and verbose:

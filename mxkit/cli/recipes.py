@@ -74,7 +74,7 @@ def profile(
 def _timed(recipe: str, settings: Sequence[str], updates: int) -> Sequence[Any]:
     """Times of an update with 1, 2, 4 ... threads, by this command in other processes; none if a variable decides."""
     from mxkit.profiling.result import Threads
-    from mxkit.runtime.engine_threads import choose, in_force
+    from mxkit.runtime.engine_settings import choose, in_force
     from mxkit.runtime.machine import read_processors
 
     processors = read_processors()

@@ -27,10 +27,8 @@ import warnings
 
 from mxkit.core.arrays import Packed, legacy, of_kind, to_host
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
-from mxkit.runtime.architectures import kernel_architectures
-from mxkit.runtime.driver import read_driver
 from mxkit.runtime.gpus import is_gpu as is_gpu
-from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
+from mxkit.runtime.gpus import kernel_architectures, read_driver, unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import installed_wheels
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, check_call, mx_uint

@@ -18,7 +18,7 @@ from mxkit.data.reader_threads import Switches
 from mxkit.data.samples import Samples, abbreviated
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
-from mxkit.runtime.engine_threads import one_thread_in_children
+from mxkit.runtime.engine_settings import one_thread_in_children
 import numpy as np
 
 # Seconds that a worker has to end by itself, and then to obey a SIGTERM.

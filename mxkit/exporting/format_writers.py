@@ -21,7 +21,7 @@ from mxkit.exporting.safetensors_files import (
 from mxkit.exporting.sources import Source
 from mxkit.exporting.symbol_files import compare_symbol, symbol_contents
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
-from mxkit.runtime.operators import draws_numbers
+from mxkit.runtime.graphs import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 

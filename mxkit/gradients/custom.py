@@ -19,7 +19,7 @@ import warnings
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path
 from mxkit.errors import TrapWarning
-from mxkit.runtime.added_gradients import copy_of_leaf
+from mxkit.runtime.operators import copy_of_leaf
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_handle_array, check_call

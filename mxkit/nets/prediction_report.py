@@ -5,7 +5,7 @@ import os
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from mxkit.core.system import aligned
-from mxkit.runtime.tiles import VARIABLE, WITH_TILES, has_tiles
+from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, has_tiles
 
 
 class LayerRow(NamedTuple):
@@ -84,8 +84,8 @@ class Report(NamedTuple):
             words.append(f"{self.precision} is slower than float32 on this processor")
         if self.not_joined:
             words.append(f"operators are not joined: {self.not_joined}")
-        if self.precision != "float32" and has_tiles() and os.environ.get(VARIABLE, "").upper() != WITH_TILES:
-            words.append(f"this processor has AMX: start the process with {VARIABLE}={WITH_TILES} to use it")
+        if self.precision != "float32" and has_tiles() and os.environ.get(MAX_ISA, "").upper() != WITH_TILES:
+            words.append(f"this processor has AMX: start the process with {MAX_ISA}={WITH_TILES} to use it")
         if self.kept:
             words.append(f"in float32, by keep= or for a loss of at most {self.limit:g}: {', '.join(self.kept)}")
         return "\n".join([*aligned(rows, left=(0, 1)), *words])

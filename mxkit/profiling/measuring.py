@@ -18,7 +18,7 @@ from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 from mxkit.training.rehearsal import rehearsal
 import numpy as np
 

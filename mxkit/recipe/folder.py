@@ -24,9 +24,8 @@ from mxkit.recipe.net_facts import FACTS, read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
-from mxkit.runtime.driver import read_driver
-from mxkit.runtime.engine_threads import in_force
-from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
+from mxkit.runtime.engine_settings import in_force, switches, warn_if_late
+from mxkit.runtime.gpus import gpu_facts, read_driver
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks.callback import Callback

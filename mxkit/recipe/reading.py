@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.errors import RecipeError, nearest
-from mxkit.runtime.engine_threads import threads
+from mxkit.runtime.engine_settings import threads
 import yaml
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, null_for_n
 from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
-from mxkit.runtime.engine_threads import threads_of_recipe
+from mxkit.runtime.engine_settings import threads_of_recipe
 from mxkit.storage.directory import checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint

@@ -3,19 +3,27 @@
 pip's CUDA wheels of MXNet hold none of them and expect CUDA 11 on the system. NVIDIA publishes the same libraries
 as wheels, in folders that the dynamic linker does not search. The linker does not search for a library that is loaded
 already, so this module loads them just before MXNet's own library (T81).
+
+MXNet's library also names functions of the driver, and the linker needs all of them before any code runs (T82). Without
+a driver, a stand-in for its libcuda.so.1 is loaded, so that the CUDA wheel runs on the CPU: each of its functions
+returns 100, CUDA_ERROR_NO_DEVICE, which is true. It is a library of a few kilobytes, written byte by byte: it needs no
+compiler and leaves no file behind.
 """
 
+from contextlib import contextmanager
 import ctypes
+import mmap
 import os
 from pathlib import Path
+import platform
 import re
+import struct
 import sys
-from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+import tempfile
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.errors import MXNetImportError, TrapWarning
-from mxkit.runtime import driver_stand_in
-from mxkit.runtime.elf import needs, opens
 from mxkit.runtime.wheels import cpu_command, described, load_problem
 
 # The NVIDIA wheel that holds each library, in the version that MXNet 1.9.1 was tested with (T81).
@@ -159,13 +167,13 @@ def repair_command(found: Iterable[CudaLibrary]) -> str:
 
 
 def _is_nvidias(soname: str) -> bool:
-    return bool(_CUDA.match(soname)) or soname == driver_stand_in.SONAME
+    return bool(_CUDA.match(soname)) or soname == SONAME
 
 
 def _driver(library: Path) -> CudaLibrary:
-    driver = driver_stand_in.provide_driver(library)
+    driver = provide_driver(library)
     path = _path_of(driver) if driver else ""
-    return CudaLibrary(driver_stand_in.SONAME, path, _holder(path) if path else "mxkit's stand-in", "")
+    return CudaLibrary(SONAME, path, _holder(path) if path else "mxkit's stand-in", "")
 
 
 def _problems(found: Iterable[CudaLibrary]) -> str:
@@ -311,3 +319,325 @@ def _owners(path: Path) -> Iterator[Tuple[str, int]]:
             if line.startswith(relative):
                 name, _, version = record.parent.stem.rpartition("-")
                 yield f"{name.replace('_', '-')} {version}", int(line.rpartition(",")[2] or -1)
+
+
+SONAME = "libcuda.so.1"
+
+# Folders of drivers that the dynamic linker may not search: Windows' Linux, NixOS, Kubernetes.
+DRIVER_FOLDERS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64")
+
+# Functions that CUDA's runtime and other libraries look up by name, besides those that MXNet's library lists.
+_ALWAYS = ("cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString")
+_ERROR_NAMES = ("cuGetErrorName", "cuGetErrorString")
+
+# x86-64. `mov eax, 100; ret`, and for errors' names `lea rax, [rip + distance]; mov [rsi], rax; xor eax, eax; ret`.
+_NO_DEVICE = b"\xb8\x64\0\0\0\xc3"
+_DESCRIBE = (b"\x48\x8d\x05", b"\x48\x89\x06\x31\xc0\xc3")
+_STAND_IN_TEXT = b"no NVIDIA driver on this machine: mxkit's stand-in for libcuda.so.1 answers\0"
+
+# Overlapping: a linker stores two names of which one ends with the other as one string.
+_FUNCTION = re.compile(r"(?=(cu[A-Z]\w*)$)")
+_PAGE = 0x1000
+_stand_in: Optional[ctypes.CDLL] = None
+
+
+def in_use() -> bool:
+    """Whether this process runs with the stand-in instead of a driver."""
+    return _stand_in is not None
+
+
+def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
+    """Load the NVIDIA driver's libcuda.so.1, or the stand-in if there is none.
+
+    Args:
+        library: MXNet's library, which names the functions that it needs.
+
+    Returns:
+        The driver, or None for the stand-in.
+
+    Raises:
+        MXNetImportError: There is a driver that does not load, or there is none and no place for a stand-in.
+
+    Side effects:
+        The loaded library stays loaded as long as the process lives. A temporary file exists for a moment.
+    """
+    global _stand_in
+    if in_use():
+        return None
+    driver, problem = open_driver()
+    if problem:
+        raise MXNetImportError(
+            f"{SONAME}, the library of the NVIDIA driver, is there but does not load: {problem}. "
+            "Install the driver again: `nvidia-smi` must list the GPUs",
+            name="mxnet",
+        )
+    if driver is None:
+        if platform.machine() != "x86_64":
+            reason = f"mxkit has no stand-in for it on {platform.machine()}"
+            raise MXNetImportError(_no_driver(reason, library), name="mxnet")
+        functions = {match[1] for name in symbol_names(library) for match in _FUNCTION.finditer(name)}
+        _stand_in = _load_stand_in(shared_object(SONAME, sorted({*_ALWAYS, *functions})), library)
+    return driver
+
+
+def open_driver() -> Tuple[Optional[ctypes.CDLL], str]:
+    """Load the driver's library, searched for in the linker's folders first.
+
+    Returns:
+        The library, or None; and the error of the linker if there is a library that does not load.
+    """
+    problem = ""
+    for name in (SONAME, *(f"{folder}/{SONAME}" for folder in DRIVER_FOLDERS)):
+        try:
+            return ctypes.CDLL(name), ""
+        except OSError as error:
+            # The linker names a file that it did not find as it was asked for, and one that it refused by its path.
+            if not (str(error).startswith(f"{name}: ") and "No such file" in str(error)):
+                problem = problem or str(error)
+    return None, problem
+
+
+def _load_stand_in(stand_in: bytes, library: Path) -> ctypes.CDLL:
+    refused: List[str] = []
+    for folder in _folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix="mxkit-libcuda-", suffix=".so") as file:
+                file.write(stand_in)
+                file.flush()
+                return ctypes.CDLL(file.name)
+        except OSError as error:  # read-only, full, or mounted noexec
+            refused.append(f"{folder}: {error}")
+    reason = "no folder takes a stand-in for it:\n    " + "\n    ".join(refused)
+    raise MXNetImportError(_no_driver(reason, library), name="mxnet")
+
+
+def _folders() -> Tuple[Path, ...]:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
+    others = (Path(cache) / "mxkit", Path("/dev/shm"))
+    try:
+        return Path(tempfile.gettempdir()), *others
+    except OSError:  # no temporary folder can be written to
+        return others
+
+
+def _no_driver(reason: str, library: Path) -> str:
+    return (
+        f"{described(library)} is built for NVIDIA GPUs and needs {SONAME} of the NVIDIA driver. There is no driver "
+        f"here, and {reason}\nInstall a driver or, to compute on the CPU, MXNet for the CPU:\n"
+        f"    {cpu_command(library)}"
+    )
+
+
+def shared_object(soname: str, functions: Sequence[str]) -> bytes:
+    """Write a library for x86-64 Linux whose functions return 100; those that name errors give a sentence.
+
+    Args:
+        soname: The name that other libraries know it by.
+        functions: The names of its functions.
+
+    Returns:
+        The bytes of the file: one page or more that is read and run, one that the linker writes to.
+    """
+    names, places = b"\0", []
+    for name in (soname, *functions):
+        places.append(len(names))
+        names += name.encode("ascii") + b"\0"
+    names += bytes(-len(names) % 8)
+    code = 64 + 4 * 56
+    describe = code + 8
+    text = describe + 16
+    symbols = text + len(_STAND_IN_TEXT) + -len(_STAND_IN_TEXT) % 8
+    entries = bytes(24)
+    for name, place in zip(functions, places[1:]):
+        address = describe if name in _ERROR_NAMES else code
+        entries += struct.pack("<IBBHQQ", place, 0x12, 0, 1, address, 8)  # a global function, defined here
+    # A hash table of one bucket, in which each symbol leads to the next one.
+    count = len(functions)
+    table = struct.pack(f"<{4 + count}I", 1, count + 1, 1, 0, *range(2, count + 1), 0)
+    tables = symbols + len(entries)
+    strings = tables + len(table)
+    end = strings + len(names)
+    writable = end + -end % _PAGE
+    # soname, hash, strings, symbols, the strings' size, a symbol's size, end
+    dynamic = struct.pack("<14Q", 14, places[0], 4, tables, 5, strings, 6, symbols, 10, len(names), 11, 24, 0, 0)
+    distance = struct.pack("<i", text - describe - 7)
+    body = _NO_DEVICE.ljust(8, b"\0") + (_DESCRIBE[0] + distance + _DESCRIBE[1]).ljust(16, b"\0")
+    body += _STAND_IN_TEXT.ljust(symbols - text, b"\0") + entries + table + names
+    return (_headers(end, writable, len(dynamic)) + body).ljust(writable, b"\0") + dynamic
+
+
+def _headers(end: int, writable: int, dynamic: int) -> bytes:
+    # ELF, 64 bits, little-endian; a shared object for x86-64
+    file = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    file += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0)
+    segments = (
+        (1, 5, 0, end, _PAGE),
+        (1, 6, writable, dynamic, _PAGE),
+        (2, 6, writable, dynamic, 8),
+        (0x6474E551, 6, 0, 0, 16),  # without it the linker would ask for a stack that can be executed
+    )
+    return file + b"".join(
+        struct.pack("<IIQQQQQQ", kind, access, place, place, place, size, size, align)
+        for kind, access, place, size, align in segments
+    )
+
+
+# Of ELF, the format of libraries on Linux: its headers are read without a tool, a few kilobytes of a file of any size.
+_LOAD, _DYNAMIC = 1, 2
+_NEEDED, _STRINGS, _STRINGS_SIZE, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_SMALLEST = 64
+
+
+class Needs(NamedTuple):
+    """What a library asks the dynamic linker for.
+
+    Attributes:
+        libraries: Their sonames, in the order of the file.
+        folders: Where the library itself says to look for them (RPATH and RUNPATH), `$ORIGIN` replaced.
+    """
+
+    libraries: Tuple[str, ...]
+    folders: Tuple[Path, ...]
+
+
+def needs(path: Path) -> Needs:
+    """Read which libraries a 64-bit little-endian ELF library needs.
+
+    Args:
+        path: The library.
+
+    Returns:
+        Its needs.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not such a library, or it is truncated.
+    """
+    with _image(path) as image:
+        origin = str(path.resolve().parent)
+        entries = ":".join([*image.texts(_RPATH), *image.texts(_RUNPATH)]).split(":")
+        folders = (entry.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for entry in entries if entry)
+        return Needs(tuple(image.texts(_NEEDED)), tuple(map(Path, folders)))
+
+
+def symbol_names(path: Path) -> Tuple[str, ...]:
+    """Read the strings of a library's dynamic section: names of functions and variables, sonames and folders.
+
+    Args:
+        path: The library.
+
+    Returns:
+        The strings. A name that another one ends with is not always listed: linkers store both as one string.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not a 64-bit little-endian ELF library, or it is truncated.
+    """
+    with _image(path) as image:
+        return tuple(image.strings().decode("ascii", "replace").split("\0"))
+
+
+def opens(soname: str, mode: int = ctypes.DEFAULT_MODE) -> bool:
+    """Whether the dynamic linker loads a library; with `os.RTLD_NOLOAD`, whether it is loaded already."""
+    try:
+        ctypes.CDLL(soname, mode=mode)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _image(path: Path) -> Iterator["_Image"]:
+    with path.open("rb") as file:
+        if path.stat().st_size < _SMALLEST:
+            raise ValueError(f"{path} is no library: it has {path.stat().st_size} bytes")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[:6] != b"\x7fELF\x02\x01":
+                raise ValueError(f"{path} is no 64-bit little-endian ELF file: it begins with {data[:6]!r}")
+            try:
+                yield _Image(data)
+            except (struct.error, IndexError, UnicodeDecodeError) as error:
+                raise ValueError(f"{path} is cut off or damaged: {error}") from error
+
+
+class _Image:
+    """The dynamic section of a mapped file; its values are addresses, which segments map to places in the file."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        (first,) = struct.unpack_from("<Q", data, 32)
+        size, count = struct.unpack_from("<HH", data, 54)
+        headers = [struct.unpack_from("<IIQQQQQQ", data, first + i * size) for i in range(count)]
+        # (address, offset, size in the file) of each loaded segment
+        self._segments = [(header[3], header[2], header[5]) for header in headers if header[0] == _LOAD]
+        end = max((offset + length for _, offset, length in self._segments), default=0)
+        if end > len(data):  # the linker would map it all the same, and the process would end with SIGBUS
+            raise IndexError(f"it has {len(data)} bytes of {end}")
+        dynamic = next((data[header[2] : header[2] + header[5]] for header in headers if header[0] == _DYNAMIC), b"")
+        self._entries = list(struct.iter_unpack("<QQ", dynamic))
+
+    def strings(self) -> bytes:
+        sizes = self._values(_STRINGS_SIZE)
+        return self._data[self._strings() : self._strings() + sizes[0]] if sizes else b""
+
+    def texts(self, tag: int) -> Iterator[str]:
+        for value in self._values(tag):
+            start = self._strings() + value
+            yield self._data[start : self._data.find(b"\0", start)].decode("ascii")
+
+    def _strings(self) -> int:
+        address = self._values(_STRINGS)[0]
+        for first, offset, size in self._segments:
+            if first <= address < first + size:
+                return int(offset + address - first)
+        raise IndexError(f"no segment holds the address {address:#x}")
+
+    def _values(self, tag: int) -> Tuple[int, ...]:
+        return tuple(value for entry, value in self._entries if entry == tag)
+
+
+def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
+    """Find the parts of cuDNN 8 that will not load: cuDNN opens them at the first convolution, and then aborts.
+
+    Args:
+        cudnn: The path of `libcudnn.so.8`; its parts, like `libcudnn_cnn_infer.so.8`, lie beside it.
+
+    Returns:
+        By the name of each such part, the sonames that it lacks: `libz.so.1`, for example, which NVIDIA's wheels do not
+        contain.
+
+    Side effects:
+        Libraries of the system that the parts need are loaded; the parts are not.
+    """
+    lacking = {}
+    for part in sorted(Path(cudnn).parent.glob("libcudnn_*.so.*")):
+        try:
+            sonames, folders = needs(part)
+        except (OSError, ValueError):  # a damaged part, which the doctor reports in the line about the wheel's files
+            continue
+        places = [part.parent, *folders]
+        absent = [name for name in sonames if not any((place / name).is_file() for place in places) and not opens(name)]
+        if absent:
+            lacking[part.name] = absent
+    return lacking
+
+
+def nvrtc_abilities(nvrtc: str) -> Dict[str, Any]:
+    """Ask NVRTC, which compiles MXNet's fused operators at run time, for its version and architectures.
+
+    Args:
+        nvrtc: The path of `libnvrtc.so.11.2`.
+
+    Returns:
+        `version`, like [11, 8], and `architectures`, like [80, 86]; empty before NVRTC 11.2, which reports neither.
+    """
+    library = ctypes.CDLL(nvrtc)
+    if not hasattr(library, "nvrtcGetSupportedArchs"):
+        return {}
+    major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    architectures = (ctypes.c_int * count.value)()
+    library.nvrtcGetSupportedArchs(architectures)
+    return {"version": [major.value, minor.value], "architectures": list(architectures)}

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Sequence
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime.startup import waiting
-from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import release
 
 _STARTUP = Path(waiting.__file__).resolve().parent
 # NumPy 1.24 removed them; from 1.20 on NumPy's `__getattr__` returns them with a warning.

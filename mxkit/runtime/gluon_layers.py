@@ -1,6 +1,7 @@
-"""Layers of Gluon and its zoo that were written for `mx.nd`: under `npx.set_np()` their operators compute on views.
+"""Repairs of Gluon's layers and of its zoo; `mxkit.runtime.repairs` lists them.
 
-There MXNet calls layers with arrays of `mx.np`, which operators of `mx.nd` refuse. T200: threads trace in turn.
+Layers that were written for `mx.nd` compute on views under `npx.set_np()`: MXNet calls them with arrays of `mx.np`,
+which operators of `mx.nd` refuse. T200: threads trace in turn.
 """
 
 import os
@@ -8,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import dropout_layer, replace
+from mxkit.runtime.operators import replace
 
 _tracing = threading.RLock()
 
@@ -48,7 +49,7 @@ def trace_in_turn(module: ModuleType) -> None:
 
 
 def basic_layers(module: ModuleType) -> None:
-    """T149: `BatchNormReLU` leaves out its ReLU. T125 as `dropout_layer`.
+    """T149: `BatchNormReLU` leaves out its ReLU.
 
     Upstream: `gluon/nn/basic_layers.py` line 371.
     """
@@ -60,7 +61,6 @@ def basic_layers(module: ModuleType) -> None:
 
         return hybrid_forward
 
-    dropout_layer(module)
     replace(vars(module)["_BatchNorm"], hybrid_forward=with_relu)
     for name in ("GroupNorm", "InstanceNorm"):
         replace(vars(module)[name], hybrid_forward=_on_views)
@@ -121,3 +121,58 @@ def _is_numpy() -> bool:
     from mxnet.util import is_np_array
 
     return bool(is_np_array())
+
+
+def dropout_layer(module: ModuleType) -> None:
+    """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
+
+    def with_own_generator(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            if self._rate <= 0:
+                return upstream(self, F, x)
+            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
+            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
+
+        return hybrid_forward
+
+    replace(module.Dropout, hybrid_forward=with_own_generator)
+
+
+def symbol_blocks(module: ModuleType) -> None:
+    """T164: a SymbolBlock with one output fails inside a graph, because such a symbol is not iterable.
+
+    Upstream: `gluon/block.py` line 1693.
+    """
+    block: Any = module
+
+    def with_one_output(upstream: Any) -> Any:
+        def forward(self: Any, x: Any, *args: Any) -> Any:
+            inputs, graph = self._cached_graph
+            values, form = block._flatten([x, *args], "input")
+            of_numpy = type(x) is type(graph) is not block.Symbol
+            if not of_numpy or len(graph.list_outputs()) > 1 or form != self._in_format:
+                return upstream(self, x, *args)
+            composed = block.copy.copy(graph)
+            composed._compose(**{variable.name: value for variable, value in zip(inputs, values)})
+            return block._regroup([composed], self._out_format)
+
+        return forward
+
+    replace(block.SymbolBlock, forward=with_one_output)
+
+
+def recurrent_states(module: ModuleType) -> None:
+    """T165: a recurrent layer that makes its own states fails in a graph: 0 samples are a size there, not unknown.
+
+    Upstream: `gluon/rnn/rnn_layer.py` line 235.
+    """
+    layers: Any = module
+
+    def with_unknown_samples(upstream: Any) -> Any:
+        def begin_state(self: Any, batch_size: int = 0, func: Any = layers.ndarray.zeros, **kwargs: Any) -> Any:
+            unknown = batch_size == 0 and func is layers.symbol.zeros and layers.is_np_array()
+            return upstream(self, -1 if unknown else batch_size, func, **kwargs)
+
+        return begin_state
+
+    replace(layers._RNNLayer, begin_state=with_unknown_samples)

@@ -2,7 +2,7 @@
 
 A module's `import` statement calls the `__import__` of the builtins that its globals name. The modules of the
 viewed packages get a private copy of that dictionary before their code runs, whose `__import__` answers
-`numpy` with `mxkit.runtime.numpy_view` and `distutils.version` with a stand-in. Nothing shared is changed, not
+`numpy` and `distutils.version` with stand-ins of `mxkit.runtime.old_names`. Nothing shared is changed, not
 even for a moment: not `numpy`, not `builtins`, and in `sys` only one finder is added.
 """
 
@@ -18,14 +18,9 @@ from typing import Any, Dict, Mapping, Optional, Sequence, cast
 import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
-from mxkit.runtime import cuda_libraries, repairs
-from mxkit.runtime.engine_threads import chosen_threads
-from mxkit.runtime.exact import set_switches, warn_if_late
-from mxkit.runtime.interpolation import INTERPOLATE, SINCE
-from mxkit.runtime.numpy_view import numpy_view
-from mxkit.runtime.tiles import prepare_tiles
-from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION, release
-from mxkit.runtime.wheels import load_problem, spec_by_other_finders, wheel_problem
+from mxkit.runtime.engine_settings import chosen_threads, prepare_tiles, set_switches, warn_if_late
+from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, INTERPOLATE, NEW_SCIPY, numpy_view
+from mxkit.runtime.wheels import load_problem, release, spec_by_other_finders, version_problem, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
 _LOADS_LIBRARY = "mxnet.base"
@@ -60,7 +55,7 @@ def _import(
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
         if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):
             return SimpleNamespace(stats=_DeferredModule("scipy.stats"))
-        if name == "scipy" and fromlist == ("interpolate",) and release(import_module(name).__version__) >= SINCE:
+        if name == "scipy" and fromlist == ("interpolate",) and release(import_module(name).__version__) >= NEW_SCIPY:
             return INTERPOLATE
     # Looked up at each call, so that it follows a tool that replaces `builtins.__import__`.
     return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -109,11 +104,29 @@ class _ViewedLoader:
             _with_library(self._loader, module)
         else:
             self._loader.exec_module(module)
-        repairs.apply(module)
+        _repair(module)
+
+
+def _repair(module: ModuleType) -> None:
+    """Apply the repairs of a module that has run; refuse an MXNet that is not 1.9, before its library is loaded.
+
+    Raises:
+        MXNetImportError: It calls itself by another version.
+    """
+    if module.__name__ == "mxnet.libinfo":
+        problem = version_problem(module.__version__, Path(module.__file__ or "mxnet").parent)
+        if problem:
+            raise MXNetImportError(problem, name="mxnet")
+    elif "numpy" in sys.modules:  # MXNet imports it before it runs a module that needs a repair
+        from mxkit.runtime.repairs import apply
+
+        apply(module)
 
 
 def _with_library(loader: Any, module: ModuleType) -> None:
     """Run the module that loads MXNet's library, after loading all that the library needs."""
+    from mxkit.runtime import cuda_libraries  # its import would slow down `import mxkit`
+
     _tell_role()
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
     set_switches(os.environ)
@@ -209,6 +222,6 @@ def _repair_loaded() -> None:
         for name, value in list(vars(module).items()):
             if numpy is not None and value is numpy:
                 setattr(module, name, numpy_view())
-        repairs.apply(module)
+        _repair(module)
     if _LOADS_LIBRARY in sys.modules:
         warn_if_late(os.environ)

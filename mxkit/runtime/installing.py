@@ -11,12 +11,10 @@ import sysconfig
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import MXNetImportError
-from mxkit.runtime.architectures import CU112, runs_on
 from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.driver import Driver, read_driver
-from mxkit.runtime.versions import release
-from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, wheel_problem
+from mxkit.runtime.gpus import CU112, Driver, read_driver, runs_on
+from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
 

@@ -1,22 +1,174 @@
-"""Gives the names that NumPy removed to the modules of a script and of MXNet's libraries: `mxkit run --old-numpy`.
+"""Names that NumPy, SciPy and Python removed, for MXNet, GluonCV and old scripts.
 
-Python calls a module's function `__getattr__` for a name that the module lacks. The one here checks which module asks.
+The import hook gives modules of MXNet and GluonCV a view of the installed NumPy with the old names; `numpy` and
+`sys.modules` do not change. Apart from the old names and NumPy's classes, each access reads from NumPy, so that MXNet
+sees a patched NumPy too. `mxkit run --old-numpy` lends the names to the modules of a script and of MXNet's libraries:
+Python calls a module's function `__getattr__` for a name that the module lacks, and the one here checks which module
+asks.
 """
 
 import atexit
-from functools import lru_cache
+from functools import lru_cache, partial, total_ordering
+from importlib import import_module
 from importlib.machinery import ModuleSpec
+import math
 import os
 from pathlib import Path
+import re
 import sys
-from types import ModuleType
-from typing import Any, Dict, Optional, Sequence, Tuple
+from types import ModuleType, SimpleNamespace
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
-from mxkit.runtime.numpy_view import numpy_view
-from mxkit.runtime.wheels import spec_by_other_finders
+from mxkit.runtime.wheels import release, spec_by_other_finders
+
+# T84, T90: these warn since NumPy 1.20 and are gone since 1.24; in NumPy 2 `bool` means something else. MXNet's tables
+# of types hold the builtin types.
+_BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
+
+# T84, T85: constants that NumPy 2 removed.
+_CONSTANTS = {
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+    **dict.fromkeys(("Inf", "Infinity", "infty", "PINF"), math.inf),
+    "NINF": -math.inf,
+    **dict.fromkeys(("NAN", "NaN"), math.nan),
+}
+
+# T84: removed function -> its successor, and the NumPy version from which the successor is used. Functions that MXNet
+# itself calls (`mxnet/numpy/fallback.py`) warn some versions before they are gone.
+_RENAMED = {
+    "alltrue": ("all", (1, 25)),
+    "sometrue": ("any", (2,)),
+    "product": ("prod", (2,)),
+    "cumproduct": ("cumprod", (2,)),
+    "round_": ("round", (2,)),
+    "trapz": ("trapezoid", (2,)),
+    "fix": ("trunc", (2, 5)),
+}
+
+# T232: NumPy 1 wrapped a number that an integer type cannot hold, NumPy 2 raises OverflowError. MXNet reads lists with
+# these (`numpy/multiarray.py` line 2275, `ndarray/ndarray.py` lines 1318 and 3364); its operators in C++ still wrap.
+_WRAPPING = ("array", "asarray")
+
+# T84: financial functions, gone since NumPy 1.20; mxnet/numpy/fallback.py reads them and calls none.
+_FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate")
+
+
+class NumpyView(ModuleType):
+    """The installed NumPy plus the names that it removed; see `numpy_view`."""
+
+    def __init__(self, numpy: ModuleType) -> None:
+        # NumPy's own name, since `from numpy import x` falls back on `sys.modules[__name__ + ".x"]`.
+        super().__init__(numpy.__name__, numpy.__doc__)
+        for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
+            self.__dict__[name] = getattr(numpy, name, None)
+        self.__dict__["_numpy"] = numpy
+        # MXNet reads NumPy's classes often and no tool replaces them, so the view stores them.
+        self.__dict__.update({name: value for name, value in vars(numpy).items() if isinstance(value, type)})
+        self.__dict__.update(_old_names(numpy))
+        # An attribute of the instance, as for any module: a method of the class takes four times as long.
+        self.__dict__["__getattr__"] = partial(getattr, numpy)
+
+    def __dir__(self) -> List[str]:
+        own = (name for name in self.__dict__ if not name.startswith("_"))
+        return sorted({*dir(self._numpy), *own})
+
+    def __repr__(self) -> str:
+        return f"<mxkit's view of {self._numpy!r}>"
+
+    def __reduce__(self) -> Tuple[Callable[[], ModuleType], Tuple[()]]:
+        return numpy_view, ()
+
+
+_view: Optional[NumpyView] = None
+
+
+def numpy_view() -> NumpyView:
+    """Return this process's only view; the first call imports NumPy."""
+    global _view
+    if _view is None:
+        import numpy
+
+        _view = NumpyView(numpy)
+    return _view
+
+
+def _old_names(numpy: ModuleType) -> Dict[str, Any]:
+    """Collect the names that MXNet reads and that `numpy` lacks or reads with a warning."""
+    version = release(numpy.__version__)
+    names: Dict[str, Any] = dict(_BUILTIN_TYPES)
+    # A name that is not in `vars` is gone, or comes from NumPy's module `__getattr__`, which warns.
+    names.update({name: value for name, value in _CONSTANTS.items() if name not in vars(numpy)})
+    for old, (new, since) in _RENAMED.items():
+        if version >= since:
+            names[old] = _removed_function(old, numpy, getattr(numpy, new))
+    for name in _FINANCIAL:
+        if name not in vars(numpy):
+            names[name] = _removed_function(name, numpy, partial(_refuse, name))
+    if version >= (1, 24):
+        names["msort"] = _removed_function("msort", numpy, lambda a: numpy.sort(a, axis=0))
+    if version >= (2,):
+        names["in1d"] = _removed_function(
+            "in1d", numpy, lambda a, *rest, **named: numpy.isin(numpy.ravel(a), *rest, **named)
+        )
+        names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
+        names["core"] = _OldCore()
+        names.update({name: _wrapping(name, numpy) for name in _WRAPPING})
+    return names
+
+
+def _wrapping(name: str, numpy: ModuleType) -> Callable[..., Any]:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        convert = getattr(numpy, name)
+        try:
+            return convert(*args, **kwargs)
+        except OverflowError:
+            # As NumPy 1 did: each number through a C long, which cuts fractions off and refuses what it cannot hold.
+            value, *rest = args
+            return convert(numpy.array(value, dtype=numpy.int64), *rest, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`numpy.{name}`, with integers out of bounds wrapped."
+    return function
+
+
+def _removed_function(name: str, numpy: ModuleType, compute: Callable[..., Any]) -> Callable[..., Any]:
+    # A new function, not the successor: numpy_dispatch_protocol.py uses the functions as keys of a table. It tries
+    # `__array_function__` of other arrays first, as NumPy's functions do, so that `mx.np.in1d` takes MXNet's arrays.
+    def function(*args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            kind: Any = type(value)
+            if hasattr(kind, "__array_function__") and not isinstance(value, numpy.ndarray):
+                # Called on the class, as NumPy does: MXNet's is a static method.
+                return kind.__array_function__(value, function, (kind,), args, kwargs)
+        return compute(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The removed function `numpy.{name}`."
+    return function
+
+
+def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError(
+        f"mxnet.numpy.{name} calls numpy.{name}, which NumPy removed in 1.20; "
+        f"use numpy_financial.{name} (pip install numpy-financial)"
+    )
+
+
+class _OldCore(ModuleType):
+    """`numpy.core`, which NumPy 2 made private, with the only function that mxnet/ndarray/ndarray.py reads (T85)."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy.core")
+        array_utils = import_module("numpy.lib.array_utils")
+        self.numeric = SimpleNamespace(normalize_axis_tuple=array_utils.normalize_axis_tuple)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("numpy.core"), name)
+
 
 # Names in old scripts that MXNet itself does not read, with the successor's name in NumPy, or the value.
-_RENAMED = {
+_OF_SCRIPTS = {
     "float_": "float64",
     "complex_": "complex128",
     "string_": "bytes_",
@@ -82,7 +234,7 @@ def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
 
 @lru_cache(maxsize=None)
 def _names(numpy: ModuleType) -> Dict[str, Any]:
-    renamed = {old: getattr(numpy, new) for old, new in _RENAMED.items()}
+    renamed = {old: getattr(numpy, new) for old, new in _OF_SCRIPTS.items()}
     return {**_VALUES, **renamed, **vars(numpy_view())}
 
 
@@ -113,3 +265,88 @@ def _is_own(file: str, libraries: Tuple[str, ...]) -> bool:
     own = {os.path.realpath(entry) for entry in (str(Path(main or "").parent), *sys.path)} - others
     own.add(os.path.realpath(""))
     return next((str(folder) in own for folder in Path(path).parents if str(folder) in own | others), False)
+
+
+_PARTS = re.compile(r"\d+|[a-z]+")
+
+# Suffixes that sort before their release; all others sort after it ("1.0.post1").
+_BEFORE_RELEASE = {"dev": -4, "a": -3, "alpha": -3, "b": -2, "beta": -2, "rc": -1, "c": -1}
+
+
+@total_ordering
+class ComparableVersion:
+    """A version that can be compared, also with text; it replaces the two version classes of distutils.
+
+    distutils left the standard library in Python 3.12 and warns since 3.10 (T89). Its StrictVersion rejects
+    "2.5.0rc1" and its LooseVersion raises TypeError for some pairs; here every pair has an order.
+
+    >>> ComparableVersion("1.10") > "1.9.1", ComparableVersion("2.0.0rc1") < ComparableVersion("2.0.0")
+    (True, True)
+    """
+
+    def __init__(self, vstring: str = "") -> None:
+        self.vstring = str(vstring)
+        self._key = _sort_key(self.vstring)
+
+    def __str__(self) -> str:
+        return self.vstring
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == _sort_key(str(other))
+
+    def __lt__(self, other: object) -> bool:
+        return self._key < _sort_key(str(other))
+
+
+def _sort_key(text: str) -> Tuple[Tuple[int, ...], Tuple[Tuple[int, str], ...]]:
+    # A local label ("1.9.1+cpu") says how a release was built, not which one it is.
+    text = text.lower().split("+")[0]
+    numbers = list(release(text))
+    rest = _PARTS.findall(re.sub(r"^\d+(?:\.\d+)*", "", text))
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    suffix = [(int(part), "") if part.isdigit() else (_BEFORE_RELEASE.get(part, 0), part) for part in rest]
+    # The end sorts like the number zero: above "rc1" and "dev0", below "post1".
+    return tuple(numbers), (*suffix, (0, ""))
+
+
+#: ``from distutils.version import ...`` inside MXNet and GluonCV.
+DISTUTILS_VERSION = SimpleNamespace(
+    __name__="distutils.version", StrictVersion=ComparableVersion, LooseVersion=ComparableVersion
+)
+
+#: ``import distutils.version`` and ``from distutils import version`` inside MXNet and GluonCV.
+DISTUTILS = SimpleNamespace(__name__="distutils", version=DISTUTILS_VERSION)
+
+# `scipy.interpolate.interp2d` warns since SciPy 1.10, and is gone since 1.14. `fill(..., fast_fill=False)` of GluonCV's
+# `data/transforms/mask.py` calls it (line 167).
+NEW_SCIPY = (1, 10)
+
+
+def linear(x: Any, y: Any, z: Any, fill_value: float) -> Callable[[Any, Any], Any]:
+    """Interpolate on a grid as `interp2d` did: by a spline of degree 1, with `fill_value` outside the grid.
+
+    >>> at = linear([0, 1], [0, 1], np.array([[0.0, 1], [2, 3]]), fill_value=-1.0)
+    >>> at([0.25, 2], [0.5]).tolist()
+    [[1.25, -1.0]]
+    """
+    import numpy
+    from scipy.interpolate import RectBivariateSpline
+
+    spline = RectBivariateSpline(y, x, z, kx=1, ky=1)
+
+    def at(columns: Any, rows: Any) -> Any:
+        columns, rows = numpy.sort(columns), numpy.sort(rows)
+        values = spline(rows, columns)
+        values[:, (columns < x[0]) | (columns > x[-1])] = fill_value
+        values[(rows < y[0]) | (rows > y[-1]), :] = fill_value
+        return values
+
+    return at
+
+
+#: What `from scipy import interpolate` gives to GluonCV.
+INTERPOLATE = SimpleNamespace(interpolate=SimpleNamespace(interp2d=linear))

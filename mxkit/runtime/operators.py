@@ -1,18 +1,18 @@
-"""Repairs of MXNet's operators: Dropout that follows the seed on a GPU, correct gradients of predictions and of SELU,
-Custom operators with memory of their own, arguments as NumPy 1 writes them. `mxkit.runtime.repairs` applies them."""
+"""Repairs of operators: Dropout that follows the seed on a GPU, gradients that are wrong without an error, indices
+outside of arrays, Custom operators with memory of their own. `mxkit.runtime.repairs` lists them."""
 
 import functools
-import json
 from math import prod
-import re
 import sys
-import threading
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+import warnings
 
-from mxkit.runtime.gpus import is_gpu
+from mxkit.errors import TrapWarning
+import numpy
 
 Operator = Callable[..., Any]
+Wrapper = Callable[[Operator], Operator]
 
 # Klambauer et al. 2017, arXiv:1706.02515
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -67,7 +67,7 @@ def seeded(dropout: Operator) -> Operator:
     return run
 
 
-def predicting(**arguments: Tuple[int, Any]) -> Callable[[Operator], Operator]:
+def predicting(**arguments: Tuple[int, Any]) -> Wrapper:
     """An operator that, recorded in predict mode, runs in training mode with arguments that make it predict.
 
     Only training mode keeps what the gradient reads, and makes it the gradient of the outputs. BatchNorm's gradient
@@ -195,242 +195,622 @@ def records_prediction() -> bool:
     return bool(autograd.is_recording() and not autograd.is_training())
 
 
-def predicting_graphs(cached_op: Any, prepare: Callable[[Any], Any]) -> Any:
-    """A subclass of MXNet's compiled graphs that runs a graph of `predicting_graph` while it records predictions.
-
-    Threads call a graph in turn (T200).
-
-    Args:
-        cached_op: MXNet's class.
-        prepare: Repairs a graph before it is compiled.
-    """
-
-    class CachedOp(cached_op):  # type: ignore[misc]
-        __slots__ = ("_arguments", "_hook", "_predicting", "_turn")
-        __wrapped__ = cached_op
-        # pickle then names MXNet's class in its errors
-        __module__, __qualname__ = cached_op.__module__, cached_op.__qualname__
-
-        def __init__(self, sym: Any, flags: Any = ()) -> None:
-            sym = prepare(sym)
-            super().__init__(sym, flags)
-            self._arguments = sym, flags
-            self._hook: Any = None
-            self._predicting: Dict[bool, Any] = {}
-            self._turn = threading.RLock()
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            with self._turn:  # T200: `CheckDynamicShapeExists` infers new shapes in the shared graph, without a lock
-                return self._call(*args, **kwargs)
-
-        def __getstate__(self) -> Any:
-            return self.handle  # which pickle and copy.deepcopy refuse, as without mxkit
-
-        def _call(self, *args: Any, **kwargs: Any) -> Any:
-            if not args or not records_prediction():
-                return super().__call__(*args, **kwargs)
-            on_gpu = is_gpu(args[0].ctx)
-            if on_gpu not in self._predicting:
-                symbol, flags = self._arguments
-                graph, in_training_mode = predicting_graph(symbol, on_gpu)
-                self._predicting[on_gpu] = None if graph is None else cached_op(graph, flags), in_training_mode
-            graph, in_training_mode = self._predicting[on_gpu]
-            if graph is None:
-                return super().__call__(*args, **kwargs)
-            if self._hook is not None:
-                graph._register_op_hook(*self._hook)
-            if not in_training_mode:
-                return graph(*args, **kwargs)
-            with mxnet_module("autograd").train_mode():
-                return graph(*args, **kwargs)
-
-        def _register_op_hook(self, callback: Any, monitor_all: bool = False) -> None:
-            super()._register_op_hook(callback, monitor_all)
-            self._hook = callback, monitor_all
-
-    return CachedOp
-
-
-def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
-    """Build a graph that predicts and has the gradient of its predictions.
-
-    Args:
-        graph: A Symbol.
-        on_gpu: Whether the graph runs on a GPU.
-
-    Returns:
-        The new graph, or None if `graph` is right; and whether it must run in training mode, because only there an
-        operator keeps what its gradient reads. The arguments of other operators then make them predict.
-
-    Raises:
-        NotImplementedError: It must run in training mode and holds a Custom operator, which would see that mode.
-    """
-    content = json.loads(graph.tojson())
-    operators: List[Tuple[str, Dict[str, str]]] = list(operators_in(content))
-    needs = sorted({name for name, attributes in operators if _needs_training_mode(name, attributes, on_gpu)})
-    if needs and any(name == "Custom" for name, _ in operators):
-        raise NotImplementedError(
-            f"in predict mode MXNet's gradient of {', '.join(needs)} is wrong, and mxkit cannot repair it in a graph "
-            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md)"
-        )
-    changed = [_predict_in_every_mode(name, attributes) for name, attributes in operators]
-    if not needs and not any(changed):
-        return None, False
-    from mxnet import symbol
-
-    predicting = symbol.load_json(json.dumps(content))
-    return predicting.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else predicting, bool(needs)
-
-
-def operators_in(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
-    """Iterate over names and attributes of a graph's operators, those in bodies of loops included.
-
-    Args:
-        graph: The decoded JSON of a Symbol. A change of the attributes changes it.
-    """
-    for node in graph["nodes"]:
-        if node["op"] != "null":
-            yield node["op"], node.setdefault("attrs", {})
-        for body in node.get("subgraphs", ()):
-            yield from operators_in(body)
-
-
-_DRAWING = re.compile(
-    "_(npi_)?(random|sample)_(?!pdf)|_(npi_)?shuffle$|_(npx__)?image_random_|.*_uniform_sample$|"
-    "_npi_(bernoulli|choice|exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|rayleigh|uniform"
-    "|weibull)"
+#: Operators whose gradient does not add under `grad_req='add'`: it overwrites, divides the sum, or reads free memory.
+#: Of `mx.nd` and `mx.sym`, and of `mx.np` and its symbols.
+NEVER_ADD = "mean clip flip reverse cumsum moments Crop"
+NEVER_ADD_IN_LINALG = "gemm gemm2 inverse slogdet trmm trsm"
+NEVER_ADD_IN_NUMPY = "cumsum moveaxis trace"
+NEVER_ADD_INSIDE_NUMPY = (
+    "boolean_mask clip copyto diff dsplit flip hsplit inv mean norm rot90 slogdet solve split tensordot"
+    " tensordot_int_axes tensorinv where"
 )
 
 
-def draws_numbers(name: str, attributes: Mapping[str, str]) -> bool:
-    """Whether an operator of a graph draws random numbers in prediction too."""
-    return bool(_DRAWING.match(name)) or (name == "Dropout" and attributes.get("mode") == "always")
+def adding(operator: Operator) -> Operator:
+    """Wrap an operator so that its gradients add to those of parameters and other leaves (T143).
+
+    It reads copies of the leaves, and the gradient of a copy adds. Intermediate results need no copy: MXNet adds their
+    gradients with an operator.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_recording():
+            return operator(*args, **kwargs)
+        return operator(
+            *[copy_of_leaf(value) for value in args],
+            **{name: value if name == "out" else copy_of_leaf(value) for name, value in kwargs.items()},
+        )
+
+    return run
 
 
-def _needs_training_mode(name: str, attributes: Dict[str, str], on_gpu: bool) -> bool:
-    if name == "RNN":  # on a CPU too: a static graph that changes the mode ends in an IndexError of C++
-        return True
-    if on_gpu:
+def adding_products(dot: Operator) -> Operator:
+    """As `adding`, for products of arrays of more than two axes; the gradient of other products adds."""
+
+    def run(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        return (added if max(a.ndim, b.ndim) > 2 else dot)(a, b, *args, **kwargs)
+
+    added = adding(dot)
+    return run
+
+
+def adding_optimized(add: Wrapper) -> Wrapper:
+    """As `adding` or `adding_in_graphs`, for `np.einsum(optimize=True)`; the gradient without it adds.
+
+    An operand with the same index twice, as in "ii->i", is not optimized: the gradient would write only the diagonal.
+    """
+
+    def wrapper(einsum: Operator) -> Operator:
+        def run(*args: Any, subscripts: str, optimize: int = 0, **kwargs: Any) -> Any:
+            terms = subscripts.replace(".", "").partition("->")[0].split(",")
+            optimize = 0 if any(len(set(term)) < len(term) for term in terms) else optimize
+            return (added if optimize else einsum)(*args, subscripts=subscripts, optimize=optimize, **kwargs)
+
+        added = add(einsum)
+        return run
+
+    return wrapper
+
+
+def adding_in_graphs(operator: Operator) -> Operator:
+    """As `adding`, for symbols: parameters are copied."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return operator(
+            *[_copy_of_parameter(value) for value in args],
+            **{name: _copy_of_parameter(value) for name, value in kwargs.items()},
+        )
+
+    return run
+
+
+def copy_of_leaf(value: Any) -> Any:
+    """Copy an array that has its own gradient, like a parameter, with a recorded copy; other values stay."""
+    ndarray, numpy = mxnet_module("ndarray"), mxnet_module("numpy")
+    if type(value) is ndarray.NDArray and value.grad is not None:
+        return ndarray.identity(value)
+    if type(value) is numpy.ndarray and value.grad is not None:
+        return mxnet_module("ndarray.numpy._op").copy(value)
+    return value
+
+
+def _copy_of_parameter(value: Any) -> Any:
+    symbol = mxnet_module("symbol")
+    # `Parameter.var` sets this attribute
+    if isinstance(value, symbol.Symbol) and value.get_children() is None and value.attr("__lr_mult__") is not None:
+        numpy = isinstance(value, symbol.numpy._Symbol)
+        return mxnet_module("symbol.numpy._op").copy(value) if numpy else symbol.identity(value)
+    return value
+
+
+# T250, T251: oneDNN keeps the output and the gradient of a convolution in blocks of 16 channels, or of 8. The gradient
+# of Concat and the operator `slice` take parts of such an array without a copy (`mkldnn_concat.cc`, `mkldnn_slice.cc`),
+# which fails where a part begins or ends inside a block: the process ends with a floating point exception, or an
+# MXNetError says "could not construct a sub-memory". `slice_axis` and the Concat of `mx.np` read the usual layout, and
+# compute the same.
+CHANNEL_AXES = (1, -3)  # of batches of images
+_LARGEST_BLOCK = 16
+
+
+def cuts_a_block(channels: Optional[int], points: Sequence[int]) -> bool:
+    """Whether a part of an array begins or ends inside a block of oneDNN's.
+
+    Args:
+        channels: Of the whole array; None if they are unknown.
+        points: Where parts begin and end, in channels, without 0 and the end.
+
+    >>> [cuts_a_block(16, [8]), cuts_a_block(24, [8]), cuts_a_block(20, [10]), cuts_a_block(None, [16, 32])]
+    [True, False, False, False]
+    """
+    if channels is not None and channels % 8:
+        return False  # it has no blocks
+    block = _LARGEST_BLOCK if channels is None or channels % _LARGEST_BLOCK == 0 else 8
+    return any(point % block for point in points)
+
+
+def joining(concat: Operator) -> Operator:
+    """Concat whose gradient is not computed from a blocked layout (T250)."""
+
+    def run(*arrays: Any, dim: int = 1, **options: Any) -> Any:
+        if is_recording() and dim in CHANNEL_AXES and arrays[0].ndim == 4 and options.get("out") is None:
+            *points, channels = sums([array.shape[1] for array in arrays])
+            if cuts_a_block(channels, points):
+                internal = mxnet_module("ndarray.numpy._internal")
+                return internal.concatenate(*(array.as_np_ndarray() for array in arrays), axis=1).as_nd_ndarray()
+        return concat(*arrays, dim=dim, **options)
+
+    return run
+
+
+def slicing(kind: str) -> Any:
+    """`slice` that takes channels by `slice_axis` where it would cut a block (T251).
+
+    Args:
+        kind: "nd" or "np".
+    """
+
+    def wrapper(operator: Operator) -> Operator:
+        def run(*arguments: Any, **named: Any) -> Any:
+            data, begin, end, step = _of_slice(*arguments, **named)
+            if named.get("out") is not None or data.ndim != 4 or not _cuts_channels(begin, end, step):
+                return operator(*arguments, **named)
+            channels = data.shape[1]
+            first, last = bounds(begin[1], end[1], channels)
+            if first >= last or not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
+                return operator(*arguments, **named)
+            part = mxnet_module("ndarray").slice_axis(data.as_nd_ndarray(), axis=1, begin=first, end=last)
+            part = part.as_np_ndarray() if kind == "np" else part
+            return operator(part, (begin[0], None, *begin[2:]), (end[0], None, *end[2:]))
+
+        return run
+
+    return wrapper
+
+
+def _of_slice(data: Any, begin: Any = None, end: Any = None, step: Any = None, **_: Any) -> Tuple[Any, Any, Any, Any]:
+    return data, begin, end, step
+
+
+def _cuts_channels(begin: Any, end: Any, step: Any) -> bool:
+    if not all(isinstance(one, (tuple, list)) and len(one) > 1 for one in (begin, end)):
+        return False  # one number is the first axis
+    return all(one in (None, 1) for one in (step if isinstance(step, (tuple, list)) else [step]))
+
+
+def sums(numbers: Sequence[int]) -> List[int]:
+    """Sums of the first number, of the first two, and so on."""
+    return [sum(numbers[: count + 1]) for count in range(len(numbers))]
+
+
+def bounds(begin: Optional[int], end: Optional[int], size: int) -> Tuple[int, int]:
+    """Begin and end of a slice as numbers from 0 to `size`."""
+    first, last, _ = slice(begin, end).indices(size)
+    return first, last
+
+
+def without_gradient(name: str) -> Wrapper:
+    """A function whose gradient is 0 in MXNet; the first call that would need it warns (T142).
+
+    Args:
+        name: The function, as users call it.
+    """
+
+    def wrapper(function: Operator) -> Operator:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if name not in _REPORTED and is_recording() and args and _in_graph(args[0]):
+                _REPORTED.add(name)
+                message = (
+                    f"{name} has no gradient in MXNet: parameters before it get the gradient 0 through it, without an "
+                    "error. Call it outside autograd.record(), or on x.detach() if the 0 is meant (docs/traps.md)"
+                )
+                warnings.warn(message, TrapWarning, stacklevel=4)
+            return function(*args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
+_REPORTED: Set[str] = set()
+
+
+def _in_graph(array: Any) -> bool:
+    from mxnet.base import MXNetError
+
+    if not isinstance(array, mxnet_module("ndarray").NDArray):
         return False
-    return name == "_contrib_BatchNormWithReLU" or (name == "Pooling" and attributes.get("pool_type", "max") == "max")
+    try:
+        mxnet_module("autograd").get_symbol(array)
+    except MXNetError:  # "NDArray is not part of a computation graph"
+        return False
+    return True
 
 
-def _predict_in_every_mode(name: str, attributes: Dict[str, str]) -> bool:
-    """Change attributes so that the operator predicts in training mode too; return whether any changed."""
-    before = dict(attributes)
-    if "BatchNorm" in name:
-        attributes["use_global_stats"] = "True"
-    elif name in ("Dropout", "RNN") and attributes.get("mode") != "always":
-        attributes["p"] = "0"
-    elif name == "LeakyReLU" and attributes.get("act_type") == "rrelu":
-        bounds = float(attributes.get("lower_bound", 0.125)), float(attributes.get("upper_bound", 0.334))
-        attributes.update(act_type="leaky", slope=repr(sum(bounds) / 2))
-    return attributes != before
+#: Operators on an array and a number, which MXNet cuts beside integers; then those whose results are no integers.
+WITH_NUMBERS = (
+    *("add", "subtract", "rsubtract", "multiply", "mod", "rmod", "power", "rpower", "maximum", "minimum"),
+    *("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+)
+NEVER_WHOLE = ("arctan2", "copysign", "rcopysign", "hypot", "ldexp", "rldexp")
+
+
+def with_fractions(always: bool = False) -> Wrapper:
+    """An operator on an array of integers and a number with a fraction, which MXNet cuts (T240): 3 * 0.5 is 0.
+
+    The result is float64, as in a graph of MXNet. The caller's `out` stays as it is.
+
+    Args:
+        always: Also for whole numbers: the hypotenuse of 2 and 3 is no integer.
+    """
+
+    def wrapper(operator: Operator) -> Operator:
+        def run(array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
+            cut = always or (type(scalar) is float and not scalar.is_integer())
+            if cut and kwargs.get("out") is None and is_whole(array):
+                kwargs["is_int"] = False
+            return operator(array, scalar, *args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
+def is_whole(array: Any) -> bool:
+    """Whether an array holds integers or booleans; a symbol may."""
+    return isinstance(array, mxnet_module("symbol").Symbol) or numpy.dtype(array.dtype).kind in "iub"
+
+
+def at_least(axes: int) -> Wrapper:
+    """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
+
+    def wrapper(function: Operator) -> Operator:
+        def reshaped(array: Any) -> Any:
+            shape = array.shape
+            if len(shape) < axes:
+                shape = (1,) * (min(axes, 2) - len(shape)) + shape
+                shape += (1,) * (axes - len(shape))
+            return mxnet_module("ndarray.numpy._op").reshape(array, shape)
+
+        def run(*arrays: Any) -> Any:
+            if not is_recording():
+                return function(*arrays)
+            return reshaped(arrays[0]) if len(arrays) == 1 else [reshaped(array) for array in arrays]
+
+        return run
+
+    return wrapper
+
+
+def differentiable_polynomial(polyval: Operator) -> Operator:
+    """`np.polyval` from products and sums, whose gradients are right (T142): MXNet writes none for `x`."""
+
+    def run(p: Any, x: Any) -> Any:
+        if not (is_recording() and hasattr(x, "shape")):
+            return polyval(p, x)
+        value = mxnet_module("ndarray.numpy._op").broadcast_to(p[0], x.shape)
+        for coefficient in p[1:]:
+            value = value * x + coefficient
+        return value
+
+    return run
+
+
+def moments_in_graphs(moments: Operator) -> Operator:
+    """`moments` whose variance needs its mean (T239): where a graph leaves the mean out, the operator takes 0 for it.
+
+    The variance goes through an operator that reads both; ones that read shapes alone do not count.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mean, variance = moments(*args, **kwargs)
+        symbol = mxnet_module("symbol")
+        both = symbol.stack(variance, mean, axis=0)
+        return symbol.Group([mean, symbol.squeeze(symbol.slice_axis(both, axis=0, begin=0, end=1), axis=0)])
+
+    return run
+
+
+def with_filled_array(name: str, number_first: bool, kind: str) -> Wrapper:
+    """An operator on an array and a number, computed by the operator on two arrays where gradients are needed (T140).
+
+    The gradient of `np.where` with a number goes to the elements that the number replaced; that of
+    `np.arctan2(number, x)` is of another function.
+
+    Args:
+        name: The operator on two arrays.
+        number_first: Whether the number comes before the array.
+        kind: "ndarray" or "symbol".
+    """
+
+    def wrapper(operator: Operator) -> Operator:
+        def run(*args: Any, out: Any = None, **options: Any) -> Any:
+            if kind == "ndarray" and not is_recording():
+                return operator(*args, out=out, **options)
+            *before, array, number = (*args, options["scalar"]) if "scalar" in options else args
+            internal = mxnet_module(kind + ".numpy._internal")
+            filled = internal.full_like(array, fill_value=number)
+            return getattr(internal, name)(*before, *((filled, array) if number_first else (array, filled)), out=out)
+
+        return run
+
+    return wrapper
+
+
+def with_positive_indices(gather: Operator) -> Operator:
+    """Indexing by arrays whose gradient finds negative indices (T141): MXNet's writes before the array's memory."""
+
+    def run(data: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        return gather(data, _positive(indices, data.shape) if is_recording() else indices, *args, **kwargs)
+
+    return run
+
+
+def with_checked_indices(scatter: Operator) -> Operator:
+    """Assignment by arrays of indices (T141): MXNet's writes outside the array for negative and too large indices."""
+
+    def run(lhs: Any, rhs: Any, indices: Any, shape: Tuple[int, ...], **kwargs: Any) -> Any:
+        return scatter(lhs=lhs, rhs=rhs, indices=_in_bounds(indices, shape), shape=shape, **kwargs)
+
+    return run
+
+
+def with_checked_places(scatter_nd: Operator) -> Operator:
+    """`scatter_nd` by indices of elements of the new array, as `with_checked_indices` (T281)."""
+
+    def run(data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        return scatter_nd(data, _in_bounds(indices, sizes), shape, *args, **kwargs)
+
+    return run
+
+
+def with_checked_rows(index_copy: Operator) -> Operator:
+    """`index_copy` by indices of rows, as `with_checked_indices` (T281)."""
+
+    def run(old_tensor: Any, index_vector: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = _in_bounds(index_vector.reshape((1, -1)), old_tensor.shape[:1])
+        return index_copy(old_tensor, rows.reshape((-1,)), *args, **kwargs)
+
+    return run
+
+
+def _in_bounds(indices: Any, shape: Tuple[int, ...]) -> Any:
+    """Refuse indices outside the array; make negative ones positive. Axis 0 of `indices` counts the axes of `shape`."""
+    values = indices.asnumpy().astype("int64")
+    for axis, (size, positions) in enumerate(zip(shape, values)):
+        wrong = positions[(positions < -size) | (positions >= size)]
+        if wrong.size:
+            raise IndexError(f"index {wrong[0]} is out of bounds for axis {axis} with size {size}")
+    return _positive(indices, shape) if (values < 0).any() else indices
+
+
+def _positive(indices: Any, shape: Tuple[int, ...]) -> Any:
+    """Add the length of its axis to each negative index; axis 0 of `indices` counts the axes of `shape`."""
+    if indices.size == 0:
+        return indices
+    ndarray = mxnet_module("ndarray")
+    numpy = type(indices) is mxnet_module("numpy").ndarray
+    with mxnet_module("autograd").pause():
+        positions = ndarray.cast(indices.as_nd_ndarray(), "int64")
+        sizes = ndarray.array(shape[: len(positions)], ctx=positions.context, dtype="int64")
+        sizes = sizes.reshape((-1,) + (1,) * (positions.ndim - 1))
+        positions = positions + ndarray.broadcast_mul(positions < 0, sizes)
+    return positions.as_np_ndarray() if numpy else positions
+
+
+def differentiable_variance(root: bool, kind: str) -> Wrapper:
+    """Variance or standard deviation with a gradient (T142), which is 0 in MXNet; the values have MXNet's bits.
+
+    Args:
+        root: Whether it is the standard deviation.
+        kind: "ndarray" or "symbol".
+    """
+
+    def wrapper(operator: Operator) -> Operator:
+        def run(
+            a: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False, out: Any = None
+        ) -> Any:
+            if kind == "ndarray" and dtype is None and out is None and is_whole(a):
+                a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
+            if kind == "symbol" and dtype is None:
+                a = mxnet_module("symbol.numpy._internal").true_divide_scalar(a, scalar=1.0)  # T241; floats stay
+            options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+            if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
+                return operator(a, ddof=ddof, out=out, **options)
+            internal, total = mxnet_module(kind + ".numpy._internal"), mxnet_module(kind + ".numpy._op").sum
+            squares = internal.square(a - internal.mean(a, axis=axis, keepdims=True))
+            if ddof:
+                count = total(internal.full_like(a, fill_value=1), **options)
+                variance = total(squares, **options) / (count - ddof)
+            else:
+                variance = internal.mean(squares, **options)
+            found = internal.sqrt(variance) if root else variance
+            stop = mxnet_module(kind).BlockGrad
+            values, same = operator(a, ddof=ddof, **options), stop(found.as_nd_ndarray()).as_np_ndarray()
+            return stop(values.as_nd_ndarray()).as_np_ndarray() + (found - same)
+
+        return run
+
+    return wrapper
+
+
+def _is_float(array: Any) -> bool:
+    return bool(numpy.issubdtype(numpy.dtype(array.dtype), numpy.floating))
+
+
+def with_whole_batches(matmul: Operator) -> Operator:
+    """A product of stacks of matrices that broadcasts them first (T144).
+
+    MXNet's gradient is wrong where an axis of length 1 follows a longer one: shapes (5, 1, 2, 3) and (5, 4, 3, 2).
+    """
+
+    def run(a: Any, b: Any, out: Any = None) -> Any:
+        if is_recording() and min(a.ndim, b.ndim) > 2 and a.shape[:-2] != b.shape[:-2]:
+            batch = numpy.broadcast(numpy.empty(a.shape[:-2]), numpy.empty(b.shape[:-2])).shape
+            a, b = _spread(a, batch), _spread(b, batch)
+        return matmul(a, b, out=out)
+
+    return run
+
+
+def _spread(array: Any, batch: Tuple[int, ...]) -> Any:
+    lengths = array.shape[:-2]
+    while lengths and lengths[0] == 1:  # leading axes are right
+        lengths = lengths[1:]
+    if lengths == batch[len(batch) - len(lengths) :]:
+        return array
+    return mxnet_module("ndarray.numpy._internal").broadcast_to(array, shape=(*batch, *array.shape[-2:]))
+
+
+def matrix_norm(norm: Operator) -> Operator:
+    """Norms of matrices by other operators (T144): MXNet multiplies their gradient by that of the result twice.
+
+    Right are the Frobenius and the nuclear norm, and norms of vectors.
+    """
+
+    def run(x: Any, ord: Any = 2, axis: Any = None, **kwargs: Any) -> Any:  # noqa: A002
+        wrong = abs(ord) in (1, 2, float("inf")) and kwargs.get("flag") not in (1, 2, -2)
+        axes = axis if axis is not None else tuple(range(x.ndim))
+        if not (is_recording() and wrong and isinstance(axes, tuple) and len(axes) == 2):
+            return norm(x, ord=ord, axis=axis, **kwargs)
+        np = mxnet_module("ndarray.numpy._op")
+        rows, columns = axes if abs(ord) != float("inf") else axes[::-1]
+        if abs(ord) == 2:
+            value = _spectral_norm(np.moveaxis(x, axes, (-2, -1)), ord)
+        else:
+            sums = np.sum(np.abs(x), axis=rows, keepdims=True)
+            value = (np.max if ord > 0 else np.min)(sums, axis=columns, keepdims=True)
+        kept = tuple(1 if axis in (axes[0] % x.ndim, axes[1] % x.ndim) else size for axis, size in enumerate(x.shape))
+        value = np.reshape(value, kept)
+        return value if kwargs.get("keepdims") else np.squeeze(value, axis=axes)
+
+    return run
+
+
+def _spectral_norm(matrices: Any, ord: int) -> Any:  # noqa: A002
+    """The largest (`ord` 2) or smallest (-2) singular value, from its singular vectors."""
+    np = mxnet_module("ndarray.numpy._op")
+    wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else np.swapaxes(matrices, -1, -2)
+    with mxnet_module("autograd").pause():
+        left, _, right = mxnet_module("ndarray.numpy.linalg").svd(wide)
+        place = 0 if ord > 0 else left.shape[-1] - 1
+        vectors = np.expand_dims(left[..., :, place], -1) * np.expand_dims(right[..., place, :], -2)
+    return np.sum(wide * vectors, axis=(-2, -1))
+
+
+def mean_of_nothing(mean: Operator) -> Operator:
+    """A mean that gives an array of size 0 itself (T145): MXNet raises at a later read, or divides by 0."""
+
+    def run(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        if a.size == 0 and axis is not None and out is None:
+            axes = {number % a.ndim for number in (axis if isinstance(axis, tuple) else (axis,))}
+            shape = [1 if number in axes else size for number, size in enumerate(a.shape)]
+            if 0 in shape:
+                kept = shape if keepdims else [size for number, size in enumerate(shape) if number not in axes]
+                return mxnet_module("numpy").zeros(kept, dtype=dtype or a.dtype, ctx=a.ctx)
+        return mean(a, axis=axis, dtype=dtype, keepdims=keepdims, out=out)
+
+    return run
+
+
+def _named(names: str, wrapper: Wrapper) -> Dict[str, Wrapper]:
+    return dict.fromkeys(names.split(), wrapper)
+
+
+def _numpy_operators(kind: str, add: Wrapper) -> Dict[str, Dict[str, Wrapper]]:
+    """T140, T142, T143 and T240 for operators of `mx.np` ("ndarray") or its symbols ("symbol")."""
+    never_whole = with_fractions(always=True)
+    return {
+        f"{kind}.numpy._internal": {
+            **_named(NEVER_ADD_INSIDE_NUMPY, add),
+            **{name + "_scalar": never_whole for name in NEVER_WHOLE},
+            "var": differentiable_variance(False, kind),
+            "std": differentiable_variance(True, kind),
+            "where_lscalar": with_filled_array("where", True, kind),
+            "where_rscalar": with_filled_array("where", False, kind),
+            "rarctan2_scalar": lambda arctan2: with_filled_array("arctan2", True, kind)(never_whole(arctan2)),
+            "einsum": adding_optimized(add),
+        },
+        f"{kind}.numpy._op": _named(NEVER_ADD_IN_NUMPY, add),
+    }
+
+
+def _eager_numpy_operators() -> Dict[str, Dict[str, Wrapper]]:
+    """Those of `mx.np`: some need shapes, or an array that may be recorded; symbols have neither."""
+    wrappers = _numpy_operators("ndarray", adding)
+    wrappers["ndarray.numpy._internal"].update(
+        **{name + "_scalar": with_fractions() for name in WITH_NUMBERS},
+        matmul=with_whole_batches,
+        gather_nd=with_positive_indices,
+        slice=slicing("np"),
+        scatter_set_nd=with_checked_indices,
+        mean=lambda mean: mean_of_nothing(adding(mean)),
+        norm=lambda norm: matrix_norm(adding(norm)),
+    )
+    wrappers["ndarray.numpy._op"].update(
+        **{name: without_gradient("np." + name) for name in ("percentile", "quantile", "unique")},
+        polyval=differentiable_polynomial,
+        dot=adding_products,
+        tensordot=adding,
+    )
+    names = ("eig", "eigh", "eigvals", "eigvalsh", "pinv")
+    return {**wrappers, "ndarray.numpy.linalg": {name: without_gradient("np.linalg." + name) for name in names}}
 
 
 # Positions of the arguments that a caller may pass without their names.
 _BATCH_NORM = predicting(use_global_stats=(8, True))
 _RNN = predicting(p=(9, 0))
 _POOLING = predicting()
-_NAMED = {"Dropout": seeded, "Custom": copying_custom}
+_EXTENSION = {
+    "dropout": seeded,
+    "leaky_relu": differentiable_selu,
+    "batch_norm": _BATCH_NORM,
+    "pooling": _POOLING,
+    "rnn": _RNN,
+    "gather_nd": with_positive_indices,
+}
+
+#: By the module that fills others with operators when it is imported: for each module that it fills, the operators that
+#: mxkit wraps. Upstream: `ndarray/register.py` line 277, `symbol/register.py` line 281, the others' `_register.py`.
+WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
+    "mxnet.ndarray.register": {
+        "ndarray.op": {
+            **_named(NEVER_ADD, adding),
+            "BatchNorm": _BATCH_NORM,
+            "Pooling": _POOLING,
+            "RNN": _RNN,
+            "Dropout": seeded,
+            "Custom": copying_custom,
+            "LeakyReLU": differentiable_selu,
+            "reshape": checked_reshape,
+            "Reshape": checked_reshape,
+            "Concat": joining,
+            "concat": joining,
+            "slice": slicing("nd"),
+            "gather_nd": with_positive_indices,
+            "scatter_nd": with_checked_places,
+        },
+        "ndarray.contrib": {
+            "boolean_mask": adding,
+            "index_copy": with_checked_rows,
+            "SyncBatchNorm": _BATCH_NORM,
+            "BatchNormWithReLU": _BATCH_NORM,
+        },
+        "ndarray.linalg": _named(NEVER_ADD_IN_LINALG, adding),
+        "ndarray._internal": {"_copyto": adding, "_split_v2": adding, "_scatter_set_nd": with_checked_indices},
+    },
+    "mxnet.symbol.register": {
+        "symbol.op": {
+            **_named(NEVER_ADD, adding_in_graphs),
+            "moments": lambda moments: adding_in_graphs(moments_in_graphs(moments)),
+            "Dropout": seeded,
+            "Custom": copying_custom,
+        },
+        "symbol.contrib": {"boolean_mask": adding_in_graphs},
+        "symbol.linalg": _named(NEVER_ADD_IN_LINALG, adding_in_graphs),
+    },
+    "mxnet.ndarray.numpy._register": _eager_numpy_operators(),
+    "mxnet.symbol.numpy._register": _numpy_operators("symbol", adding_in_graphs),
+    "mxnet.numpy._register": {  # functions that MXNet builds a second time, for methods
+        "numpy._op": {
+            **_named(NEVER_ADD_IN_NUMPY, adding),
+            "dot": adding_products,
+            **{f"atleast_{axes}d": at_least(axes) for axes in (1, 2, 3)},
+        }
+    },
+    "mxnet.ndarray.numpy_extension._register": {"ndarray.numpy_extension._op": _EXTENSION},
+    "mxnet.numpy_extension._register": {"numpy_extension._op": _EXTENSION},
+    "mxnet.symbol.numpy_extension._register": {"symbol.numpy_extension._op": {"dropout": seeded}},
+}
 
 
-def eager_operators(module: ModuleType) -> None:
-    """T125, T130, T137 to T139, T252 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
-    operators = mxnet_module("ndarray.op")
-    replace(operators, BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
-    replace(operators, LeakyReLU=differentiable_selu, reshape=checked_reshape, Reshape=checked_reshape)
-    replace(mxnet_module("ndarray.contrib"), SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
+def wrap_operators(module: ModuleType) -> None:
+    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281: the row of a module in `WRAPPERS`."""
+    for name, wrappers in WRAPPERS[module.__name__].items():
+        replace(mxnet_module(name), **wrappers)
 
 
-def symbolic_operators(module: ModuleType) -> None:
-    """T125, T138 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
-    replace(mxnet_module("symbol.op"), **_NAMED)
-
-
-def extension_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T139 in `mx.npx`.
-
-    Upstream: `numpy_extension/_register.py`, and the same file of `mxnet.ndarray` and `mxnet.symbol`, fill `_op`.
-    """
-    extension = sys.modules[module.__name__.replace("._register", "._op")]
-    replace(extension, dropout=seeded)
-    if "symbol" not in module.__name__:
-        replace(extension, leaky_relu=differentiable_selu, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
-
-
-def dropout_layer(module: ModuleType) -> None:
-    """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
-
-    def with_own_generator(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            if self._rate <= 0:
-                return upstream(self, F, x)
-            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
-            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
-
-        return hybrid_forward
-
-    replace(module.Dropout, hybrid_forward=with_own_generator)
-
-
-# Types whose `repr` is the same in every NumPy.
-_PLAIN = (int, float, str, bool, type(None))
-
-
-class _Verbatim:
-    """An object whose `repr` is a text without quotes."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def _as_numpy_1(value: Any) -> Any:
-    import numpy
-
-    if isinstance(value, numpy.generic):
-        # `str` gives the shortest text in the scalar's precision: float32(0.1) is "0.1". `item` would lose that.
-        return value.item() if isinstance(value, (numpy.str_, numpy.bytes_)) else _Verbatim(str(value))
-    if type(value) is tuple:
-        return tuple(map(_as_numpy_1, value))
-    if type(value) is list:
-        return list(map(_as_numpy_1, value))
-    return value
-
-
-def operator_text(value: Any = "") -> str:
-    """Return `str(value)`, with NumPy scalars inside tuples and lists written as NumPy 1 did.
-
-    MXNet passes the arguments of an operator to C++ as text. NumPy 2 writes a scalar inside a tuple as "np.int64(2)",
-    which the C++ parser rejects (T86).
-
-    >>> operator_text((np.int64(2), [np.float32(0.1)])), operator_text((2, None, "x")), operator_text(2.5)
-    ('(2, [0.1])', "(2, None, 'x')", '2.5')
-    """
-    kind = type(value)
-    if kind is tuple or kind is list:
-        for item in value:
-            if type(item) not in _PLAIN:
-                return str(_as_numpy_1(value))
-    return str(value)
-
-
-class _OperatorTextType(type):
-    """Makes `OperatorText(x)` return text and `isinstance(x, OperatorText)` test for `str`."""
-
-    __call__: Any = staticmethod(operator_text)
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, str)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, str)
-
-
-class OperatorText(metaclass=_OperatorTextType):
-    """Replaces `str` in modules that call it and also evaluate `isinstance(x, str)`."""
+def degrees_and_radians(module: ModuleType) -> None:
+    """`np.deg2rad` and `np.rad2deg` read operators that MXNet has under other names. Upstream: `_op.py` line 2914."""
+    internal = mxnet_module(module.__name__.partition(".")[2].replace("._register", "._internal"))
+    internal.deg2rad, internal.rad2deg = internal.radians, internal.degrees

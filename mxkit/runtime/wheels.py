@@ -9,9 +9,7 @@ from pathlib import Path
 import re
 import sys
 from types import ModuleType
-from typing import List, NamedTuple, Optional, Sequence
-
-from mxkit.runtime.versions import release
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 # MXNet's wheel requires numpy<2, which has no wheel for Python 3.13: pip would compile NumPy, or fail (T80).
 _NO_DEPS_FROM = (3, 13)
@@ -34,6 +32,8 @@ _SYSTEM_PACKAGES = {
     "libgfortran.so.5": "libgfortran5",
 }
 
+_NUMBERS = re.compile(r"^\d+(?:\.\d+)*")
+
 #: NVIDIA's last container with an MXNet of its own, built for CUDA 12.
 CONTAINER = "nvcr.io/nvidia/mxnet:24.06-py3"
 
@@ -49,6 +49,16 @@ class Wheel(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+
+def release(text: str) -> Tuple[int, ...]:
+    """Read the leading numbers of a version.
+
+    >>> release("2.5.0rc1"), release("1.26.4"), release("1.9.1.post0+local")
+    ((2, 5, 0), (1, 26, 4), (1, 9, 1))
+    """
+    numbers = _NUMBERS.match(text)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()
 
 
 def installed_wheels() -> List[Wheel]:

@@ -23,7 +23,7 @@ from mxkit.recipe.net_facts import InputForm, read_facts
 from mxkit.recipe.predictions import predictions
 from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 from mxkit.runtime.machine import processor_model
 from mxkit.serving.inference_figures import BASE, InferenceFigures, InferenceRow, InterruptedMeasurement
 from mxkit.serving.optimizing import optimize

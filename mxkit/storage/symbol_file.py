@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Seq
 
 from mxkit.core.arrays import of_kind
 from mxkit.errors import CheckpointError, nearest
-from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import release
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
 

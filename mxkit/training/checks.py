@@ -23,7 +23,7 @@ from mxkit.core.trainers import (
 )
 from mxkit.data.data_warnings import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
-from mxkit.runtime.exact import switches_off
+from mxkit.runtime.engine_settings import switches_off
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

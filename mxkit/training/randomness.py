@@ -12,8 +12,8 @@ from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all
 from mxkit.data.source import Source
 from mxkit.errors import TrapWarning
-from mxkit.runtime.exact import WORD, switches_off, warn_if_late
-from mxkit.runtime.operators import draws_numbers
+from mxkit.runtime.engine_settings import EXACT, switches_off, warn_if_late
+from mxkit.runtime.graphs import draws_numbers
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -167,7 +167,8 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
         cause = "operators that mxkit cannot inspect" if operators is None else ", ".join(kinds)
         _warn(
             f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {cause}). Start "
-            f"the program with {WORD}=1 in the environment, or mxkit train --exact, which set them; it is slower (T132)"
+            f"the program with {EXACT}=1 in the environment, or mxkit train --exact, which set them; it is slower "
+            "(T132)"
         )
     never = sorted(set(_never_exact(operators or ())))
     if never:

@@ -10,8 +10,8 @@ from mxkit.core.device import is_gpu
 from mxkit.core.system import LOG
 from mxkit.data.source import Source
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
-from mxkit.runtime.engine_threads import in_force
-from mxkit.runtime.exact import gpu_facts
+from mxkit.runtime.engine_settings import in_force
+from mxkit.runtime.gpus import gpu_facts
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers

@@ -7,8 +7,7 @@ import sys
 from joint_runs import write
 import mxkit
 from mxkit.core import device
-from mxkit.runtime.architectures import CU112
-from mxkit.runtime.driver import Driver, Gpu
+from mxkit.runtime.gpus import CU112, Driver, Gpu
 import mxnet as mx
 
 CAPABILITIES = [(8, 0), (9, 0), (8, 0), (8, 0), (8, 0)]

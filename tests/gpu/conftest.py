@@ -12,12 +12,12 @@ import warnings
 
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
-from mxkit.runtime import exact
+from mxkit.runtime import engine_settings
 import mxnet as mx
 import pytest
 
 PASS = "exact" if os.environ.get("MXKIT_EXACT") == "1" else "default"
-SWITCHES = (exact.WORD, *exact.SWITCHES)
+SWITCHES = (engine_settings.EXACT, *engine_settings.SWITCHES)
 LIMIT = 240  # seconds for one check
 
 

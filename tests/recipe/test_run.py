@@ -223,7 +223,7 @@ def test_scores_of_minus_0_are_printed_as_0():
 
 
 def test_a_number_of_threads_that_cannot_be_set_any_more_is_a_mistake_of_the_recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr("mxkit.runtime.engine_threads.in_force", lambda: 2)
+    monkeypatch.setattr("mxkit.runtime.engine_settings.in_force", lambda: 2)
     with pytest.raises(RecipeError, match=r"(?s)threads: .*MXNet is loaded and takes 2; 1 cannot be set any more"):
         mxkit.run_recipe("linear_regression", overrides=["threads=1"], output=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())

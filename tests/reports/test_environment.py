@@ -8,7 +8,7 @@ import subprocess
 from mxkit.recipe.folder import describe_environment, git_state, record_environment
 from mxkit.recipe.run import resume_run
 from mxkit.reports.page import write_report
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 import mxnet as mx
 import numpy as np
 import pytest

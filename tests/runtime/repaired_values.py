@@ -5,12 +5,12 @@ With --plain, MXNet's own operators compute. `test_repaired_values.py` compares 
 
 import sys
 
-from mxkit.runtime import added_gradients, gluon_layers, graph_repairs, numpy_functions, numpy_operators, operators
+from mxkit.runtime import gluon_layers, graphs, operators
 
 if "--plain" in sys.argv:  # before MXNet is imported
-    for module in (added_gradients, gluon_layers, numpy_functions, numpy_operators, operators):
+    for module in (gluon_layers, operators):
         module.replace = lambda *_, **__: None
-    graph_repairs.repaired_graph = lambda graph: graph
+    graphs.repaired_graph = lambda graph: graph
 
 import mxnet as mx  # noqa: E402
 from mxnet import nd, np, npx  # noqa: E402

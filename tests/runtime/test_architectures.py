@@ -7,8 +7,8 @@ import subprocess
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mxkit.runtime import architectures as module
-from mxkit.runtime.architectures import CU112, Architectures, kernel_architectures, runs_on
+from mxkit.runtime import gpus as module
+from mxkit.runtime.gpus import CU112, Architectures, kernel_architectures, runs_on
 import mxnet as mx
 import pytest
 from sharing import examples

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import mxkit
-from mxkit.runtime.graph_repairs import repaired_graph
+from mxkit.runtime.graphs import repaired_graph
 import mxnet as mx
 from mxnet import autograd, nd
 import numpy as np

@@ -19,11 +19,12 @@ from mxkit.runtime.cuda_libraries import (
     REQUIREMENTS,
     CudaLibrary,
     libraries,
+    needs,
     needs_cuda,
     repair_command,
     requirements,
+    symbol_names,
 )
-from mxkit.runtime.elf import needs, symbol_names
 from mxnet import libinfo
 import pytest
 
@@ -88,7 +89,7 @@ def test_files_that_are_no_library_are_an_error_and_not_a_crash(tmp_path):
 
 SPAWNED = """
 import multiprocessing
-from mxkit.runtime.driver_stand_in import in_use
+from mxkit.runtime.cuda_libraries import in_use
 
 class Data(mxnet.gluon.data.Dataset):
     def __len__(self):

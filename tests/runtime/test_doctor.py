@@ -9,11 +9,10 @@ import sys
 
 import mxkit
 from mxkit.runtime import doctor
-from mxkit.runtime.architectures import CU112, Architectures
 from mxkit.runtime.doctor.accelerators import accelerator_lines
 from mxkit.runtime.doctor.packages import conflict_lines
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.driver import Driver, Gpu
+from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu
 import mxnet as mx
 import numpy as np
 import pytest

@@ -3,12 +3,12 @@
 import re
 
 from fake_driver import H200, RTX_3090, build, run
-from mxkit.runtime.driver import Driver, Gpu, read_driver
+from mxkit.runtime.gpus import Driver, Gpu, read_driver
 import pytest
 
 READ = """
 import os, sys
-from mxkit.runtime.driver import Driver, Gpu, read_driver
+from mxkit.runtime.gpus import Driver, Gpu, read_driver
 for variables in {cases}:
     os.environ.update(variables)
     print(repr(read_driver()))
@@ -116,8 +116,8 @@ def test_no_driver():
 
 
 def test_the_stand_in_is_no_driver(folder):
-    stand_in = "import ctypes\nfrom mxkit.runtime import driver_stand_in\n"
-    stand_in += "driver_stand_in._stand_in = ctypes.CDLL('libcuda.so.1')\n"
+    stand_in = "import ctypes\nfrom mxkit.runtime import cuda_libraries\n"
+    stand_in += "cuda_libraries._stand_in = ctypes.CDLL('libcuda.so.1')\n"
     (found,) = reads(folder, {"FAKE_GPUS": H200}, code=stand_in + READ)
     assert found.version is None
     assert found.problem.startswith("no NVIDIA driver: libcuda.so.1 was not found")

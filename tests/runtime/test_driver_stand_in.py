@@ -7,8 +7,8 @@ import sys
 
 from fake_cuda import fakes_nvidia, library, mxnet_wheel, needs_compiler, needs_no_driver, refusal
 from mxkit.errors import MXNetImportError
-from mxkit.runtime import driver_stand_in
-from mxkit.runtime.elf import needs
+from mxkit.runtime import cuda_libraries
+from mxkit.runtime.cuda_libraries import needs
 import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="MXNet for CUDA is for Linux here")
@@ -25,7 +25,7 @@ SHOW = """
 import ctypes
 import mxkit, mxnet
 from mxkit.runtime.cuda_libraries import libraries
-from mxkit.runtime.driver_stand_in import in_use
+from mxkit.runtime.cuda_libraries import in_use
 print("in use:", in_use())
 print(*libraries()[-1], sep="|")
 print(mxnet.base._LIB.ask())
@@ -37,7 +37,7 @@ ASK = "int cuInit(int); int ask(void) { return cuInit(0); }"
 def written(tmp_path):
     path = tmp_path / "written.so"
     # Not the driver's own name: it would stay loaded in the process of the tests.
-    path.write_bytes(driver_stand_in.shared_object("libnodriver.so.1", [*FUNCTIONS, "cuGetErrorName", "cuInit"]))
+    path.write_bytes(cuda_libraries.shared_object("libnodriver.so.1", [*FUNCTIONS, "cuGetErrorName", "cuInit"]))
     return path
 
 
@@ -66,7 +66,7 @@ def test_any_number_of_functions(tmp_path):
     for count in (1, 2, 300):
         names = [f"cuFunction{number}" for number in range(count)]
         path = tmp_path / f"many{count}.so"
-        path.write_bytes(driver_stand_in.shared_object(f"libmany{count}.so.1", names))
+        path.write_bytes(cuda_libraries.shared_object(f"libmany{count}.so.1", names))
         loaded = ctypes.CDLL(str(path))
         assert [getattr(loaded, name)() for name in names] == [100] * count
 
@@ -140,9 +140,9 @@ def test_a_driver_where_the_linker_does_not_look(tmp_path, monkeypatch):
     driver = library(
         tmp_path / "wsl" / "libcuda.so.1", "libcuda_of_windows.so.1", code="int cuInit(int x) { return 7; }"
     )
-    monkeypatch.setattr(driver_stand_in, "DRIVER_FOLDERS", ("/not/there", str(driver.parent)))
-    assert driver_stand_in.provide_driver(Path("unused")).cuInit(0) == 7
-    assert not driver_stand_in.in_use()
+    monkeypatch.setattr(cuda_libraries, "DRIVER_FOLDERS", ("/not/there", str(driver.parent)))
+    assert cuda_libraries.provide_driver(Path("unused")).cuInit(0) == 7
+    assert not cuda_libraries.in_use()
 
 
 @fakes_nvidia
@@ -184,6 +184,6 @@ def test_a_first_folder_that_refuses_is_not_the_end(bare_python, site, tmp_path)
 
 @needs_no_driver
 def test_other_processors_than_those_of_the_wheels(monkeypatch):
-    monkeypatch.setattr(driver_stand_in.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(cuda_libraries.platform, "machine", lambda: "aarch64")
     with pytest.raises(MXNetImportError, match="mxkit has no stand-in for it on aarch64\nInstall a driver or"):
-        driver_stand_in.provide_driver(Path("/nowhere/libmxnet.so"))
+        cuda_libraries.provide_driver(Path("/nowhere/libmxnet.so"))

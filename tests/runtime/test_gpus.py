@@ -3,9 +3,7 @@
 from pathlib import Path
 
 from fake_driver import H200, RTX_3090, build, run
-from mxkit.runtime.architectures import CU112, Architectures
-from mxkit.runtime.driver import Driver, Gpu
-from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
+from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu, unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import Wheel
 import mxnet as mx
 import pytest

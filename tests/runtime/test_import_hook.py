@@ -10,7 +10,7 @@ import sys
 import warnings
 
 import mxkit
-from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import release
 import mxnet as mx
 import numpy
 import pytest
@@ -284,13 +284,13 @@ def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python, unset):
 recordio, moveaxis = mx.recordio, mx.nd.moveaxis
 import mxkit
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.engine_threads import choose, in_force
+from mxkit.runtime.engine_settings import choose, in_force
 assert in_engine() == in_force() == choose(read_processors(), {}).alone
 assert mx.recordio is recordio and mx.nd.moveaxis is moveaxis, "no module is loaded twice"
 assert mx.base._np is not numpy and mx.base._np.bool is bool
 assert vars(mx.nd)["__builtins__"]["__import__"].__module__.startswith("mxkit.")
 assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
-assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
+assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.loaders"
 for operator in (mx.nd.Dropout, mx.sym.Dropout, mx.nd.LeakyReLU, mx.nd.concat, mx.sym.Symbol.bind):
     assert hasattr(operator, "__wrapped__")  # T125, T139, T250
 assert hasattr(mx.npx.dropout, "__wrapped__") and hasattr(mx.nd.CachedOp, "__wrapped__")
@@ -335,7 +335,7 @@ assert all(value is not numpy for name in left for value in vars(sys.modules[nam
 assert mx.util is sys.modules["mxnet.util"], "what was left behind is imported again, and bound to its package"
 # OpenMP read its variable before it was set
 from mxkit.runtime.machine import read_processors
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 assert in_engine() == in_force() == read_processors().usable
 # scikit-learn and SciPy's statistics, imported before, are used as ever
 import mxnet.contrib.quantization
@@ -362,9 +362,9 @@ assert anchors(mx.nd.ones((1, 3, 4, 4))).shape == (1, 32, 4)
 import gluoncv.utils.metrics.coco_detection as late, gluoncv.model_zoo.hrnet as hrnet
 assert late.np.float is float and hrnet.np.int is int
 from gluoncv.data import dataloader
-assert dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
-from mxkit.runtime import workers
-workers.initialize_gluoncv_worker("the dataset")
+assert dataloader._worker_initializer.__module__ == "mxkit.runtime.loaders"
+from mxkit.runtime import loaders
+loaders.initialize_gluoncv_worker("the dataset")
 assert dataloader._worker_dataset == "the dataset"
 """
     )

@@ -9,7 +9,7 @@ from mxkit.errors import MXNetImportError
 from mxkit.runtime import installing
 from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import Probe
-from mxkit.runtime.driver import Driver, Gpu
+from mxkit.runtime.gpus import Driver, Gpu
 from mxkit.runtime.installing import Command, Machine, command_line, describe, look, plan, run
 from mxkit.runtime.wheels import Wheel
 import pytest

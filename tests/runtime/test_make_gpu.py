@@ -10,10 +10,9 @@ import sys
 
 from fake_driver import H200, build
 import mxkit
-from mxkit.runtime.architectures import CU112
 from mxkit.runtime.doctor.accelerators import accelerator_lines
 from mxkit.runtime.doctor.findings import Line, Report, Section, to_dict
-from mxkit.runtime.driver import Driver, Gpu, read_driver
+from mxkit.runtime.gpus import CU112, Driver, Gpu, read_driver
 import pytest
 
 ROOT = Path(mxkit.__file__).parents[1]

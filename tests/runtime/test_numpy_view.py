@@ -5,7 +5,7 @@ import math
 import pickle
 import warnings
 
-from mxkit.runtime.numpy_view import numpy_view
+from mxkit.runtime.old_names import numpy_view
 import mxnet as mx
 import numpy
 import pytest

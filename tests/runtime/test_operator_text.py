@@ -1,6 +1,6 @@
 """The text of operator arguments (T86)."""
 
-from mxkit.runtime.operators import OperatorText, operator_text
+from mxkit.runtime.arrays import OperatorText, operator_text
 import numpy as np
 import pytest
 

@@ -8,7 +8,7 @@ import threading
 
 import mxkit
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
-from mxkit.runtime.operators import predicting_graph
+from mxkit.runtime.graphs import predicting_graph
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

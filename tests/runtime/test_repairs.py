@@ -12,7 +12,7 @@ import warnings
 
 import mxkit
 import mxkit.runtime
-from mxkit.runtime import repairs, workers
+from mxkit.runtime import loaders, repairs
 import mxnet as mx
 import numpy as np
 import pytest
@@ -453,34 +453,34 @@ def test_worker_initializers_are_pickled_by_reference_to_mxkit():
     # T91: the child imports mxkit because the pickle names it
     from mxnet.gluon.data import dataloader
 
-    assert dataloader._worker_initializer is workers.initialize_mxnet_worker
-    assert b"mxkit.runtime.workers" in pickle.dumps(dataloader._worker_initializer)
-    assert workers.work_for_loader_v1 in dataloader._MultiWorkerIterV1.__init__.__defaults__
+    assert dataloader._worker_initializer is loaders.initialize_mxnet_worker
+    assert b"mxkit.runtime.loaders" in pickle.dumps(dataloader._worker_initializer)
+    assert loaders.work_for_loader_v1 in dataloader._MultiWorkerIterV1.__init__.__defaults__
 
 
 def test_worker_initializers_do_what_the_original_does():
     from mxnet.gluon.data import dataloader
 
     try:
-        workers.initialize_mxnet_worker("the dataset", True, True)
+        loaders.initialize_mxnet_worker("the dataset", True, True)
         assert dataloader._worker_dataset == "the dataset"
         assert mx.util.is_np_array()
     finally:
-        workers.initialize_mxnet_worker(None, False, False)
+        loaders.initialize_mxnet_worker(None, False, False)
     assert not mx.util.is_np_array()
 
 
 def test_a_second_repair_changes_nothing():
     from mxnet.gluon.data import dataloader
 
-    upstream = vars(dataloader)[workers.UPSTREAM]
+    upstream = vars(dataloader)[loaders.UPSTREAM]
     repairs.apply(dataloader)
     repairs.apply(mx.recordio)
     for name in ("mxnet.metric", "mxnet.numpy.multiarray", "mxnet.ndarray.numpy.random", "mxnet.io.io"):
         before = dict(vars(sys.modules[name]))
         repairs.apply(sys.modules[name])
         assert {one for one, value in vars(sys.modules[name]).items() if value is not before.get(one)} <= {"threading"}
-    assert vars(dataloader)[workers.UPSTREAM] is upstream is not workers.initialize_mxnet_worker
+    assert vars(dataloader)[loaders.UPSTREAM] is upstream is not loaders.initialize_mxnet_worker
     assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 
 

@@ -16,7 +16,7 @@ import mxkit
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import enabling
 from mxkit.runtime.doctor import surroundings
-from mxkit.runtime.versions import release
+from mxkit.runtime.wheels import release
 import numpy as np
 import pytest
 from sharing import long

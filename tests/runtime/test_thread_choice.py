@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import mxkit
-from mxkit.runtime import engine_threads
-from mxkit.runtime.engine_threads import Choice, choose, chosen_threads, local_workers
+from mxkit.runtime import engine_settings
+from mxkit.runtime.engine_settings import Choice, choose, chosen_threads, local_workers
 from mxkit.runtime.machine import Processors, read_processors
 import pytest
 from sharing import long
@@ -56,7 +56,7 @@ assert named == {name: value for name, value in before.items() if "OMP_" in name
 assert named == {name: value for name, value in os.environ.items() if "OMP_" in name}
 """
 TELL = """
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 here = computing()
 inner, outer = os.pipe()
 if os.fork() == 0:
@@ -218,8 +218,8 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
     if waits is not None:  # who says how threads wait is obeyed
         monkeypatch.setenv(waits, "1234")
     spins = {"GOMP_SPINCOUNT": "1234", None: "3000"}.get(waits)
-    monkeypatch.setattr(engine_threads, "read_processors", lambda: Processors(64, 32, 4.0))
-    loaded, variables = engine_threads._loaded, dict(os.environ)
+    monkeypatch.setattr(engine_settings, "read_processors", lambda: Processors(64, 32, 4.0))
+    loaded, variables = engine_settings._loaded, dict(os.environ)
 
     def load():
         with chosen_threads():
@@ -229,14 +229,14 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
     with pytest.raises(OSError, match="libcudart"):
         load()
     assert os.environ == variables
-    assert engine_threads._loaded is loaded
+    assert engine_settings._loaded is loaded
 
 
 SET = """
 import mxkit
 mxkit.threads(NUMBER)
 assert "mxnet" not in sys.modules
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 said = None
 if "mxnet" not in sys.modules:
     import mxnet
@@ -296,7 +296,7 @@ def test_what_threads_refuses(number):
 
 
 def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
-    monkeypatch.setattr(engine_threads, "read_processors", lambda: Processors(4, 4, None))
+    monkeypatch.setattr(engine_settings, "read_processors", lambda: Processors(4, 4, None))
     with pytest.raises(ValueError, match="threads: OMP_NUM_THREADS=1 decides. Unset it before Python starts, to set 2"):
         mxkit.threads(2)
     mxkit.threads(1)

@@ -3,7 +3,7 @@
 import os
 
 from mxkit.errors import TrapWarning
-from mxkit.runtime.tiles import has_tiles, prepare_tiles
+from mxkit.runtime.engine_settings import has_tiles, prepare_tiles
 import pytest
 
 

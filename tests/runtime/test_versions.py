@@ -2,7 +2,8 @@
 
 import itertools
 
-from mxkit.runtime.versions import DISTUTILS_VERSION, release
+from mxkit.runtime.old_names import DISTUTILS_VERSION
+from mxkit.runtime.wheels import release
 import pytest
 
 ASCENDING = [

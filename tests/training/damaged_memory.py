@@ -96,7 +96,7 @@ def resumed():
 
 def refused_threads():
     """A number cannot be set any more; the training goes on as before."""
-    number = 1 if mxkit.runtime.engine_threads.in_force() != 1 else 2
+    number = 1 if mxkit.runtime.engine_settings.in_force() != 1 else 2
     try:
         with mxkit.threads(number):
             pass

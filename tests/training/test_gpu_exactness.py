@@ -3,7 +3,7 @@ in: that the net lives on a GPU is said by a stand-in."""
 
 import mxkit
 from mxkit.errors import CheckpointWarning
-from mxkit.runtime import exact
+from mxkit.runtime import engine_settings
 from mxkit.training import randomness, resume
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -17,7 +17,7 @@ X, Y = np.random.RandomState(0).rand(16, 2, 8, 8).astype("float32"), np.arange(1
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     monkeypatch.setattr(randomness, "is_gpu", lambda device: True)
-    monkeypatch.setattr(exact, "_loaded", {})
+    monkeypatch.setattr(engine_settings, "_switches_loaded", {})
 
 
 def convolution():
@@ -40,7 +40,7 @@ def test_t132_switches_that_a_seed_needs_are_named_once(on_a_gpu, monkeypatch):
     )
     assert told(convolution(), seed=1) == [text]
     assert told(convolution()) == []  # nothing is promised
-    monkeypatch.setattr(exact, "_loaded", dict(exact.SWITCHES))
+    monkeypatch.setattr(engine_settings, "_switches_loaded", dict(engine_settings.SWITCHES))
     assert told(convolution(), seed=1) == []
 
 
@@ -104,7 +104,7 @@ def test_t125_dropout_of_recurrent_layers(on_a_gpu, monkeypatch):
     x = X.reshape(16, 8, 16)
     (text,) = told(net(1, 0.0), x, seed=1)
     assert "only with CUBLAS_WORKSPACE_CONFIG=:16:8 (because of rnn)" in text
-    monkeypatch.setattr(exact, "_loaded", dict(exact.SWITCHES))
+    monkeypatch.setattr(engine_settings, "_switches_loaded", dict(engine_settings.SWITCHES))
     (text,) = told(net(2, 0.5), x, seed=1)
     assert "no seed reaches the dropout between recurrent layers: stack layers of num_layers=1 and put Dropout" in text
     assert told(net(1, 0.5), x, seed=1) == []

@@ -63,5 +63,5 @@ def test_t136_many_shapes_on_a_gpu_are_told_once(make, shapes, epochs, devices, 
 def test_t136_nothing_is_told_on_a_cpu_or_without_the_search(monkeypatch):
     assert told(convolving, NINE) == 0
     monkeypatch.setattr("mxkit.training.checks.is_gpu", lambda device: True)
-    monkeypatch.setattr("mxkit.runtime.exact._loaded", {"MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"})
+    monkeypatch.setattr("mxkit.runtime.engine_settings._switches_loaded", {"MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"})
     assert told(convolving, NINE) == 0

@@ -7,7 +7,7 @@ from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx import conversions
 from mxkit.exporting.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.exporting.to_onnx.operators_of_graph import Operators, operators_of
-from mxkit.runtime.operators import draws_numbers
+from mxkit.runtime.graphs import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np

@@ -16,7 +16,7 @@ from mxkit.exporting.to_torch.functional_shapes import SHAPES
 from mxkit.exporting.to_torch.node import Conversion, Node
 from mxkit.exporting.to_torch.recurrent import check_recurrent
 from mxkit.exporting.to_torch.refusals import SUBGRAPHS
-from mxkit.runtime.operators import draws_numbers
+from mxkit.runtime.graphs import draws_numbers
 
 EXPRESSIONS: Dict[str, Conversion] = {
     **ARITHMETIC,

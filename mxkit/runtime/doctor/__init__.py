@@ -13,7 +13,7 @@ from mxkit.runtime.doctor.packages import WITH_MXNET, modules, package_lines
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.doctor.resources import resource_lines
 from mxkit.runtime.doctor.surroundings import cache_lines, interpreter_lines, limit_lines, variable_lines
-from mxkit.runtime.driver import read_driver
+from mxkit.runtime.gpus import read_driver
 
 __all__ = ["Line", "Report", "Section", "render", "report", "rows", "to_dict", "to_json"]
 

@@ -4,12 +4,10 @@ import os
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
-from mxkit.runtime.architectures import CU112, Architectures, kernel_architectures, runs_on
 from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.doctor.findings import Line, judged
-from mxkit.runtime.driver import Driver, Gpu
-from mxkit.runtime.exact import WORD
-from mxkit.runtime.gpus import unusable_gpus
+from mxkit.runtime.engine_settings import EXACT
+from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu, kernel_architectures, runs_on, unusable_gpus
 from mxkit.runtime.wheels import CONTAINER, package_spec
 
 _CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
@@ -112,9 +110,9 @@ def _seen(driver: Driver, mxnet: Mapping[str, Any], with_cuda: bool) -> Tuple[Li
 
 
 def _exactness() -> Tuple[Line, ...]:
-    on = os.environ.get(WORD) == "1"
+    on = os.environ.get(EXACT) == "1"
     off = "bits differ from run to run, float32 products have 10 bits of digits on sm_80 and newer"
-    return (Line("exact", f"on, by {WORD}=1" if on else f"off: {off} ({WORD}=1)", data={"on": on}),)
+    return (Line("exact", f"on, by {EXACT}=1" if on else f"off: {off} ({EXACT}=1)", data={"on": on}),)
 
 
 def _library(soname: str, path: str, provider: str, problem: str) -> Line:

@@ -80,15 +80,15 @@ def _openmp_runtimes() -> List[str]:
 
 
 def _about_cuda() -> Dict[str, Any]:
-    from mxkit.runtime import cuda_libraries, driver_stand_in, first_use
+    from mxkit.runtime import cuda_libraries
 
     libraries = cuda_libraries.libraries()
     paths = {library.soname.partition(".so")[0]: library.path for library in libraries if library.path}
     return {
         "cuda_libraries": [[str(value) for value in library] for library in libraries],
-        "stand_in": driver_stand_in.in_use(),
-        "cudnn_lacks": first_use.lacking_parts(paths["libcudnn"]) if "libcudnn" in paths else {},
-        "nvrtc": first_use.nvrtc_abilities(paths["libnvrtc"]) if "libnvrtc" in paths else {},
+        "stand_in": cuda_libraries.in_use(),
+        "cudnn_lacks": cuda_libraries.lacking_parts(paths["libcudnn"]) if "libcudnn" in paths else {},
+        "nvrtc": cuda_libraries.nvrtc_abilities(paths["libnvrtc"]) if "libnvrtc" in paths else {},
     }
 
 

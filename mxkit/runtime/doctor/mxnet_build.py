@@ -7,8 +7,7 @@ from typing import Any, List, Mapping, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
-from mxkit.runtime.versions import release
-from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, wheel_problem
+from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
 
 def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:

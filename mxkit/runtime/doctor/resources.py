@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
-from mxkit.runtime.engine_threads import Choice, choose, local_workers
+from mxkit.runtime.engine_settings import Choice, choose, local_workers
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
 
 _GIB = 2**30

@@ -10,7 +10,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
-from mxkit.runtime.engine_threads import in_force
+from mxkit.runtime.engine_settings import in_force
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row, fixed

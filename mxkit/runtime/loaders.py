@@ -1,11 +1,17 @@
-"""Pools of processes for Gluon's DataLoader that end without waiting for dead processes (T234).
+"""Repairs of the DataLoaders of Gluon and GluonCV: workers import mxkit first, and a pool does not wait for dead ones.
+
+A worker started by spawn or forkserver is a new interpreter, and first imports what it unpickles first. MXNet's own
+initializer makes it import MXNet, which fails without mxkit, and the pool then starts new workers for ever (T91).
+The initializers here are pickled by reference, so the worker imports mxkit first.
 
 `multiprocessing.Pool.terminate` takes the lock with which its workers read tasks. If a worker is killed while it holds
 that lock, the program and the other workers hang for ever. And MXNet's loader waits 120 s for the result of a killed
-worker.
+worker (T234).
 """
 
+import functools
 from functools import partial
+import importlib
 import multiprocessing
 import multiprocessing.pool
 import os
@@ -18,7 +24,42 @@ from typing import Any, List, Optional, Sequence
 import warnings
 
 from mxkit.errors import DataError
-from mxkit.runtime.engine_threads import one_thread_in_children
+from mxkit.runtime.arrays import NUMPY
+from mxkit.runtime.engine_settings import one_thread_in_children
+from mxkit.runtime.old_names import numpy_view
+from mxkit.runtime.operators import replace
+import numpy
+
+#: The attribute of a repaired module that holds its original initializer.
+UPSTREAM = "_mxkit_upstream_worker_initializer"
+
+
+def replace_initializer(module: ModuleType, replacement: Any) -> None:
+    """Replace a module's `_worker_initializer`, once."""
+    if UPSTREAM not in vars(module):
+        setattr(module, UPSTREAM, module._worker_initializer)
+        module._worker_initializer = replacement  # type: ignore[attr-defined]
+
+
+def _call_upstream(module_name: str, *args: Any) -> None:
+    module = importlib.import_module(module_name)
+    getattr(module, UPSTREAM)(*args)
+
+
+def initialize_mxnet_worker(dataset: Any, active_shape: bool, active_array: bool) -> None:
+    """Call `mxnet.gluon.data.dataloader._worker_initializer`, with mxkit imported before."""
+    _call_upstream("mxnet.gluon.data.dataloader", dataset, active_shape, active_array)
+
+
+def initialize_gluoncv_worker(dataset: Any) -> None:
+    """Call `gluoncv.data.dataloader._worker_initializer`, with mxkit imported before."""
+    _call_upstream("gluoncv.data.dataloader", dataset)
+
+
+def work_for_loader_v1(*args: Any) -> None:
+    """Call `mxnet.gluon.data.dataloader.worker_loop_v1`, with mxkit imported before."""
+    importlib.import_module("mxnet.gluon.data.dataloader").worker_loop_v1(*args)
+
 
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
 _LOOKS = 0.1  # seconds between two checks of the workers
@@ -129,3 +170,50 @@ def named_deaths(upstream: Any) -> Any:
             raise died from error
 
     return __next__
+
+
+def loader_workers(module: ModuleType) -> None:
+    """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
+
+    If MXNet imports without mxkit, the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
+    line 414, which line 667 passes to the pool, and line 215 for `DataLoaderV1`.
+
+    T234, every Python: a killed worker made the loader wait for 120 s, or for ever. Upstream: lines 472 and 665.
+    """
+    replace_initializer(module, initialize_mxnet_worker)
+    replace_pools(module)
+    loader: Any = module
+    replace(loader._MultiWorkerIter, __next__=named_deaths)
+    defaults = loader._MultiWorkerIterV1.__init__.__defaults__
+    loader._MultiWorkerIterV1.__init__.__defaults__ = tuple(
+        work_for_loader_v1 if value is loader.worker_loop_v1 else value for value in defaults
+    )
+
+
+def gluoncv_loader_workers(module: ModuleType) -> None:
+    """T91, T234: as `loader_workers`. Upstream: gluoncv's `data/dataloader.py` lines 140 and 275.
+
+    T233, NumPy 1.24: arrays of several shapes, boxes of images above all, are no array of objects any more but a
+    ValueError (a warning since 1.19). Upstream: lines 20 and 37, which read the arrays one by one.
+    """
+    replace_initializer(module, initialize_gluoncv_worker)
+    replace_pools(module)
+    if NUMPY >= (1, 19):
+        module.np = _RaggedView()  # type: ignore[attr-defined]
+
+
+class _RaggedView(ModuleType):
+    """MXNet's view of NumPy whose `asarray` makes arrays of several shapes an array of objects."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy")
+        self.__dict__["__getattr__"] = functools.partial(getattr, numpy_view())
+
+    @staticmethod
+    def asarray(data: Any) -> Any:
+        if len({numpy.shape(value) for value in data}) < 2:
+            return numpy.asarray(data)
+        ragged = numpy.empty(len(data), dtype=object)
+        for place, value in enumerate(data):
+            ragged[place] = value
+        return ragged

@@ -1,22 +1,31 @@
-"""Number of threads of MXNet's operators on the CPU, chosen once, before its library is loaded (T96, T187).
+"""What MXNet and its libraries read once, while MXNet is loaded: number of threads, switches of exactness, AMX.
 
-MXNet reads its variables once, while the library is loaded (src/engine/openmp.cc). `MXNET_OMP_MAX_THREADS` is set
+MXNet reads its variables while the library is loaded (src/engine/openmp.cc; T96, T187). `MXNET_OMP_MAX_THREADS` is set
 only during that time: no other library reads it, forked workers still use one thread each, and it works even if OpenMP
 was loaded before. `OMP_NUM_THREADS` has none of these properties, and child processes would mistake it for a setting
 of the user.
+
+`MXKIT_EXACT=1` in the environment sets switches that make a GPU compute the same bits each time (T132). They stay set,
+so that child processes compute the same bits and a run's record holds them.
+
+oneDNN 2.4 uses AMX, the registers of some processors for bfloat16 and int8, only with `DNNL_MAX_CPU_ISA` set, and does
+not request them from Linux: the process then ends with an illegal instruction (T222). mxkit requests them. It does not
+set the variable, because child processes would inherit it.
 """
 
 from contextlib import contextmanager
+import ctypes
 import operator
 import os
+from pathlib import Path
 import platform
 import re
 import sys
-from typing import Iterator, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, Iterator, Mapping, MutableMapping, NamedTuple, Optional
 import warnings
 
-from mxkit.errors import TrapWarning
-from mxkit.runtime.machine import Processors, read_processors
+from mxkit.errors import MXNetImportError, TrapWarning
+from mxkit.runtime.machine import ROOT, Processors, processor_flags, read_processors
 
 _OPENMP = "OMP_NUM_THREADS"
 _MOST = "MXNET_OMP_MAX_THREADS"
@@ -167,7 +176,7 @@ def threads(number: int) -> None:
         ValueError: It is no such number, or a variable like OMP_NUM_THREADS sets another one.
         RuntimeError: MXNet is loaded already, with another number.
 
-    >>> mxkit.threads(mxkit.runtime.engine_threads.in_force())  # MXNet is loaded here, so that no other can be set
+    >>> mxkit.threads(mxkit.runtime.engine_settings.in_force())  # MXNet is loaded here, so that no other can be set
     """
     global _wanted
     if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
@@ -220,3 +229,104 @@ def _of_a_new_thread() -> int:
 
     with ThreadPoolExecutor(1) as pool:
         return int(pool.submit(sys.modules["mxnet.base"]._LIB.omp_get_max_threads).result())
+
+
+EXACT = "MXKIT_EXACT"
+#: Environment variables, each with the value that gives the same bits each time.
+SWITCHES = {
+    # cuDNN otherwise times its algorithms and selects the one that was fastest (src/operator/nn/convolution.cu)
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
+    # only algorithms that add in one order (cudnn_convolution-inl.h, cudnn_pooling-inl.h)
+    "MXNET_ENFORCE_DETERMINISM": "1",
+    # cuDNN's recurrent layers otherwise multiply with a workspace of the moment (cuDNN's release notes from 7.6.5 on)
+    "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+    # cuBLAS and cuDNN otherwise multiply float32 with 10 bits of digits on sm_80 and newer (T131)
+    "NVIDIA_TF32_OVERRIDE": "0",
+}
+_NUMBERS = {"true": "1", "false": "0"}
+
+_switches_loaded: Optional[Dict[str, str]] = None
+
+
+def set_switches(environment: MutableMapping[str, str]) -> None:
+    """Set the switches if MXKIT_EXACT is 1; call it before MXNet's library is loaded.
+
+    Raises:
+        MXNetImportError: MXKIT_EXACT is neither 1 nor 0 nor empty.
+
+    Warns:
+        TrapWarning: A switch had another value.
+
+    >>> environment = {"MXKIT_EXACT": "1"}
+    >>> set_switches(environment); environment["NVIDIA_TF32_OVERRIDE"]
+    '0'
+    """
+    global _switches_loaded
+    word = environment.get(EXACT, "")
+    if word not in ("", "0", "1"):
+        raise MXNetImportError(f"{EXACT}: expected 1 or 0; received {word!r}", name="mxnet")
+    if word == "1":
+        for name, value in SWITCHES.items():
+            if environment.get(name, value) != value:
+                warnings.warn(f"{EXACT}=1 sets {name}={value}; it was {environment[name]}", TrapWarning, stacklevel=2)
+            environment[name] = value
+    _switches_loaded = {name: environment[name] for name in SWITCHES if name in environment}
+
+
+def switches() -> Dict[str, str]:
+    """The values of the switches when MXNet was loaded; "not set" for those that were not set."""
+    values: Mapping[str, str] = os.environ if _switches_loaded is None else _switches_loaded
+    return {name: values.get(name, "not set") for name in SWITCHES}
+
+
+def switches_off() -> Dict[str, str]:
+    """The switches whose value does not give the same bits each time, with the value that does."""
+    current = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
+    return {name: value for name, value in SWITCHES.items() if current[name] != value}
+
+
+def warn_if_late(environment: Mapping[str, str]) -> None:
+    """Warn if MXKIT_EXACT=1 was set after MXNet was loaded.
+
+    Warns:
+        TrapWarning: It is 1, and a switch was not set.
+    """
+    if environment.get(EXACT) == "1" and switches_off():
+        text = f"{EXACT}=1 does nothing: MXNet was loaded before it was set. Set it before the program starts"
+        warnings.warn(text, TrapWarning, stacklevel=2)
+
+
+MAX_ISA, WITH_TILES, WITHOUT = "DNNL_MAX_CPU_ISA", "AVX512_CORE_AMX", "AVX512_CORE_BF16"
+# x86-64: the system call arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA; docs.kernel.org/arch/x86/xstate.html
+_REQUEST_AMX = (158, 0x1023, 18)
+
+
+def has_tiles(root: Path = ROOT) -> bool:
+    """Whether the processor has AMX for int8 and bfloat16."""
+    return processor_flags(root).issuperset(["amx_int8", "amx_bf16", "amx_tile"])
+
+
+def ask_linux() -> bool:
+    """Request the registers from Linux, for this process and its threads; False before Linux 5.16."""
+    return bool(ctypes.CDLL(None).syscall(*_REQUEST_AMX) == 0)
+
+
+def prepare_tiles(
+    environment: MutableMapping[str, str], root: Path = ROOT, ask: Callable[[], bool] = ask_linux
+) -> None:
+    """Request AMX if the environment asks for it, before MXNet's library is used.
+
+    Args:
+        environment: Environment variables.
+        root: Root of the file system.
+        ask: The function that requests AMX.
+
+    Warns:
+        TrapWarning: Linux refuses.
+
+    Side effects:
+        If Linux refuses, sets the variable to what the processor can do without AMX.
+    """
+    if environment.get(MAX_ISA, "").upper() in (WITH_TILES, "ALL") and has_tiles(root) and not ask():
+        warnings.warn(f"{MAX_ISA}={WITH_TILES}: Linux refuses AMX, which needs Linux 5.16", TrapWarning, stacklevel=2)
+        environment[MAX_ISA] = WITHOUT

@@ -1,0 +1,369 @@
+"""Repairs of graphs before MXNet compiles or binds them (T139, T250 to T252), and graphs that record predictions.
+
+The user's own graph stays as it is. A rule replaces one operator by others, which compute the same. Shapes are not
+known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
+"""
+
+import json
+import re
+import threading
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.runtime.gpus import is_gpu
+from mxkit.runtime.operators import (
+    CHANNEL_AXES,
+    SELU_ALPHA,
+    SELU_SCALE,
+    Operator,
+    bounds,
+    cuts_a_block,
+    mxnet_module,
+    records_prediction,
+    replace,
+    sums,
+)
+
+Node = Dict[str, Any]
+# The number of channels of each input, as far as attributes tell.
+Channels = Sequence[Optional[int]]
+
+_GIVEN = -1  # stands for the inputs of the replaced operator
+# Operators whose outputs have as many channels as their first input.
+_KEEPS_CHANNELS = {"Activation", "BatchNorm", "Dropout", "LeakyReLU", "Pooling", "relu", "sigmoid", "_copy", "clip"}
+_ADDS = ("elemwise_add", "elemwise_sub", "elemwise_mul", "add_n")
+
+
+class Part(NamedTuple):
+    """One of the operators that replace another.
+
+    Attributes:
+        operator: MXNet's name.
+        attributes: Its attributes as text.
+        inputs: Numbers of earlier parts, or `_GIVEN`.
+    """
+
+    operator: str
+    attributes: Dict[str, str]
+    inputs: Sequence[int] = (_GIVEN,)
+
+
+def repaired_graph(graph: Any) -> Any:
+    """A Symbol with the same arguments and outputs that is safe to run; itself if there is nothing to repair."""
+    text = graph.tojson()
+    if not any(f'"{name}"' in text for name in _RULES):
+        return graph
+    content = json.loads(text)
+    if not _repair(content):
+        return graph
+    symbol = mxnet_module("symbol")
+    repaired = symbol.load_json(json.dumps(content))
+    return repaired.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else repaired
+
+
+def bound(bind: Operator) -> Operator:
+    """`Symbol.bind` or `Symbol.simple_bind`, of a repaired graph."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        executor = bind(repaired_graph(self), *args, **kwargs)
+        executor._symbol = self  # `output_dict` has its names
+        return executor
+
+    return run
+
+
+def _repair(content: Dict[str, Any]) -> bool:
+    """Change the JSON of a Symbol, bodies of loops included; return whether anything changed."""
+    nodes: List[Node] = []
+    places: List[int] = []  # of the old nodes in `nodes`
+    channels: List[Optional[int]] = []
+    changed = False
+    for node in content["nodes"]:
+        for body in node.get("subgraphs", ()):
+            changed |= _repair(body)
+        before = [channels[source[0]] for source in node["inputs"]]
+        channels.append(_channels(node, before))
+        node["inputs"] = [[places[source[0]], *source[1:]] for source in node["inputs"]]
+        rule = _RULES.get(node["op"])
+        parts = rule(node.get("attrs", {}), before) if rule else []
+        nodes += _as_nodes(node, parts, len(nodes)) if parts else [node]
+        changed |= bool(parts)
+        places.append(len(nodes) - 1)
+    if changed:
+        content["nodes"] = nodes
+        content["arg_nodes"] = [places[number] for number in content["arg_nodes"]]
+        content["heads"] = [[places[head[0]], *head[1:]] for head in content["heads"]]
+        content.pop("node_row_ptr", None)
+    return changed
+
+
+def _as_nodes(node: Node, parts: Sequence[Part], first: int) -> List[Node]:
+    """The nodes of parts; `first` is the number of the first one. The last keeps the name."""
+    scope = {name: value for name, value in node.get("attrs", {}).items() if name.startswith("__")}
+    nodes = []
+    for number, part in enumerate(parts):
+        sources = [node["inputs"] if one == _GIVEN else [[first + one, 0, 0]] for one in part.inputs]
+        name = node["name"] if number == len(parts) - 1 else f"{node['name']}_{number}"
+        inputs = [source for several in sources for source in several]
+        nodes.append({"op": part.operator, "name": name, "attrs": {**scope, **part.attributes}, "inputs": inputs})
+    return nodes
+
+
+def _channels(node: Node, before: Channels) -> Optional[int]:
+    """Channels of an operator's output, as far as attributes tell."""
+    operator, attributes = node["op"], node.get("attrs", {})
+    if operator == "_sg_mkldnn_conv":  # joined with what follows it
+        inside = (one for body in node["subgraphs"] for one in body["nodes"])
+        return next((int(one["attrs"]["num_filter"]) for one in inside if one["op"] == "Convolution"), None)
+    if operator in ("Convolution", "Deconvolution"):
+        return int(attributes["num_filter"])
+    if operator in _KEEPS_CHANNELS:
+        return before[0]
+    if operator in _ADDS:
+        return next((count for count in before if count is not None), None)
+    if operator == "Concat" and int(attributes.get("dim", 1)) in CHANNEL_AXES and None not in before:
+        return sum(count or 0 for count in before)
+    return None
+
+
+def _concat(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T250: by the operator of `mx.np` where a part may end inside a block."""
+    if int(attributes.get("dim", 1)) not in CHANNEL_AXES or len(before) < 2:
+        return []
+    *points, channels = sums([count or 0 for count in before])
+    if None not in before and not cuts_a_block(channels, points):
+        return []
+    return [Part("_npi_concatenate", {"axis": "1", "num_args": str(len(before))})]
+
+
+def _slice(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T251: channels by `slice_axis`, the other axes as they were."""
+    begin, end, step = (_numbers(attributes.get(name)) for name in ("begin", "end", "step"))
+    if len(begin) < 2 or any(one not in (None, 1) for one in step):
+        return []
+    first, last, channels = begin[1], end[1], before[0]
+    if channels is not None:
+        first, last = bounds(first, last, channels)
+        last = None if last == channels else last
+    points = [first or 0, last or 0]
+    if min(points) >= 0 and not cuts_a_block(channels, points):
+        return []
+    axis = {"axis": "1", "begin": str(begin[1] or 0), "end": str(end[1])}
+    begin[1] = end[1] = None
+    return [
+        Part("slice_axis", axis),
+        Part("slice", {**attributes, "begin": str(tuple(begin)), "end": str(tuple(end))}, (0,)),
+    ]
+
+
+def _reshape(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T252: by the operator of `mx.npx`, which compares the numbers of elements. Its codes are other numbers."""
+    shape = _numbers(attributes.get("shape"))
+    *first, last = shape or [None]
+    if last is None or (last in (0, -1) and not any(first)):  # like (0, -1), which keeps all elements
+        return []
+    if -4 in shape and shape.count(-1) > 1:  # MXNet gives the second -1 a meaning of its own: 1 at the end
+        return []
+    codes = {0: -2, -1: -1, -2: -4, -3: -5, -4: -6}
+    newshape = tuple(size if size is None or size > 0 else codes[size] for size in shape)
+    return [Part("_npx_reshape", {"newshape": str(newshape), "reverse": attributes.get("reverse", "False")})]
+
+
+def _leaky_relu(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T139: SELU as `operators.differentiable_selu` computes it."""
+    if attributes.get("act_type") != "selu":
+        return []
+    return [
+        Part("_minimum_scalar", {"scalar": "0"}),
+        Part("expm1", {}, (0,)),
+        Part("_mul_scalar", {"scalar": repr(SELU_ALPHA)}, (1,)),
+        Part("_greater_scalar", {"scalar": "0"}),
+        Part("where", {}, (3, _GIVEN, 2)),
+        Part("_mul_scalar", {"scalar": repr(SELU_SCALE)}, (4,)),
+    ]
+
+
+def _numbers(text: Optional[str]) -> List[Optional[int]]:
+    words = (word.strip() for word in (text or "").strip("()[]").split(","))
+    return [None if word == "None" else int(word) for word in words if word]
+
+
+_RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
+    "Concat": _concat,
+    "slice": _slice,
+    "Reshape": _reshape,
+    "LeakyReLU": _leaky_relu,
+}
+
+
+def bound_graphs(module: ModuleType) -> None:
+    """T139 and T250 to T252 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
+    replace(module.Symbol, bind=bound, simple_bind=bound)
+
+
+def compiled_graphs(module: ModuleType) -> None:
+    """T130, T137, T139 and T250 to T252 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    replace(module, CachedOp=predicting_graphs)
+
+
+def predicting_graphs(cached_op: Any) -> Any:
+    """A subclass of MXNet's compiled graphs that runs a graph of `predicting_graph` while it records predictions.
+
+    Threads call a graph in turn (T200).
+
+    Args:
+        cached_op: MXNet's class.
+    """
+
+    class CachedOp(cached_op):  # type: ignore[misc]
+        __slots__ = ("_arguments", "_hook", "_predicting", "_turn")
+        __wrapped__ = cached_op
+        # pickle then names MXNet's class in its errors
+        __module__, __qualname__ = cached_op.__module__, cached_op.__qualname__
+
+        def __init__(self, sym: Any, flags: Any = ()) -> None:
+            sym = repaired_graph(sym)
+            super().__init__(sym, flags)
+            self._arguments = sym, flags
+            self._hook: Any = None
+            self._predicting: Dict[bool, Any] = {}
+            self._turn = threading.RLock()
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with self._turn:  # T200: `CheckDynamicShapeExists` infers new shapes in the shared graph, without a lock
+                return self._call(*args, **kwargs)
+
+        def __getstate__(self) -> Any:
+            return self.handle  # which pickle and copy.deepcopy refuse, as without mxkit
+
+        def _call(self, *args: Any, **kwargs: Any) -> Any:
+            if not args or not records_prediction():
+                return super().__call__(*args, **kwargs)
+            on_gpu = is_gpu(args[0].ctx)
+            if on_gpu not in self._predicting:
+                symbol, flags = self._arguments
+                graph, in_training_mode = predicting_graph(symbol, on_gpu)
+                self._predicting[on_gpu] = None if graph is None else cached_op(graph, flags), in_training_mode
+            graph, in_training_mode = self._predicting[on_gpu]
+            if graph is None:
+                return super().__call__(*args, **kwargs)
+            if self._hook is not None:
+                graph._register_op_hook(*self._hook)
+            if not in_training_mode:
+                return graph(*args, **kwargs)
+            with mxnet_module("autograd").train_mode():
+                return graph(*args, **kwargs)
+
+        def _register_op_hook(self, callback: Any, monitor_all: bool = False) -> None:
+            super()._register_op_hook(callback, monitor_all)
+            self._hook = callback, monitor_all
+
+    return CachedOp
+
+
+def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
+    """Build a graph that predicts and has the gradient of its predictions.
+
+    Args:
+        graph: A Symbol.
+        on_gpu: Whether the graph runs on a GPU.
+
+    Returns:
+        The new graph, or None if `graph` is right; and whether it must run in training mode, because only there an
+        operator keeps what its gradient reads. The arguments of other operators then make them predict.
+
+    Raises:
+        NotImplementedError: It must run in training mode and holds a Custom operator, which would see that mode.
+    """
+    content = json.loads(graph.tojson())
+    operators: List[Tuple[str, Dict[str, str]]] = list(operators_in(content))
+    needs = sorted({name for name, attributes in operators if _needs_training_mode(name, attributes, on_gpu)})
+    if needs and any(name == "Custom" for name, _ in operators):
+        raise NotImplementedError(
+            f"in predict mode MXNet's gradient of {', '.join(needs)} is wrong, and mxkit cannot repair it in a graph "
+            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md)"
+        )
+    changed = [_predict_in_every_mode(name, attributes) for name, attributes in operators]
+    if not needs and not any(changed):
+        return None, False
+    from mxnet import symbol
+
+    predicting = symbol.load_json(json.dumps(content))
+    return predicting.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else predicting, bool(needs)
+
+
+def operators_in(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
+    """Iterate over names and attributes of a graph's operators, those in bodies of loops included.
+
+    Args:
+        graph: The decoded JSON of a Symbol. A change of the attributes changes it.
+    """
+    for node in graph["nodes"]:
+        if node["op"] != "null":
+            yield node["op"], node.setdefault("attrs", {})
+        for body in node.get("subgraphs", ()):
+            yield from operators_in(body)
+
+
+_DRAWING = re.compile(
+    "_(npi_)?(random|sample)_(?!pdf)|_(npi_)?shuffle$|_(npx__)?image_random_|.*_uniform_sample$|"
+    "_npi_(bernoulli|choice|exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|rayleigh|uniform"
+    "|weibull)"
+)
+
+
+def draws_numbers(name: str, attributes: Mapping[str, str]) -> bool:
+    """Whether an operator of a graph draws random numbers in prediction too."""
+    return bool(_DRAWING.match(name)) or (name == "Dropout" and attributes.get("mode") == "always")
+
+
+def _needs_training_mode(name: str, attributes: Dict[str, str], on_gpu: bool) -> bool:
+    if name == "RNN":  # on a CPU too: a static graph that changes the mode ends in an IndexError of C++
+        return True
+    if on_gpu:
+        return False
+    return name == "_contrib_BatchNormWithReLU" or (name == "Pooling" and attributes.get("pool_type", "max") == "max")
+
+
+def _predict_in_every_mode(name: str, attributes: Dict[str, str]) -> bool:
+    """Change attributes so that the operator predicts in training mode too; return whether any changed."""
+    before = dict(attributes)
+    if "BatchNorm" in name:
+        attributes["use_global_stats"] = "True"
+    elif name in ("Dropout", "RNN") and attributes.get("mode") != "always":
+        attributes["p"] = "0"
+    elif name == "LeakyReLU" and attributes.get("act_type") == "rrelu":
+        bounds = float(attributes.get("lower_bound", 0.125)), float(attributes.get("upper_bound", 0.334))
+        attributes.update(act_type="leaky", slope=repr(sum(bounds) / 2))
+    return attributes != before
+
+
+def copied_symbols(module: ModuleType) -> None:
+    """T164: a copy of a symbol shares its operators, so that composing the copy changes the original.
+
+    Upstream: `symbol/numpy/_symbol.py` line 243.
+    """
+
+    def with_own_operators(upstream: Any) -> Any:
+        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()
+
+    replace(module._Symbol, __deepcopy__=with_own_operators)
+
+
+def eigenvectors(module: ModuleType) -> None:
+    """T239: `np.linalg.eigh` writes no eigenvectors where a graph leaves the eigenvalues out.
+
+    Upstream: `symbol/numpy/linalg.py` line 892.
+    """
+
+    def with_both(eigh: Operator) -> Operator:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            values, vectors = eigh(*args, **kwargs)
+            symbol = mxnet_module("symbol")
+            column = symbol.expand_dims(values.as_nd_ndarray(), axis=-1)
+            both = symbol.concat(vectors.as_nd_ndarray(), column, dim=-1)
+            return [values, symbol.slice_axis(both, axis=-1, begin=0, end=-1).as_np_ndarray()]
+
+        return run
+
+    replace(module, eigh=with_both)
