@@ -329,13 +329,14 @@ def check_gradient(
         with _parameters_as(dtype, f, arrays) as parameters:
             arrays, leaves = leaves_of(arrays, numbers, numpy, copy=True)
             named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
-            function = _WeightedSum(lambda: f(*arrays), train_mode, eps)
+            function, tolerance = _WeightedSum(lambda: f(*arrays), train_mode, eps), _Tolerance(rtol, atol)
             slopes = [
-                _slopes_at(function, name, leaf, index, float(gradient[index]), eps, rtol, atol)
+                _Slopes(name, index, analytic, *function.limits(leaf, index, analytic, tolerance))
                 for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values())))
                 for index in _indices(leaf.shape, limit)
+                for analytic in [float(gradient[index])]
             ]
-    return _judge(slopes, rtol, atol, skip_kinks)
+    return _judge(slopes, tolerance, skip_kinks)
 
 
 def _as_array(array: Any) -> Any:
@@ -353,25 +354,14 @@ class _Slopes(NamedTuple):
     left: float
 
 
-def _slopes_at(
-    function: "_WeightedSum",
-    name: str,
-    leaf: Any,
-    index: Tuple[int, ...],
-    analytic: float,
-    eps: float,
-    rtol: float,
-    atol: float,
-) -> _Slopes:
-    numeric, right, left = function.slopes(leaf, index, eps)
-    if _excess(analytic, numeric, rtol, atol) > 1:
-        # If the second derivative jumps, as at a margin, the error is proportional to the step; the limit for a step of
-        # 0 is then exact.
-        finer = function.slopes(leaf, index, eps / 16)
-        limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, (numeric, right, left))]
-        if _excess(analytic, limits[0], rtol, atol) <= 1:
-            numeric, right, left = limits
-    return _Slopes(name, index, analytic, numeric, right, left)
+class _Tolerance(NamedTuple):
+    relative: float
+    absolute: float
+
+    def excess(self, analytic: float, numeric: float) -> float:
+        """Distance of two gradients, in tolerances."""
+        excess = abs(analytic - numeric) / (self.absolute + self.relative * max(abs(analytic), abs(numeric)))
+        return excess if np.isfinite(excess) else float("inf")
 
 
 def _cast(array: Any, dtype: str) -> Any:
@@ -455,6 +445,20 @@ class _WeightedSum:
                 return [zero.asnumpy() for zero in zeros]
             raise (callback_error() or error) from error
 
+    def limits(self, leaf: Any, index: Tuple[int, ...], analytic: float, tolerance: _Tolerance) -> List[float]:
+        """Slopes at one element, with a finer step if they are far from autograd's.
+
+        If the second derivative jumps, as at a margin, the error is proportional to the step; the limit for a step of 0
+        is then exact.
+        """
+        slopes = self.slopes(leaf, index, self._eps)
+        if tolerance.excess(analytic, slopes[0]) > 1:
+            finer = self.slopes(leaf, index, self._eps / 16)
+            limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, slopes)]
+            if tolerance.excess(analytic, limits[0]) <= 1:
+                return limits
+        return slopes
+
     def slopes(self, leaf: Any, index: Tuple[int, ...], eps: float) -> List[float]:
         """Slopes at one element: across it, right of it, and left of it."""
         base, view = leaf.asnumpy(), legacy(leaf)  # mx.np refuses [:] for shape ()
@@ -473,18 +477,12 @@ class _WeightedSum:
         return [float((self._weights * pair).sum() / step) for pair in pairs]
 
 
-def _excess(analytic: float, numeric: float, rtol: float, atol: float) -> float:
-    """Distance of two gradients, in tolerances."""
-    excess = abs(analytic - numeric) / (atol + rtol * max(abs(analytic), abs(numeric)))
-    return excess if np.isfinite(excess) else float("inf")
-
-
-def _judge(slopes: Sequence[_Slopes], rtol: float, atol: float, skip_kinks: bool) -> GradientCheck:
+def _judge(slopes: Sequence[_Slopes], tolerance: _Tolerance, skip_kinks: bool) -> GradientCheck:
     """Return the worst element; raise if its gradient is wrong."""
     judged: List[Tuple[float, bool, _Slopes]] = []
     for one in slopes:
-        excess = _excess(one.analytic, one.numeric, rtol, atol)
-        is_kink = excess > 1 and abs(one.right - one.left) > 10 * atol + 1e-3 * max(abs(one.right), abs(one.left))
+        excess, sides = tolerance.excess(one.analytic, one.numeric), max(abs(one.right), abs(one.left))
+        is_kink = excess > 1 and abs(one.right - one.left) > 10 * tolerance.absolute + 1e-3 * sides
         if not (is_kink and skip_kinks and np.isfinite(one.analytic)):
             judged.append((excess, is_kink, one))
     nothing = (0.0, False, _Slopes("", (), 0.0, 0.0, 0.0, 0.0))
