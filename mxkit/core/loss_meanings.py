@@ -112,11 +112,13 @@ class Meaning:
         name: Name of its class.
         is_known: Whether the meaning is known, so that shapes are checked.
         is_plain: Whether the forward pass of the loss is code of Gluon or mxkit, not of a user.
+        checks_values: Whether `check_shapes` reads values, too, so that it is due in every batch.
         has_class_numbers: Whether labels are class numbers instead of a value for each class.
         unit: SCORES, PROBABILITIES or LOGS; None if outputs express no probabilities.
     """
 
     is_known = True
+    checks_values = False
     has_class_numbers = False
     unit: Optional[str] = None
     # The rule for labels if there is one; {name} in the way out is the class of the loss.
@@ -511,6 +513,7 @@ class Counts(Quantities):
 class Sequences(Meaning):
     """CTC: scores of each step, which the loss aligns with class numbers, then -1 for padding."""
 
+    checks_values = True
     not_for_classes = _no_classes_in("sequences to align")
     not_for_quantities = _NEEDS_QUANTITIES
 

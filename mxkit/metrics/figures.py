@@ -84,7 +84,7 @@ class ClassMetric(Metric):
         shapes = tuple(scores.shape), tuple(label.shape)
         asked = Asked(self.name, *shapes, **{"threshold": self._threshold, "axis": self._axis, **decided})
         task = meaning_of(self.loss).task(asked)
-        check_labels(self.name, task, scores.shape, label, self.ignore_label)
+        _check_labels(self.name, task, scores.shape, label, self.ignore_label)
         return task
 
     @property
@@ -373,7 +373,7 @@ class MCC(_Counted):
         return float((right.sum() * samples - (guessed * occur).sum()) / (spreads[0] * spreads[1]) ** 0.5)
 
 
-def check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label: Optional[float]) -> None:
+def _check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label: Optional[float]) -> None:
     """Refuse labels of a first batch that are no class: they would count as wrong, or would not count."""
     host = label.asnumpy()
     host = host.astype(np.float64) if host.dtype.kind != "f" else host
@@ -393,19 +393,6 @@ def check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label:
     if not right.all():
         values = ", ".join(f"{value:g}" for value in sorted(set(host[~right].ravel().tolist()))[:5])
         raise LabelError(f"metric {name!r}: labels must be {expected}; received {values}")
-
-
-def check_form(name: str, output: Any, label: Any) -> None:
-    """Refuse labels of quantities that are not one value for each output: a reshape would pair the wrong values.
-
-    Raises:
-        DataError: The shapes differ by more than axes of length 1.
-    """
-    if squeezed(label.shape) != squeezed(output.shape):
-        what = "one size" if label.size != output.size else "one shape"
-        raise DataError(
-            f"metric {name!r}: expected labels and outputs of {what}; received {label.shape} and {output.shape}"
-        )
 
 
 # Lower bound of probabilities, as MXNet and scikit-learn have one: the logarithm of 0 is infinite.
@@ -523,7 +510,12 @@ class _Regression(Metric):
         """Labels in the outputs' shape, and the outputs, both float64."""
         meaning_of(self.loss).refuse_quantities(self.name)
         label, values = self._labelled(labels, output)
-        check_form(self.name, values, label)
+        if squeezed(label.shape) != squeezed(values.shape):
+            what = "one size" if label.size != values.size else "one shape"
+            raise DataError(
+                f"metric {self.name!r}: expected labels and outputs of {what}; received {label.shape} and "
+                f"{values.shape}"
+            )
         # reshaped, because (n, 1) - (n,) is (n, n) without an error (T11)
         return label.astype("float64").reshape(values.shape), values.astype("float64")
 

@@ -80,7 +80,7 @@ def own_metrics() -> Dict[str, Any]:
 
 
 def better_of(figure: str) -> Optional[str]:
-    """ "max" or "min", whichever is better, by the name of a loss or metric in a history; None if it is unknown.
+    """Whether the "max" or "min" of a loss or metric is better, by its name in a history; None if it is unknown.
 
     >>> better_of("top_5_accuracy"), better_of("rmse"), better_of("my_metric")
     ('max', 'min', None)

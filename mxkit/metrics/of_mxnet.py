@@ -1,7 +1,7 @@
 """Wraps metrics of MXNet and users' subclasses of them, and reports results that depend on the batches."""
 
 import copy
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import warnings
 
 from mxkit.core.arrays import is_numpy, of_kind, switches, to_host
@@ -10,24 +10,44 @@ from mxkit.metrics.metric import Metric
 import mxnet as mx
 import numpy as np
 
-# mxkit's metric for each of MXNet's that depends on how samples are cut into batches.
-EXACT: Dict[str, str] = {
-    "MAE": "'mae'",
-    "MSE": "'mse'",
-    "RMSE": "'rmse'",
-    "PearsonCorrelation": "'pearsonr'",
-    "MCC": "'mcc'",
-    "F1": "('f1', {'positive': 1})",
-    "CrossEntropy": "'cross-entropy'",
-    "NegativeLogLikelihood": "'cross-entropy'",
-    "Perplexity": "'perplexity'",
-}
+_CLASSES, _PROBABILITIES = "classes", "probabilities"
 _SUMS = {"sum_metric", "num_inst"}
-_OF_CLASSES = ("Accuracy", "TopKAccuracy", "F1", "MCC", "PCC")
-_OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
-_BETTER = {
-    **dict.fromkeys((*_OF_CLASSES, "PearsonCorrelation"), "max"),
-    **dict.fromkeys((*_OF_PROBABILITIES, "MAE", "MSE", "RMSE"), "min"),
+
+
+class _Stock(NamedTuple):
+    """What is known of a metric of MXNet.
+
+    Attributes:
+        better: As for `Metric`.
+        reads: _CLASSES or _PROBABILITIES, if outputs must be these.
+        exact: mxkit's metric, if the figure depends on how samples are cut into batches.
+        adds: Whether the sums of several workers can be added up.
+    """
+
+    better: Optional[str] = None
+    reads: str = ""
+    exact: str = ""
+    adds: bool = True
+
+    @property
+    def way(self) -> str:
+        """The metric to use instead."""
+        return f"Use {self.exact}, which is exact" if self.exact else "Write it as mxkit.metrics.Mean(function)"
+
+
+_STOCK: Dict[str, _Stock] = {
+    "Accuracy": _Stock("max", _CLASSES),
+    "TopKAccuracy": _Stock("max", _CLASSES),
+    "F1": _Stock("max", _CLASSES, "('f1', {'positive': 1})", adds=False),
+    "MCC": _Stock("max", _CLASSES, "'mcc'", adds=False),
+    "PCC": _Stock("max", _CLASSES, adds=False),
+    "MAE": _Stock("min", exact="'mae'"),
+    "MSE": _Stock("min", exact="'mse'"),
+    "RMSE": _Stock("min", exact="'rmse'", adds=False),
+    "PearsonCorrelation": _Stock("max", exact="'pearsonr'", adds=False),
+    "CrossEntropy": _Stock("min", _PROBABILITIES, "'cross-entropy'"),
+    "NegativeLogLikelihood": _Stock("min", _PROBABILITIES, "'cross-entropy'"),
+    "Perplexity": _Stock("min", _PROBABILITIES, "'perplexity'"),
 }
 
 
@@ -41,7 +61,8 @@ class MXNetMetric(Metric):
 
     def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
         self.metric = metric
-        self._place, self.better = place, _BETTER.get(_kind(metric))
+        self._place, self._stock = place, _STOCK.get(_kind(metric), _Stock())
+        self.better = self._stock.better
         self._checked = self._numpy = False
         names = metric.get()[0]
         super().__init__(name=str(names if place is None else names[place]))
@@ -54,9 +75,9 @@ class MXNetMetric(Metric):
         self._numpy = numpy = is_numpy(output) and type(self.metric).update.__module__ != mx.metric.__name__
         outputs = of_kind(list(output) if isinstance(output, (list, tuple)) else [output], numpy)
         labels = of_kind(list(labels), numpy)
-        if _kind(self.metric) in _OF_CLASSES and len(labels) == 1 and labels[0].shape == (outputs[0].shape[0], 1):
+        if self._stock.reads == _CLASSES and len(labels) == 1 and labels[0].shape == (outputs[0].shape[0], 1):
             labels = [labels[0].reshape((-1,))]  # F1 and MCC broadcast (B, 1) against the classes (B,) to (B, B) (T256)
-        if not self._checked:
+        if not self._checked and self._stock.reads == _CLASSES:
             _refuse_one_output(self.metric, labels, outputs)
         with switches(numpy):
             self.metric.update(labels, outputs)
@@ -67,12 +88,12 @@ class MXNetMetric(Metric):
                 self._warn_of_cuts(labels, outputs)
 
     def _warn_of_scores(self, outputs: List[Any]) -> None:
-        if _kind(self.metric) in _OF_PROBABILITIES and outputs[0].ndim > 1:
+        if self._stock.reads == _PROBABILITIES and outputs[0].ndim > 1:
             host = outputs[0].asnumpy()
             if (host < 0).any() or not np.allclose(host.sum(axis=-1), 1, atol=1e-2):
                 warnings.warn(
                     f"mx.metric.{_kind(self.metric)} takes probabilities, and the net's outputs are none: its number "
-                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]}: the loss tells it what "
+                    f"means nothing. Use the metric by its name, {self._stock.exact}: the loss tells it what "
                     "the outputs are",
                     TrapWarning,
                     stacklevel=4,
@@ -100,11 +121,9 @@ class MXNetMetric(Metric):
             text = f"{reason}. Its figure may depend on how samples are cut into batches (T128)"
             warnings.warn(text, TrapWarning, stacklevel=4)
         elif not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
-            exact = EXACT.get(_kind(self.metric))
-            way = f"Use {exact}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)"
             warnings.warn(
                 f"metric {self.name!r} depends on how samples are cut into batches: {values[0]:.6g} for a batch of "
-                f"{samples}, {values[1]:.6g} for the same samples as two. {way} (T128)",
+                f"{samples}, {values[1]:.6g} for the same samples as two. {self._stock.way} (T128)",
                 TrapWarning,
                 stacklevel=4,
             )
@@ -121,11 +140,10 @@ class MXNetMetric(Metric):
 
     def part(self) -> Any:
         numbers = _numbers(self.metric)
-        if _kind(self.metric) in ("F1", "MCC", "PCC", "PearsonCorrelation", "RMSE") or not set(numbers) >= _SUMS:
-            exact = EXACT.get(_kind(self.metric))
+        if not self._stock.adds or not set(numbers) >= _SUMS:
             raise DataError(
                 f"metric {self.name!r} is no mean over samples, so the values of several workers cannot be added up. "
-                + (f"Use {exact}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)")
+                f"{self._stock.way}"
             )
         return {name: value for name, value in numbers.items() if name.replace("global_", "") in _SUMS}
 
@@ -170,7 +188,7 @@ def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any
     Raises:
         DataError: The outputs are no class numbers.
     """
-    if _kind(metric) not in _OF_CLASSES or not labels:
+    if not labels:
         return
     output = outputs[0]
     like_labels = output.shape == labels[0].shape

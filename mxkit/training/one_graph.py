@@ -13,6 +13,7 @@ from mxkit.core.graphs import (
     only_its_graph_runs,
     traced_graph,
 )
+from mxkit.core.loss_meanings import meaning_of
 from mxkit.core.prepared import BoundGraph, output_kinds, parts_of
 from mxkit.core.replicas import GradientWatch
 from mxkit.losses.named_losses import BatchLoss
@@ -97,7 +98,7 @@ class OneGraph:
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
         graphs = _is_graph(net) and _is_graph(self._loss)
-        checked_always = isinstance(self._loss, gluon.loss.CTCLoss)  # the values of its labels, in each batch
+        checked_always = meaning_of(self._loss).checks_values
         self._possible = [device.device_type for device in devices] == ["cpu"] and graphs and not checked_always
         self._steps: Dict[Any, Steps] = {}  # by kind of batch: the steps for the labels
         self._kinds: Dict[Any, _Kind] = {}
