@@ -163,7 +163,7 @@ def _onnx(job: Job, verify: bool) -> Written:
 
 def _torch(job: Job, verify: bool) -> Written:
     from mxkit.exporting.to_torch.code import torch_files
-    from mxkit.exporting.to_torch.torch_proof import compare_torch, not_compared
+    from mxkit.exporting.to_torch.proof import compare_torch, not_compared
 
     example = example_batches(job.graph, job.forms, (), [2])[0]
     constants = {name.upper(): _literal(json.loads(text)) for name, text in job.source.facts.items()}

@@ -52,6 +52,26 @@ def test_blocks_of_a_class_share_one_with_arguments(residual):
     assert "in_channels, channels, kernel_size=1, stride=stride, bias=False\n" in text
 
 
+class Stage(gluon.HybridBlock):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks = nn.HybridSequential()
+        self.blocks.add(*blocks)
+
+    def hybrid_forward(self, F, x):
+        return F.relu(self.blocks(x))
+
+
+def test_blocks_of_a_class_are_in_classes_of_their_own():
+    block = gluon.model_zoo.vision.resnet.BasicBlockV1
+    net = nn.HybridSequential()
+    net.add(Stage(block(8, 1, in_channels=8)), Stage(block(16, 2, True, in_channels=8), block(16, 1, in_channels=16)))
+    text, _, _ = torch_files(initialized(net), {"x": floats(2, 8, 16, 16)})
+    assert text.count("class BasicBlockV1") == 1
+    assert "self.blocks = nn.Sequential(BasicBlockV1(8, 8))\n" in text
+    assert "BasicBlockV1(8, 16, stride=2, downsample=True),\n            BasicBlockV1(16, 16),\n" in text
+
+
 def test_the_file_depends_on_torch_alone(converted):
     for _, _, text, _ in converted.values():
         imported = {

@@ -10,11 +10,11 @@ import cancelling_nets
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import Proof
-from mxkit.exporting.to_torch import torch_layers
 from mxkit.exporting.to_torch.code import torch_files
-from mxkit.exporting.to_torch.functional import EXPRESSIONS
-from mxkit.exporting.to_torch.identifiers import identifier
-from mxkit.exporting.to_torch.torch_proof import compare_torch, not_compared
+from mxkit.exporting.to_torch.expressions import Argument, Call
+from mxkit.exporting.to_torch.modules import identifier
+from mxkit.exporting.to_torch.operators import EXPRESSIONS, MODULES
+from mxkit.exporting.to_torch.proof import compare_torch, not_compared
 import mxnet as mx
 import numpy as np
 from pages import ROOT, run_python
@@ -107,7 +107,7 @@ def test_shared_modules_are_one(tmp_path):
 
 
 def _other(name, change):
-    own = torch_layers._TABLE[name]
+    own = MODULES[name]
 
     def changed(node):
         made = own(node)
@@ -116,10 +116,21 @@ def _other(name, change):
     return name, changed
 
 
+def with_text(old, new):
+    """A layer whose constructor has another text."""
+
+    def changed(layer):
+        function, *arguments = str(layer.constructor).replace(old, new).partition("(")
+        inside = arguments[1][:-1].replace(", eps", "|eps").split("|")
+        return layer._replace(constructor=Call(function, tuple(Argument("", part) for part in inside)))
+
+    return changed
+
+
 BROKEN = {
-    "features.1": _other("BatchNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.1)"))),
-    "features.2": _other("Activation", lambda one: one._replace(constructor="nn.Sigmoid()")),
-    "features.3": _other("Pooling", lambda one: one._replace(constructor=one.constructor.replace("Max", "Avg"))),
+    "features.1": _other("BatchNorm", with_text(")", ", eps=0.1)")),
+    "features.2": _other("Activation", lambda one: one._replace(constructor=Call("nn.Sigmoid", ()))),
+    "features.3": _other("Pooling", with_text("Max", "Avg")),
     "features.0": _other("Convolution", lambda one: one._replace(state={"weight": one.state["weight"][..., ::-1]})),
     "output": _other("FullyConnected", lambda one: one._replace(state={**one.state, "bias": one.state["bias"] + 0.01})),
 }
@@ -127,7 +138,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("path", BROKEN)
 def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
-    monkeypatch.setitem(torch_layers._TABLE, *BROKEN[path])
+    monkeypatch.setitem(MODULES, *BROKEN[path])
     proof = Proof(rows_of(resnet), TOLERANCE, {})
     assert proof.failures[0].name == path
     with pytest.raises(ExportError, match=f"the first ones:\n  {path} "):
@@ -147,8 +158,9 @@ def _in_place_of(name, pattern, other):
     own = EXPRESSIONS[name]
 
     def changed(node):
-        assert pattern in own(node)
-        return own(node).replace(pattern, other)
+        text = own(node)
+        assert pattern in text
+        return text.replace(pattern, other)
 
     return name, changed
 
@@ -169,8 +181,8 @@ def test_a_wrong_expression_is_found_where_a_sum_cancels(wrong, monkeypatch):
 
 
 def test_a_wrong_epsilon_is_found_where_a_sum_cancels(monkeypatch):
-    wrong = _other("InstanceNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.01)")))
-    monkeypatch.setitem(torch_layers._TABLE, *wrong)
+    wrong = _other("InstanceNorm", with_text(")", ", eps=0.01)"))
+    monkeypatch.setitem(MODULES, *wrong)
     assert Proof(rows_of_cancelling("instance"), TOLERANCE, {}).failures[0].operator == "InstanceNorm"
 
 
@@ -184,20 +196,20 @@ def test_a_change_of_the_file_is_found():
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
-    own = torch_layers._TABLE["Activation"]
+    own = MODULES["Activation"]
 
     def detached(node):
         made = own(node)
-        return made._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else made
+        return made._replace(constructor=Call("nn.Hardtanh", ())) if node.attrs["act_type"] == "tanh" else made
 
-    monkeypatch.setitem(torch_layers._TABLE, "Activation", detached)
+    monkeypatch.setitem(MODULES, "Activation", detached)
     rows = rows_of(lenet, (4,), train=True)
     assert "0.weight" in [row.name for row in Proof(rows, TOLERANCE, {}).failures if row.operator == "gradient"]
 
 
 def test_code_that_fails_is_named_by_its_path(monkeypatch):
-    changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
-    monkeypatch.setitem(torch_layers._TABLE, *changed)
+    changed = _other("Pooling", lambda one: one._replace(constructor=Call("nn.MaxPool2d", (Argument("", "30"),))))
+    monkeypatch.setitem(MODULES, *changed)
     with pytest.raises(ExportError, match="the PyTorch code fails after '0': "):
         rows_of(lenet)
 

@@ -6,10 +6,16 @@ from types import SimpleNamespace
 from all_rows import ROWS
 from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
-from mxkit.exporting.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
-from mxkit.exporting.to_torch.node import Node
-from mxkit.exporting.to_torch.recurrent import unpacked
-from mxkit.exporting.to_torch.torch_layers import layer
+from mxkit.exporting.to_torch.expressions import Node
+from mxkit.exporting.to_torch.operators import (
+    EXPRESSIONS,
+    HELPERS,
+    expression,
+    helpers_used,
+    layer,
+    names_used,
+    unpacked,
+)
 import mxnet as mx
 import numpy as np
 from operator_rows import drawn, symbol_of
@@ -82,7 +88,7 @@ def evaluated(torch, row, symbol, inputs, built, nested):
     return [results[order[described["nodes"][number]["name"]], output] for number, output, *_ in described["heads"]]
 
 
-HEADER = "import torch\nimport torch.nn.functional as F\nfrom typing import Optional, Sequence\n"
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom typing import Sequence\n"
 
 
 def by_mxnet(symbol, row, arrays, gradients):
@@ -145,7 +151,7 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
     symbol, built = symbol_of(row), drawn(row, 2)
     ((_, node),) = nodes_of(symbol, row, built)
     made = layer(node)
-    module = eval(made.constructor, {"nn": torch.nn})
+    module = eval(str(made.constructor), {"nn": torch.nn})
     missing, unexpected = module.load_state_dict(
         {key: torch.tensor(value) for key, value in made.state.items()}, strict=False
     )
@@ -183,7 +189,7 @@ def test_a_dropout_keeps_and_scales(torch):
 def test_batch_norm_keeps_the_momentum_and_leaves_a_fixed_scale(torch):
     (row,) = (row for row in ROWS if row.name == "BatchNorm scale")
     ((_, node),) = nodes_of(symbol_of(row), row, drawn(row, 2))
-    module = eval(layer(node).constructor, {"nn": torch.nn})
+    module = eval(str(layer(node).constructor), {"nn": torch.nn})
     assert (module.momentum, module.eps) == (0.2, 0.1)
     assert "self.training, momentum=0.2, eps=0.1" in expression(node)
     assert layer(node).frozen == ()
@@ -216,7 +222,7 @@ def test_a_fused_rnn_gives_what_mxnet_gives(torch, mode, layers, both):
     random = np.random.default_rng(0)
     flat, node = recurrent(mode, layers, both, random)
     made = layer(node)
-    module = eval(made.constructor, {"nn": torch.nn})
+    module = eval(str(made.constructor), {"nn": torch.nn})
     module.load_state_dict({key: torch.tensor(value) for key, value in made.state.items()})
     names = ["h", "c"][: len(node.inputs) - 2]
     symbol = mx.sym.RNN(*map(mx.sym.var, node.inputs), state_outputs=True, **node.attrs)

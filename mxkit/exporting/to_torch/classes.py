@@ -1,32 +1,58 @@
-"""Blocks with the same code share one class: what differs between them becomes an argument of its constructor."""
+"""Classes of the file: blocks of one type with one forward pass share a class; what differs becomes an argument."""
 
+from ast import literal_eval
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.exporting.to_torch.constructor_arguments import DEFAULTS, Argument, Arguments, Slot
-from mxkit.exporting.to_torch.layout import Call, Expression, is_literal
-from mxkit.exporting.to_torch.trees import Instance, Statement
+from mxkit.core.replicas import is_trainable, shape_of
+from mxkit.exporting.to_torch.expressions import Argument, Call
+from mxkit.exporting.to_torch.forward import Forward, Line
+from mxkit.exporting.to_torch.modules import Module, layer_of
+from mxkit.exporting.to_torch.program import Operator, Program
+from mxkit.storage.params_format import dtype_name
 
-_LAYERS_WITH = {
-    "bias": ("nn.Conv", "nn.Linear"),
-    "momentum": ("nn.BatchNorm",),
-    **dict.fromkeys(("stride", "padding", "dilation", "groups"), ("nn.Conv",)),
-}
-_ORDER = ("kernel_size", "stride", "padding", "output_padding", "dilation", "groups", "bias", "eps", "momentum")
-_POSITIONS = {
-    "nn.Conv": ("in_channels", "channels", "kernel_size"),
-    "nn.ConvTranspose": ("in_channels", "channels", "kernel_size"),
-    "nn.Linear": ("in_features", "out_features"),
-    "nn.BatchNorm": ("channels",),
-    "nn.InstanceNorm": ("channels",),
-    "nn.GroupNorm": ("num_groups", "channels"),
-    "nn.LayerNorm": ("size",),
-    "nn.Embedding": ("num_embeddings", "size"),
-    "nn.LSTM": ("input_size", "hidden_size"),
-    "nn.GRU": ("input_size", "hidden_size"),
-    "nn.RNN": ("input_size", "hidden_size"),
-    "nn.Dropout": ("dropout",),
-}
+_Expression = Union[str, Call]
+
+
+class Statement(NamedTuple):
+    """A line of a constructor: an attribute and its value; the attribute is '' for a call alone."""
+
+    target: str
+    value: _Expression
+
+
+@dataclass(eq=False)
+class Instance:
+    """A block that becomes an object of a class.
+
+    Attributes:
+        module: The block.
+        base: The class from which its class derives.
+        statements: Of its constructor.
+        forward: Its method; None for an nn.Sequential.
+        calls: Its method for each call.
+        owner: Its class.
+        given: The arguments with which the class makes it.
+    """
+
+    module: Module
+    base: str
+    statements: List[Statement]
+    forward: Optional[Forward]
+    calls: List[Forward]
+    owner: Any = None
+    given: Dict[str, str] = field(default_factory=dict)
+
+    def lacks(self, line: Line) -> bool:
+        """Whether a line of the class's method calls a child that this object does not have."""
+        missing = [child for child in self.owner.optional if child not in self.module.children]
+        return any(_calls_only(line, child) for child in missing)
+
+    def lines(self, call: int) -> List[Optional[Line]]:
+        """Lines of the class's method with the entries of one call; None where this object has no such child."""
+        own = iter(self.calls[call].lines)
+        return [None if self.lacks(line) else next(own) for line in self.owner.forward.lines]
 
 
 @dataclass(eq=False)
@@ -34,220 +60,325 @@ class Class:
     """A class of the generated file.
 
     Attributes:
-        name: Its name.
         base: The class that it derives from.
-        arguments: Of its constructor.
-        statements: Of its constructor, with the arguments' names; None for each optional child.
         forward: Its method `forward`, or None.
-        optional: Children that only some of its objects have.
         instances: Its objects.
+        optional: Children that only some of its objects have.
+        name: Its name.
+        arguments: Of its constructor, by name: their values in all objects, None where an object needs none.
+        defaults: Of the arguments that have one.
+        statements: Of its constructor, with the arguments' names.
     """
 
-    name: str
     base: str
-    instances: List[Instance]
-    forward: Any
-    arguments: List[Argument] = field(default_factory=list)
-    statements: List[Statement] = field(default_factory=list)
+    forward: Optional[Forward]
+    instances: List[Instance] = field(default_factory=list)
     optional: List[str] = field(default_factory=list)
+    name: str = ""
+    arguments: Dict[str, List[Optional[str]]] = field(default_factory=dict)
+    defaults: Dict[str, str] = field(default_factory=dict)
+    statements: List[Statement] = field(default_factory=list)
+
+    def signature(self) -> List[str]:
+        """The arguments of the constructor: those with a default come last."""
+        return [
+            f"{name}: {_annotation(self.arguments[name])}"
+            + (f" = {self.defaults[name]}" if name in self.defaults else "")
+            for name in self.order()
+        ]
+
+    def order(self) -> List[str]:
+        """Names of the arguments in the constructor's order."""
+        return sorted(self.arguments, key=lambda name: (name in self.defaults, name in self.optional))
 
 
-class Classes:
-    """Groups blocks into classes.
+def classes_of(instances: Sequence[Instance], root: str) -> List[Class]:
+    """Group blocks into classes.
 
     Args:
         instances: Blocks, inner ones before those that contain them.
         root: Name of the net's class.
+
+    Returns:
+        Classes, each after those that it uses.
     """
+    return _Grouping(instances).classes(root)
 
-    def __init__(self, instances: Sequence[Instance], root: str) -> None:
-        self._classes: List[Class] = []
+
+class _Grouping:
+    def __init__(self, instances: Sequence[Instance]) -> None:
+        self._by_target = {one.module.target: one for one in instances}
         self._by_key: Dict[str, Class] = {}
-        self._of: Dict[str, Class] = {}
-        self._given: Dict[str, Dict[str, str]] = {}
-        self._root = root
-        self._names: Set[str] = {root}
+        self._done: List[Class] = []
+        self._names: Set[str] = set()
         for instance in instances:
-            self._place(instance)
-        self._merge()
-        for one in self._classes:
-            one.name = self._class_name(one)
-        for one in self._classes:
-            self._complete(one)
+            key = self._key(instance, instance.forward.text() if instance.forward else "", instance.statements)
+            instance.owner = self._by_key.setdefault(key, Class(instance.base, instance.forward))
+            instance.owner.instances.append(instance)
+        for whole in list(self._by_key.values()):
+            for child in sorted(whole.instances[0].module.children) if whole.base == "nn.Module" else ():
+                self._merge(whole, child)
 
-    def all(self) -> List[Class]:
-        """Classes, each after those that it uses."""
-        return self._classes
+    def classes(self, root: str) -> List[Class]:
+        net = self._by_target[""].owner
+        net.name = root
+        self._names.add(root)
+        self._finish(net)
+        return self._done
 
-    def _place(self, instance: Instance) -> None:
-        key = self._key(instance, instance.forward, instance.statements)
-        found = self._by_key.get(key)
-        if found is None:
-            found = self._by_key[key] = Class("", instance.base, [], instance.forward)
-            self._classes.append(found)
-        found.instances.append(instance)
-        self._of[str(id(instance.module.block))] = found
-
-    def _key(self, instance: Instance, forward: Any, statements: Sequence[Statement]) -> str:
+    def _key(self, instance: Instance, forward: str, statements: Sequence[Statement]) -> str:
+        """Return a text that is equal for blocks that can share a class."""
         name = type(instance.module.block).__name__ if instance.module.target else ""
         lines = [f"{line.target} = {self._skeleton(line.value)}" for line in statements]
-        return "\n".join([name, instance.base, *lines, forward.text() if forward else ""])
+        return "\n".join([name, instance.base, *lines, forward])
 
-    def _skeleton(self, value: Expression) -> str:
-        """Return an expression without its literals; blocks with equal ones can share a class."""
+    def _skeleton(self, value: _Expression) -> str:
+        """Write an expression without its literals."""
         if isinstance(value, str):
-            return "_" if is_literal(value) and not value.startswith(("'", '"')) else value
+            return "_" if _is_literal(value) else value
         if value.function == "@":
-            return f"@{id(self._of[str(value.arguments[0][1])])}"
-        parts = [
-            f"{name}={self._skeleton(inner)}" if name else self._skeleton(inner)
-            for name, inner in value.arguments
-            if not _takes(value, name)
-        ]
-        return f"{value.function}({', '.join(parts)})"
+            return f"@{id(self._object(value).owner)}"
+        return f"{value.function}({', '.join(f'{one.name}={self._skeleton(one.value)}' for one in value.arguments)})"
 
-    def _merge(self) -> None:
+    def _object(self, value: Call) -> Instance:
+        return self._by_target[str(value.arguments[0].value)]
+
+    def _merge(self, whole: Class, child: str) -> None:
         """Let blocks without a child, like a residual block's `downsample`, use the class of those that have it."""
-        for whole in list(self._classes):
-            for child in sorted(whole.instances[0].elided):
-                if whole in self._classes:  # not merged into another one before
-                    self._merge_into(whole, child)
-
-    def _merge_into(self, whole: Class, child: str) -> None:
-        first = whole.instances[0]
+        first, forward = whole.instances[0], whole.instances[0].calls[0]
+        lines = [line for line in forward.lines if not _calls_only(line, child)]
         rest = [line for line in first.statements if line.target != f"self.{child}"]
-        key = self._key(first, first.elided[child], rest)
+        key = self._key(first, forward._replace(lines=lines).text(), rest)
         other = self._by_key.get(key)
-        if other not in self._classes or other is whole or other.optional or whole.optional:
+        if len(lines) == len(forward.lines) or other is None or other.optional or whole.optional:
             return
         whole.optional.append(child)
-        for instance in other.instances:
-            instance.whole = whole.forward
-            instance.absent = {
-                line.expression for line in whole.forward.lines if line.expression.startswith(f"self.{child}(")
-            }
         whole.instances = sorted(whole.instances + other.instances, key=lambda one: one.module.scopes[0].number)
-        place = max(self._classes.index(whole), self._classes.index(other))
-        self._of.update({number: whole for number, one in self._of.items() if one is other})
-        self._classes.insert(place + 1, whole)
-        self._classes.remove(whole)
-        self._classes.remove(other)
+        for instance in other.instances:
+            instance.owner = self._by_key[key] = whole
 
-    def _class_name(self, one: Class) -> str:
-        module = one.instances[0].module
-        if not module.target:
-            return self._root
-        stem = type(module.block).__name__.lstrip("_")
-        stem = stem[:1].upper() + stem[1:]
-        name, number = stem, 2
+    def _finish(self, one: Class) -> None:
+        """Name a class, find its arguments and write its constructor with them, after those of the classes it uses."""
+        rows = list(self._rows(one))
+        one.name = one.name or self._free_name(one.instances[0].module.block)
+        for child in one.optional:
+            one.arguments[child] = [str(child in instance.module.children) for instance in one.instances]
+            one.defaults[child] = "False"
+        unify = _Arguments(one)
+        one.statements = [Statement(target, unify.value(column, target, Argument("", ""))) for target, column in rows]
+        for number, instance in enumerate(one.instances):
+            instance.given = {
+                name: column[number] or one.defaults.get(name) or next(filter(None, column))
+                for name, column in one.arguments.items()
+            }
+        self._done.append(one)
+
+    def _rows(self, one: Class) -> Iterator[Tuple[str, List[Optional[_Expression]]]]:
+        """Yield the target of each statement, and its value in each object; None where an object has no such child."""
+        own = [iter(instance.statements) for instance in one.instances]
+        whole = max((instance.statements for instance in one.instances), key=len)
+        for target, _ in whole:
+            child = target.partition(".")[2]
+            yield (
+                target,
+                [
+                    self._resolved(next(rest).value)
+                    if child not in one.optional or child in instance.module.children
+                    else None
+                    for rest, instance in zip(own, one.instances)
+                ],
+            )
+
+    def _resolved(self, value: _Expression) -> _Expression:
+        """Write the constructors of objects by the names and arguments of their classes."""
+        if isinstance(value, str):
+            return value
+        if value.function != "@":
+            parts = [part._replace(value=self._resolved(part.value)) for part in value.arguments]
+            return Call(value.function, tuple(parts))
+        instance = self._object(value)
+        owner = instance.owner
+        if owner not in self._done:
+            self._finish(owner)
+        given = [Argument(name, instance.given[name], owner.defaults.get(name)) for name in owner.order()]
+        return Call(owner.name, tuple(given))
+
+    def _free_name(self, block: Any) -> str:
+        stem = type(block).__name__.lstrip("_")
+        stem = name = stem[:1].upper() + stem[1:]
+        number = 2
         while name in self._names:
             name, number = f"{stem}{number}", number + 1
         self._names.add(name)
         return name
 
-    def _complete(self, one: Class) -> None:
-        """Find the arguments of a class and write its constructor with them."""
-        filled = [self._filled(instance) for instance in one.instances]
-        whole = next(index for index, lines in enumerate(filled) if len(lines) == max(map(len, filled)))
-        targets = [line.target for line in filled[whole]]
-        slots: List[Dict[Slot, str]] = []
-        for lines in filled:
-            skipped = 0
-            own: Dict[Slot, str] = {}
-            for index, target in enumerate(targets):
-                if index - skipped >= len(lines) or lines[index - skipped].target != target:
-                    skipped += 1
-                    continue
-                own.update({(index, path): text for path, text in _slots(lines[index - skipped].value)})
-            slots.append(own)
-        finder = Arguments(one.optional, one.instances, slots, {**dict(_hints(filled[whole]))}, targets)
-        chosen = finder.find()
-        one.arguments = finder.arguments()
-        one.statements = [
-            Statement(line.target, self._named(_replaced(line.value, index, chosen, ())))
-            for index, line in enumerate(filled[whole])
-        ]
-        for instance, values in zip(one.instances, finder.values()):
-            self._given[str(id(instance.module.block))] = values
 
-    def _filled(self, instance: Instance) -> List[Statement]:
-        """Statements with the arguments of inner classes, and with the defaults that other instances name."""
-        return [Statement(line.target, self._with_arguments(line.value)) for line in instance.statements]
+class _Arguments:
+    """Replaces the literals in which the objects of a class differ by arguments of the class."""
 
-    def _with_arguments(self, value: Expression) -> Expression:
-        if isinstance(value, str):
-            return value
-        if value.function == "@":
-            number = str(value.arguments[0][1])
-            return Call(f"@{self._of[number].name}", list(self._given[number].items()))
-        arguments = [(name, self._with_arguments(inner)) for name, inner in value.arguments]
-        if value.function.startswith(tuple(_POSITIONS)):
-            present = {name for name, _ in arguments}
-            arguments += [
-                (name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)
-            ]
-            arguments.sort(key=lambda one: _ORDER.index(one[0]) if one[0] in _ORDER else -1)
-        return Call(value.function, arguments)
+    def __init__(self, owner: Class) -> None:
+        self._owner = owner
 
-    def _named(self, value: Expression) -> Expression:
-        """Write constructors of classes by name, without arguments that have their default."""
-        if isinstance(value, str):
-            return value
-        arguments = [(name, self._named(inner)) for name, inner in value.arguments]
-        if value.function.startswith("@"):
-            one = next(one for one in self._classes if one.name == value.function[1:])
-            written: List[Tuple[str, Expression]] = []
-            for argument, (name, inner) in zip(one.arguments, arguments):
-                if not argument.default:
-                    written.append(("", inner))
-                elif inner != argument.default:
-                    written.append((name, inner))
-            return Call(one.name, written)
-        kept = [(name, inner) for name, inner in arguments if not (_takes(value, name) and inner == DEFAULTS[name])]
-        return Call(value.function, kept)
+    def value(self, column: List[Optional[_Expression]], target: str, argument: Argument) -> _Expression:
+        """Write the value that stands in one place of the constructors of all objects.
+
+        Args:
+            column: The value of each object.
+            target: The attribute in whose value they stand.
+            argument: The argument whose value they are.
+        """
+        present = [value for value in column if value is not None]
+        first = present[0]
+        if isinstance(first, Call):
+            parts = []
+            for number, part in enumerate(first.arguments):
+                inner = [one.arguments[number] if isinstance(one, Call) else None for one in column]
+                defaults = {one.default for one in inner if one is not None}
+                part = part if len(defaults) == 1 else part._replace(default="")
+                values = [None if one is None else one.value for one in inner]
+                parts.append(part._replace(value=self.value(values, target, part)))
+            return Call(first.function, tuple(parts))
+        texts = [None if value is None else str(value) for value in column]
+        known = self._owner.arguments.get(argument.name, [])
+        is_known = None in texts and bool(known) and all(text in (None, own) for text, own in zip(texts, known))
+        if not _is_literal(first) or (len(set(present)) == 1 and not is_known):
+            return first
+        return self._name(texts, target, argument)
+
+    def _name(self, column: List[Optional[str]], target: str, argument: Argument) -> str:
+        owner, hint = self._owner, argument.name or "size"
+        for name, other in owner.arguments.items():
+            pairs = [(one, two) for one, two in zip(column, other) if one is not None and two is not None]
+            if pairs and all(one == two for one, two in pairs):
+                owner.arguments[name] = [two if one is None else one for one, two in zip(column, other)]
+                return name
+        place = target.rpartition(".")[2]
+        names = [hint, *(["out_channels"] if hint == "channels" else []), *([f"{place}_{hint}"] if place else [])]
+        names += [f"{hint}{number}" for number in range(2, len(owner.arguments) + 3)]
+        name = next(one for one in names if one not in owner.arguments)
+        owner.arguments[name] = column
+        if argument.default:
+            texts = [text for text in column if text is not None]
+            default = argument.default
+            owner.defaults[name] = default if default in texts else Counter(texts).most_common(1)[0][0]
+        return name
 
 
-def _takes(call: Call, name: str) -> bool:
-    """Whether a layer of torch.nn has an argument with a default."""
-    return call.function.startswith(_LAYERS_WITH.get(name, ("-",)))
+def _calls_only(line: Line, child: str) -> bool:
+    """Whether a line is `x = self.child(x)`, so that it can be left out."""
+    return line.expression == f"self.{child}({line.target})"
 
 
-def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], str]]:
-    """Yield the literals of an expression with their paths in it."""
-    if isinstance(value, str):
-        if is_literal(value) and not value.startswith(("'", '"')):
-            yield path, value
-        return
-    for number, (name, inner) in enumerate(value.arguments):
-        yield from _slots(inner, (*path, name or str(number)))
+def _is_literal(text: str) -> bool:
+    """Whether a text is a number, True, False, None or a tuple of them."""
+    try:
+        return not isinstance(literal_eval(text), str)
+    except (ValueError, SyntaxError):
+        return False
 
 
-def _replaced(value: Expression, index: int, chosen: Dict[Slot, str], path: Tuple[str, ...]) -> Expression:
-    """Replace literals by the names of arguments."""
-    if isinstance(value, str):
-        return chosen.get((index, path), value)
-    arguments = [
-        (name, _replaced(inner, index, chosen, (*path, name or str(number))))
-        for number, (name, inner) in enumerate(value.arguments)
-    ]
-    return Call(value.function, arguments)
+def _annotation(texts: Sequence[Optional[str]]) -> str:
+    kinds = set()
+    for value in (literal_eval(text) for text in texts if text is not None):
+        inner = f"[{', '.join(type(part).__name__ for part in value)}]" if type(value) is tuple else ""
+        kinds.add(f"{type(value).__name__}{inner}")
+    return " | ".join(sorted(kinds))
 
 
-def _hints(lines: Sequence[Statement]) -> Iterator[Tuple[Slot, str]]:
-    for index, line in enumerate(lines):
-        yield from _hints_in(line.value, index, ())
+def statements(program: Program, module: Module, forward: Optional[Forward]) -> Tuple[str, List[Statement]]:
+    """Return the base class and the constructor's statements of a block that becomes an object of a class."""
+    if forward is None:
+        return "nn.Sequential", [Statement("", Call("super().__init__", _entries(program, module)))]
+    if _is_numbered(module) and not forward.layers and not forward.parameters:
+        inner = Argument("", Call("[", _numbered(program, module)))
+        return "nn.ModuleList", [Statement("", Call("super().__init__", (inner,)))]
+    lines = [Statement("", Call("super().__init__", ()))]
+    lines += [_parameter(name, one, is_buffer(program, one)) for name, one in forward.parameters.items()]
+    lines += [Statement(f"self.{name}", _constructor(program, child)) for name, child in module.children.items()]
+    lines += [Statement(f"self.{name}", layer.constructor) for name, (layer, _) in forward.layers.items()]
+    return "nn.Module", lines
 
 
-def _hints_in(value: Expression, index: int, path: Tuple[str, ...]) -> Iterator[Tuple[Slot, str]]:
-    """Yield names for arguments, by the paths of the literals."""
-    if isinstance(value, str):
-        return
-    known = next(
-        (names for kind, names in sorted(_POSITIONS.items(), reverse=True) if value.function.startswith(kind)), ()
-    )
-    for number, (name, inner) in enumerate(value.arguments):
-        where = (*path, name or str(number))
-        if isinstance(inner, str):
-            yield (index, where), name or (known[number] if number < len(known) else "size")
-        else:
-            yield from _hints_in(inner, index, where)
+def _is_numbered(module: Module) -> bool:
+    names = [*module.children, *module.shared]
+    return bool(names) and all(name.isdigit() for name in names)
+
+
+def _constructor(program: Program, module: Module) -> Call:
+    """Return the expression that makes a module inside its parent's constructor."""
+    if module.kind == "layer" and module.part is not None:
+        return module.part.layer.constructor
+    if module.kind == "sequential":
+        return Call("nn.Sequential", _entries(program, module))
+    if module.kind == "class":
+        return Call("@", (Argument("", module.target),))
+    if _is_numbered(module):
+        return Call("nn.ModuleList", (Argument("", Call("[", _numbered(program, module))),))
+    named = {name: _constructor(program, child) for name, child in module.children.items()}
+    return Call("nn.ModuleDict", (Argument("", _ordered(named)),))
+
+
+def _ordered(named: Dict[str, Call]) -> Call:
+    pairs = [Call("", (Argument("", f'"{name}"'), Argument("", value))) for name, value in named.items()]
+    return Call("OrderedDict", (Argument("", Call("[", tuple(Argument("", pair) for pair in pairs))),))
+
+
+def _numbered(program: Program, module: Module) -> Tuple[Argument, ...]:
+    """Return constructors of children by number; a number without a child that is called gets an Identity."""
+    children = {int(name): _constructor(program, child) for name, child in module.children.items()}
+    count = 1 + max(map(int, [*module.children, *module.shared]))
+    return tuple(Argument("", children.get(number, Call("nn.Identity", ()))) for number in range(count))
+
+
+def _entries(program: Program, module: Module) -> Tuple[Argument, ...]:
+    """Return the arguments of an nn.Sequential: children by number; by name if there are more layers."""
+    named: Dict[str, Call] = {}
+    for name in sorted([*module.children, *module.shared], key=int):
+        child = module.children.get(name)
+        if child is None:
+            named[name] = Call("nn.Identity", ())
+            continue
+        around = [(f"{name}_{label}", operator) for label, operator in beside(child)]
+        count = len(child.part.before) if child.part else 0
+        named.update((label, _beside(program, operator)) for label, operator in around[:count])
+        named[name] = _constructor(program, child)
+        named.update((label, _beside(program, operator)) for label, operator in around[count:])
+    if [*named] == [str(number) for number in range(len(named))]:
+        return tuple(Argument("", value) for value in named.values())
+    return (Argument("", _ordered(named)),)
+
+
+def beside(module: Module) -> List[Tuple[str, Operator]]:
+    """Return the operators around a layer, with the names that follow the layer's number in an nn.Sequential."""
+    found: Dict[str, Operator] = {}
+    for operator in [*module.part.before, *module.part.after] if module.part else ():
+        label = _LABELS.get(operator.operator, operator.operator.strip("_").lower())
+        name, number = label, 2
+        while name in found:
+            name, number = f"{label}{number}", number + 1
+        found[name] = operator
+    return list(found.items())
+
+
+_LABELS = {"Activation": "act", "LeakyReLU": "act", "Flatten": "flatten"}
+
+
+def _beside(program: Program, operator: Operator) -> Call:
+    found = layer_of(program, operator)
+    return found.constructor if found else Call("nn.Identity", ())
+
+
+def is_buffer(program: Program, parameter: Any) -> bool:
+    """Whether PyTorch does not train a parameter: a constant, or running statistics, which Gluon may not mark."""
+    states = set(program.internals.list_auxiliary_states())
+    names = [program.names[entry] for entry, one in program.parameters.items() if one is parameter]
+    return not is_trainable(parameter) or bool(states.intersection(names))
+
+
+def _parameter(name: str, parameter: Any, buffer: bool) -> Statement:
+    shape = [Argument("", str(size)) for size in shape_of(parameter)] or [Argument("", "()")]
+    dtype = dtype_name(parameter.dtype)
+    zeros = Call("torch.zeros", (*shape, Argument("dtype", f"torch.{dtype}", "torch.float32")))
+    if not buffer:
+        return Statement(f"self.{name}", Call("nn.Parameter", (Argument("", zeros),)))
+    return Statement("", Call("self.register_buffer", (Argument("", f'"{name}"'), Argument("", zeros))))

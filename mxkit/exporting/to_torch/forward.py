@@ -1,27 +1,71 @@
 """The forward pass of one block as lines of Python."""
 
+import inspect
 import os
-from typing import Any, Dict, List, NamedTuple, Set, Tuple, Union
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from mxkit.core.blocks import own_parameters
+from mxkit.core.graphs import traced_graph
 from mxkit.errors import ExportError
-from mxkit.exporting.to_torch.functional import expression, names_used
-from mxkit.exporting.to_torch.identifiers import identifier
+from mxkit.exporting.to_torch.expressions import Layer
 from mxkit.exporting.to_torch.modules import (
     Module,
     accesses,
     constants,
     data_inputs,
+    identifier,
     is_first_state,
     layer_of,
     node_of,
     part_of,
 )
-from mxkit.exporting.to_torch.naming import annotation, argument_names, pattern
-from mxkit.exporting.to_torch.net_steps import Entry, Operator, Program, Scope, flat
-from mxkit.exporting.to_torch.node import Layer
-from mxkit.exporting.to_torch.refusals import Problem
+from mxkit.exporting.to_torch.operators import Problem, expression, names_used
+from mxkit.exporting.to_torch.program import Entry, Operator, Program, Scope, flat
 from mxnet import gluon
+
+
+def annotation(value: Any) -> str:
+    """Return the type of an argument or a result."""
+    if value is None:
+        return "None"
+    return "list[Tensor]" if type(value) is list else "Tensor"
+
+
+def pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = None) -> str:
+    """Return the assignment target that unpacks nested results; unused results become "_"."""
+    left = set(flat(nested)) if live is None else set(live)
+
+    def part(value: Any) -> str:
+        if type(value) is list and left.intersection(flat(value)):
+            return f"({', '.join(map(part, value))}{',' * (len(value) == 1)})"
+        if type(value) is list or value not in left:
+            return "_"
+        left.discard(value)
+        return names[value]
+
+    if type(nested) is not list:
+        return part(nested)
+    return ", ".join(map(part, nested)) + "," * (len(nested) == 1)
+
+
+def argument_names(block: Any, count: int) -> List[str]:
+    """Return the names of a block's arguments in its code."""
+    found: List[str] = []
+    if isinstance(block, gluon.SymbolBlock):
+        for variable in traced_graph(block)[0]:
+            found.append(identifier(re.sub(r"^data(?=\d*$)", "x", variable.name), set(found)))
+        return found
+    hybrid = isinstance(block, gluon.HybridBlock) and type(block).forward is gluon.HybridBlock.forward
+    method = block.hybrid_forward if hybrid else block.forward
+    own = own_parameters(block)
+    for name, one in list(inspect.signature(method).parameters.items())[hybrid:]:
+        if one.kind is one.VAR_POSITIONAL:
+            found += [f"{name.rstrip('s')}{number}" for number in range(count - len(found))]
+        elif one.kind is not one.VAR_KEYWORD and name not in own:
+            found.append(name)
+    found = [identifier(name, set()) for name in found[:count]]
+    return found if len(found) == count else [f"x{number}" for number in range(count)]
 
 
 class Line(NamedTuple):
@@ -50,8 +94,7 @@ class Forward(NamedTuple):
         lines: Its assignments.
         result: What it returns.
         returns: Its annotation.
-        layers: Layers for operators of the block itself, by their attribute.
-        operators: The operator of each of `layers`.
+        layers: Layers for operators of the block itself, by their attribute, and the operators.
         parameters: The block's own Parameters that it reads, by their attribute.
     """
 
@@ -59,8 +102,7 @@ class Forward(NamedTuple):
     lines: List[Line]
     result: str
     returns: str
-    layers: Dict[str, Layer]
-    operators: Dict[str, Operator]
+    layers: Dict[str, Tuple[Layer, Operator]]
     parameters: Dict[str, Any]
 
     def text(self) -> str:
@@ -87,7 +129,6 @@ class Renderer:
         scope: The call.
         shared: Modules by the ids of their blocks, for blocks with two paths.
         problems: Operators without an equivalent are added to it.
-        elided: Children that are written as if they returned their argument.
     """
 
     def __init__(
@@ -97,10 +138,8 @@ class Renderer:
         scope: Scope,
         shared: Dict[int, Module],
         problems: List[Problem],
-        elided: Tuple[str, ...] = (),
     ) -> None:
         self.program, self.module, self.scope, self.problems = program, module, scope, problems
-        self.elided = {id(module.children[name].block) for name in elided}
         self.found = accesses(module)
         for name in module.shared:
             for key, own in module.names.items():
@@ -108,11 +147,9 @@ class Renderer:
                     self.found[key] = (shared[key], f"self[{name}]" if name.isdigit() else f"self.{name}")
         self.names: Dict[Entry, str] = {}
         self.lines: List[Line] = []
-        self.layers: Dict[str, Layer] = {}
-        self.operators: Dict[str, Operator] = {}
+        self.layers: Dict[str, Tuple[Layer, Operator]] = {}
         self.parameters: Dict[str, Any] = {}
         self.zeros: Dict[Entry, Operator] = {}
-        self.aliases: Dict[Entry, Entry] = {}
         self.fixed = constants(program, scope.operators())
 
     def render(self) -> Forward:
@@ -120,8 +157,8 @@ class Renderer:
         actions = [action for step in self.scope.steps for action in self._actions(step)]
         self.last: Dict[Entry, int] = {}
         for index, action in enumerate(actions):
-            self.last.update({self._alias(entry): index for entry in flat(action.inputs)})
-        self.last.update({self._alias(entry): len(actions) for entry in flat(self.scope.outputs)})
+            self.last.update(dict.fromkeys(flat(action.inputs), index))
+        self.last.update(dict.fromkeys(flat(self.scope.outputs), len(actions)))
         arguments = self._arguments()
         self.first_names = dict(self.names)
         for index, action in enumerate(actions):
@@ -132,10 +169,7 @@ class Renderer:
         if type(self.scope.outputs) is list and len(self.scope.outputs) > 1:
             result = result[1:-1]
             returns = f"tuple[{', '.join(map(annotation, self.scope.outputs))}]"
-        return Forward(arguments, self.lines, result, returns, self.layers, self.operators, self.parameters)
-
-    def _alias(self, entry: Entry) -> Entry:
-        return self.aliases.get(entry, entry)
+        return Forward(arguments, self.lines, result, returns, self.layers, self.parameters)
 
     def _actions(self, step: Union[Operator, Scope]) -> List[_Action]:
         """Return the steps of a call: a child's layer and the operators around it."""
@@ -144,9 +178,6 @@ class Renderer:
                 self.zeros[step.outputs[0]] = step
                 return []
             return [] if step.number in self.fixed else [self._own(step)]
-        if id(step.block) in self.elided:
-            self.aliases[step.outputs] = self._alias(step.inputs[0])
-            return []
         if id(step.block) not in self.found:
             raise ExportError(
                 f"export: {self.module.path or 'the net'!r} ({type(self.module.block).__name__}) calls {step.path!r}, "
@@ -187,7 +218,7 @@ class Renderer:
         number = 2
         while name in taken:
             name, number = f"{name.rstrip('0123456789') if number > 2 else name}{number}", number + 1
-        self.layers[name], self.operators[name] = layer, operator
+        self.layers[name] = layer, operator
         inputs = data_inputs(self.program, operator, self.fixed)
         return _Action(f"self.{name}", operator, inputs, operator.outputs)
 
@@ -256,7 +287,6 @@ class Renderer:
             return "None"
 
     def _operand(self, entry: Entry) -> str:
-        entry = self._alias(entry)
         if entry in self.program.parameters:
             return self._parameter(entry)
         if entry in self.zeros and entry not in self.names:
@@ -303,8 +333,11 @@ class Renderer:
 
     def _name(self, index: int, action: _Action, live: List[Entry]) -> None:
         """Name the results: reuse the name of an argument that no later line reads, or make a new one."""
-        over = [self._alias(entry) for entry in flat(action.inputs)]
-        free = [self.names[entry] for entry in over if entry in self.names and self.last.get(entry, -1) <= index]
+        free = [
+            self.names[entry]
+            for entry in flat(action.inputs)
+            if entry in self.names and self.last.get(entry, -1) <= index
+        ]
         keep = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
         free = [name for name in dict.fromkeys(free) if name not in keep]
         for entry in live:

@@ -1,15 +1,42 @@
 """Chooses the module of each block: a layer of torch.nn, an nn.Sequential, or a class of its own."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import keyword
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.blocks import child_blocks, join_path, own_parameters
 from mxkit.errors import ExportError
-from mxkit.exporting.to_torch.identifiers import identifier
-from mxkit.exporting.to_torch.net_steps import Entry, Operator, Program, Scope
-from mxkit.exporting.to_torch.node import Layer, Node
-from mxkit.exporting.to_torch.torch_layers import layer
+from mxkit.exporting.to_torch.expressions import Argument, Call, Layer, Node
+from mxkit.exporting.to_torch.operators import layer
+from mxkit.exporting.to_torch.program import Entry, Operator, Program, Scope
 from mxnet import gluon
+
+# Attributes of nn.Module and its containers, and names that the generated file uses
+_TEXT = (
+    "F OrderedDict Path T_destination Tensor add_module append apply bfloat16 buffers call_super_init "
+    "children compile cpu cuda double dump_patches eval extend extra_repr float forward get_buffer "
+    "get_extra_state get_parameter get_submodule half insert ipu load load_file load_state_dict modules "
+    "mtia named_buffers named_children named_modules named_parameters nn parameters pop "
+    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
+    "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
+    "register_state_dict_pre_hook requires_grad_ self set_extra_state set_submodule share_memory "
+    "state_dict to to_empty torch train training type xpu zero_grad "
+)
+_TAKEN = frozenset(_TEXT.split())
+
+
+def identifier(name: str, taken: Set[str]) -> str:
+    """A valid name of an attribute that nn.Module does not have.
+
+    >>> identifier("type", set()), identifier("0", set()), identifier("conv-1", {"conv_1"})
+    ('type_', 'layer0', 'conv_1_')
+    """
+    name = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
+    name = f"layer{name}" if not name or name[0].isdigit() else name
+    while name in taken or name in _TAKEN or keyword.iskeyword(name):
+        name += "_"
+    return name
 
 
 class Part(NamedTuple):
@@ -167,7 +194,7 @@ class _Builder:
         operators = scope.all_operators()
         if not operators:
             same = len(scope.inputs) == 1 and scope.outputs == scope.inputs[0]
-            return Part(None, Layer("nn.Identity()", {}), [], []) if same else None
+            return Part(None, Layer(Call("nn.Identity", ()), {}), [], []) if same else None
         if type(scope.outputs) is list and operators[-1].operator != "RNN":
             return None
         return part_of(self.program, scope, operators)
@@ -206,7 +233,8 @@ def _batch_first(part: Part) -> Part:
     core = core._replace(
         inputs=[*part.before[0].inputs, *core.inputs[1:]], outputs=[*after[0].outputs, *core.outputs[1:]]
     )
-    constructor = f"{part.layer.constructor[:-1]}, batch_first=True)"
+    function, arguments = part.layer.constructor
+    constructor = Call(function, (*arguments, Argument("batch_first", "True", "False")))
     return Part(core, part.layer._replace(constructor=constructor), [], [])
 
 

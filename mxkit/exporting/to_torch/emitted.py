@@ -1,11 +1,83 @@
-"""Functions that a converted net needs where an operator of MXNet is more than one expression of torch.
+# fmt: off
+"""Functions of PyTorch for operators that are more than one expression; a converted file holds those that it calls.
 
-The converted file holds the ones that it calls, so that it depends on torch alone.
+`operators.py` reads this file as text, so mxkit needs no torch. Lines are as long as in a converted file.
 """
 
-from mxkit.exporting.to_torch.emitted_sizes import OF_SIZES, by_name
+from __future__ import annotations
 
-_TEXT = '''
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+
+def window_ends(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> list[int]:
+    """Return the padding behind each dimension that the last of all windows needs."""
+    return [
+        -(-(size + 2 * pad - wide) // step) * step + wide - size - pad
+        for size, wide, step, pad in zip(sizes, kernel, stride, padding)
+    ]
+
+
+def full_max_pool(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> torch.Tensor:
+    """Pool with all windows that cover the padded input; `ceil_mode` drops those that start behind the input."""
+    ends = window_ends(x.shape[2:], kernel, stride, padding)
+    widths = [width for pair in zip(padding[::-1], ends[::-1]) for width in pair]
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
+    padded = F.pad(x, widths, value=torch.finfo(x.dtype).min)
+    return pool(padded, tuple(kernel), tuple(stride))
+
+
+def full_avg_pool(
+    x: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    count_padding: bool = True,
+) -> torch.Tensor:
+    """Average all windows that cover the padded input; `ceil_mode` drops those that start behind the input."""
+    ends = window_ends(x.shape[2:], kernel, stride, padding)
+    widths = [width for pair in zip(padding[::-1], ends[::-1]) for width in pair]
+    pool = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1]
+    y = pool(F.pad(x, widths), tuple(kernel), tuple(stride))
+    for dim, (size, wide, step, pad) in enumerate(
+        zip(x.shape[2:], kernel, stride, padding), start=2
+    ):
+        first = torch.arange(y.shape[dim], device=x.device) * step - pad
+        last = (first + wide).clamp(max=size + pad * count_padding)
+        counted = last - (first if count_padding else first.clamp(min=0))
+        # a window without numbers has the average 0
+        y = y * wide / counted.clamp(min=1).reshape(-1, *[1] * (x.dim() - 1 - dim))
+    return y
+
+
+def centred(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Return the middle of an image."""
+    top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
+    return x[:, :, top : top + height, left : left + width]
+
+
+def cut_to(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Cut all dimensions after the second to sizes, at the front half a pixel more than at the end."""
+    for dim, size in enumerate(sizes, start=2):
+        x = x.narrow(dim, (x.shape[dim] - size + 1) // 2, size)
+    return x
+
+
 def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
     is_negative = (x < 0) & (x.floor() % 2 != 0)
@@ -108,7 +180,7 @@ def kept_boxes(
     boxes: torch.Tensor,
     is_valid: torch.Tensor,
     overlap: float,
-    labels: Optional[torch.Tensor] = None,
+    labels: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return which boxes (batch, boxes, 4), the best first, overlap no better one of the same label."""
     first, last = boxes[..., :2], boxes[..., 2:]
@@ -197,7 +269,7 @@ def prior_boxes(
     x: torch.Tensor,
     sizes: Sequence[float],
     ratios: Sequence[float],
-    steps: Optional[Sequence[float]] = None,
+    steps: Sequence[float] | None = None,
     offsets: Sequence[float] = (0.5, 0.5),
     clip: bool = False,
 ) -> torch.Tensor:
@@ -253,6 +325,3 @@ def roi_align(
     lower = at(y1, x0) * (1 - across) + at(y1, x1) * across
     values = (upper * (1 - down) + lower * down) * is_inside
     return F.avg_pool2d(values.transpose(0, 1), samples)
-'''
-
-HELPERS = {**OF_SIZES, **by_name(_TEXT)}
