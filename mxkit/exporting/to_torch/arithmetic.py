@@ -123,13 +123,8 @@ def _quadratic(node: Node) -> str:
     return f"{a} * {node.a} ** 2 + {b} * {node.a} + {c}"
 
 
-def _hard_sigmoid(node: Node) -> str:
-    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
-    return f"({literal(alpha)} * {node.a} + {literal(beta)}).clamp(0, 1)"
-
-
 def _around(node: Node) -> str:
-    decimals = node.integer("decimals", 0)
+    decimals = node.integer("decimals")
     return f"{node.a}.round({f'decimals={decimals}' if decimals else ''})"
 
 
@@ -210,12 +205,12 @@ def _extreme(method: str) -> Conversion:
 
 def _in_order(node: Node) -> str:
     """Write topk, sort and argsort, which keep the order of equals in rows of up to 16; torch's topk does not."""
-    x, axis, dtype = node.a, node.get("axis", -1), node.text("dtype", "float32")
+    x, axis, dtype = node.a, node.get("axis"), node.text("dtype")
     if axis is None:
         x, axis = f"{x}.flatten()", 0
     ascending = node.flag("is_ascend", node.operator != "topk")
     arguments = f"(dim={axis}{'' if ascending else ', descending=True'}, stable=True)"
-    count, kind = node.integer("k", 1), node.text("ret_typ", "indices") if node.operator == "topk" else node.operator
+    count, kind = node.integer("k"), node.text("ret_typ") if node.operator == "topk" else node.operator
     cut = f".narrow({axis}, 0, {count})" if node.operator == "topk" and count > 0 else ""
     order, values = f"{x}.argsort{arguments}{cut}", f"{x}.sort{arguments}.values{cut}"
     if kind == "mask":
@@ -262,16 +257,16 @@ def _times(factor: Any, value: str) -> str:
 
 
 def _gemm(node: Node) -> str:
-    if node.integer("axis", -2) != -2:
+    if node.integer("axis") != -2:
         raise node.refused(f"axis={node.text('axis')}; expected -2")
-    product = _times(node.number("alpha", 1), _batch_dot(node))
-    return product if len(node.inputs) == 2 else binary(product, "+", _times(node.number("beta", 1), node.y))
+    product = _times(node.number("alpha"), _batch_dot(node))
+    return product if len(node.inputs) == 2 else binary(product, "+", _times(node.number("beta"), node.y))
 
 
 def _syrk(node: Node) -> str:
     transposed = node.flag("transpose")
     product = binary(_turned(node.x, transposed), "@", _turned(node.x, not transposed))
-    return _times(node.number("alpha", 1), product)
+    return _times(node.number("alpha"), product)
 
 
 def _tensordot(node: Node) -> str:
@@ -312,7 +307,7 @@ ARITHMETIC: Dict[str, Union[str, Conversion]] = {
     "Cast": _cast,
     "amp_cast": _cast,
     "clip": _clip,
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": "({alpha} * {a} + {beta}).clamp(0, 1)",
     "smooth_l1": _smooth_l1,
     "_contrib_quadratic": _quadratic,
     "_contrib_div_sqrt_dim": "{a} / {a}.shape[-1] ** 0.5",

@@ -77,7 +77,7 @@ def _merged(codes: Sequence[int], rank: int) -> Optional[Tuple[int, int]]:
 
 
 def _reshape_of_numpy(node: Node) -> str:
-    if node.text("order", "C") != "C":
+    if node.text("order") != "C":
         raise node.refused(f"order={node.text('order')}; expected C")
     return f"{node.a}.reshape({literal(node.ints('newshape'))})"
 
@@ -105,7 +105,7 @@ def _squeeze(node: Node) -> str:
 
 def _split(node: Node) -> str:
     is_old = node.operator == "SliceChannel"
-    axis, parts = node.integer("axis", 1), node.integer("num_outputs" if is_old else "sections", 0)
+    axis, parts = node.integer("axis"), node.integer("num_outputs" if is_old else "sections", 0)
     indices = node.ints("indices")
     starts = indices[1:] if indices[:1] == (0,) else indices
     if node.flag("squeeze_axis") and (is_old or len(node.outputs) > 1):
@@ -115,11 +115,11 @@ def _split(node: Node) -> str:
     return f"{node.a}.tensor_split({literal(starts)}, dim={axis})" if starts else node.x
 
 
-def _join(function: str, name: str = "axis", default: int = 0) -> Conversion:
+def _join(function: str, name: str = "axis") -> Conversion:
     """Return a conversion that joins arrays along the axis `name`; along None, they are flattened."""
 
     def convert(node: Node) -> str:
-        axis = node.get(name, default)
+        axis = node.get(name, 0)
         inputs = [f"{atom(x)}.flatten()" for x in node.inputs] if axis is None else node.inputs
         is_one = len(inputs) == 1 and name == "dim"
         return inputs[0] if is_one else f"torch.{function}([{listed(inputs)}], dim={axis or 0})"
@@ -134,7 +134,7 @@ def _repeat(node: Node) -> str:
 
 def _pad(node: Node) -> str:
     widths, mode = node.ints("pad_width"), node.text("mode")
-    value = node.number("constant_value", 0) if mode == "constant" else 0
+    value = node.number("constant_value") if mode == "constant" else 0
     pairs = [widths[at : at + 2] for at in range(0, len(widths), 2)]
     while pairs and not any(pairs[0]):
         pairs.pop(0)
@@ -191,18 +191,18 @@ def _filled(function: str, unknown: int) -> Conversion:
 
 
 def _arange(node: Node) -> str:
-    start, stop, step = (node.number(name, default) for name, default in (("start", 0), ("stop", 0), ("step", 1)))
+    start, stop, step = (node.number(name) for name in ("start", "stop", "step"))
     if not node.text("stop"):
         start, stop = 0, start
-    count = node.integer("repeat", 1)
+    count = node.integer("repeat")
     parts = [stop] if (start, step) == (0, 1) else [start, stop, step]
     values = f"torch.arange({listed(map(literal, parts))}, dtype={node.dtype}, device=device)"
     return values if count == 1 else f"{values}.repeat_interleave({count})"
 
 
 def _arange_like(node: Node) -> str:
-    axis, count = node.integer("axis"), node.integer("repeat", 1) or 1
-    start, step = node.number("start", 0), node.number("step", 1)
+    axis, count = node.integer("axis"), node.integer("repeat") or 1
+    start, step = node.number("start"), node.number("step")
     total = f"{node.a}.numel()" if axis is None else f"{node.a}.shape[{axis}]"
     values = f"torch.arange({total}, device={node.a}.device){f' // {count}' if count != 1 else ''}"
     values = cast(values, node.dtypes[0] if node.dtypes else "float32")
@@ -264,7 +264,7 @@ def _take(node: Node) -> str:
 
 
 def _pick(node: Node) -> str:
-    axis = node.get("axis", -1)
+    axis = node.get("axis")
     if axis is None:
         raise node.refused("axis=None; state the axis")
     index = _limited(node, axis % node.rank)
@@ -288,7 +288,7 @@ def _where(node: Node) -> str:
 
 
 def _diag(node: Node) -> str:
-    k = node.integer("k", 0)
+    k = node.integer("k")
     if node.rank == 1:
         return f"{node.a}.diag({k or ''})"
     return f"{node.a}.diagonal({k}, {node.integer('axis1', 0)}, {node.integer('axis2', 1)})"
@@ -307,7 +307,7 @@ def _crop(node: Node) -> str:
 
 
 def _one_hot(node: Node) -> str:
-    on, off, dtype = node.number("on_value", 1), node.number("off_value", 0), node.text("dtype", "float32")
+    on, off, dtype = node.number("on_value"), node.number("off_value"), node.text("dtype")
     # F.one_hot refuses an index outside of the range, for which MXNet returns a row of zeros
     numbers = f"torch.arange({node.integer('depth')}, device={node.a}.device)"
     found = cast(f"{node.long(0)}.unsqueeze(-1) == {numbers}", dtype)
@@ -317,7 +317,7 @@ def _one_hot(node: Node) -> str:
 
 
 def _up_sampling(node: Node) -> str:
-    scale, kind = node.integer("scale", 1), node.text("sample_type")
+    scale, kind = node.integer("scale"), node.text("sample_type")
     if kind == "bilinear":
         kernel, shape = 2 * scale - scale % 2, node.shapes[1]
         if tuple(shape[2:]) != (kernel, kernel):
@@ -327,7 +327,7 @@ def _up_sampling(node: Node) -> str:
     scaled = [f'F.interpolate({node.x}, scale_factor={scale}, mode="nearest")']
     sizes = listed(binary(f"{node.a}.shape[{axis}]", "*", str(scale)) for axis in (2, 3))
     scaled += [f'F.interpolate({data}, size=({sizes}), mode="nearest")' for data in node.inputs[1:]]
-    if len(scaled) == 1 or node.text("multi_input_mode", "concat") == "sum":
+    if len(scaled) == 1 or node.text("multi_input_mode") == "sum":
         return " + ".join(scaled)
     return f"torch.cat([{listed(scaled)}], dim=1)"
 
@@ -344,17 +344,17 @@ _RESIZED = {
 
 
 def _bilinear_resize(node: Node) -> str:
-    mode, scales = node.text("mode", "size"), [node.number(f"scale_{side}") for side in ("height", "width")]
+    mode, scales = node.text("mode"), [node.number(f"scale_{side}") for side in ("height", "width")]
     if mode == "like":
         target = f"{atom(node.y)}.shape[2:]"
     elif mode == "size" and not any(scales):
-        target = literal((node.integer("height", 1), node.integer("width", 1)))
+        target = literal((node.integer("height"), node.integer("width")))
     elif mode in _RESIZED:
         sizes = [(f"{node.a}.shape[{axis}]", literal(scale)) for axis, scale in enumerate(scales, start=2)]
         target = f"({listed(_RESIZED[mode].format(n=own, s=scale) for own, scale in sizes)})"
     else:
         raise node.refused(f"mode={mode} is unknown; expected like or one of {listed(_RESIZED)}")
-    corners = node.flag("align_corners", True)
+    corners = node.flag("align_corners")
     return f'F.interpolate({node.x}, size={target}, mode="bilinear", align_corners={corners})'
 
 
@@ -364,7 +364,7 @@ def _sequence(function: str, without: Conversion) -> Conversion:
     def convert(node: Node) -> str:
         if not node.flag("use_sequence_length"):
             return without(node)
-        extra = options(value=(node.number("value", 0), 0), dim=(node.integer("axis", 0), 0))
+        extra = options(value=(node.number("value"), 0), dim=(node.integer("axis", 0), 0))
         return f"{function}({node.x}, {node.y}{extra})"
 
     return convert
@@ -379,13 +379,13 @@ def _box_nms(node: Node) -> str:
     if formats != ["corner", "corner"]:
         raise node.refused(f"in_format={formats[0]} and out_format={formats[1]}; expected corner")
     extra = options(
-        overlap=(node.number("overlap_thresh", 0.5), 0.5),
-        threshold=(node.number("valid_thresh", 0), 0),
-        topk=(node.integer("topk", -1), -1),
-        coordinates=(node.integer("coord_start", 2), 2),
-        score=(node.integer("score_index", 1), 1),
-        label=(node.integer("id_index", -1), -1),
-        background=(node.integer("background_id", -1), -1),
+        overlap=(node.number("overlap_thresh"), 0.5),
+        threshold=(node.number("valid_thresh"), 0),
+        topk=(node.integer("topk"), -1),
+        coordinates=(node.integer("coord_start"), 2),
+        score=(node.integer("score_index"), 1),
+        label=(node.integer("id_index"), -1),
+        background=(node.integer("background_id"), -1),
         across_labels=(node.flag("force_suppress"), False),
     )
     return f"box_nms({node.x}{extra})"
@@ -398,9 +398,7 @@ def _four(name: str, values: Sequence[Any], default: Sequence[Any]) -> str:
 
 def _box_decode(node: Node) -> str:
     scales = _four("scales", [node.number(f"std{part}", 1) for part in range(4)], (1, 1, 1, 1))
-    extra = options(
-        limit=(max(node.number("clip", -1), 0), 0), corners=(node.text("format", "center") == "corner", False)
-    )
+    extra = options(limit=(max(node.number("clip"), 0), 0), corners=(node.text("format") == "corner", False))
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
 
 
@@ -414,13 +412,13 @@ def _prior_boxes(node: Node) -> str:
 
 
 def _detection(node: Node) -> str:
-    overlap, standard = node.number("nms_threshold", 0.5), (0.1, 0.1, 0.2, 0.2)
-    if not 0 < overlap <= 1 or node.integer("background_id", 0):
+    overlap, standard = node.number("nms_threshold"), (0.1, 0.1, 0.2, 0.2)
+    if not 0 < overlap <= 1 or node.integer("background_id"):
         raise node.refused("a background_id other than 0, or nms_threshold outside of 0 to 1")
-    first = options(threshold=(node.number("threshold", 0.01), 0.01), overlap=(overlap, 0.5))
+    first = options(threshold=(node.number("threshold"), 0.01), overlap=(overlap, 0.5))
     rest = options(
-        clip=(node.flag("clip", True), True),
-        topk=(node.integer("nms_topk", -1), -1),
+        clip=(node.flag("clip"), True),
+        topk=(node.integer("nms_topk"), -1),
         across_labels=(node.flag("force_suppress"), False),
     )
     variances = _four("variances", node.numbers("variances", standard), standard)
@@ -428,7 +426,7 @@ def _detection(node: Node) -> str:
 
 
 def _roi_align(node: Node) -> str:
-    ratio = node.integer("sample_ratio", -1)
+    ratio = node.integer("sample_ratio")
     if node.flag("position_sensitive"):
         raise node.refused("position_sensitive=True")
     if ratio < 1:
@@ -446,7 +444,7 @@ def _affine_grid(matrix: str, sizes: List[Any]) -> str:
 
 
 def _grid_generator(node: Node) -> str:
-    if node.text("transform_type", "affine") != "affine":
+    if node.text("transform_type") != "affine":
         raise node.refused(f"transform_type={node.text('transform_type')}; expected affine")
     grid = _affine_grid(node.x, [f"{node.a}.shape[0]", 1, *node.ints("target_shape")])
     return f"{grid}.permute(0, 3, 1, 2)"
@@ -476,8 +474,8 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "_np_squeeze": _squeeze,
     "SliceChannel": _split,
     "_split_v2": _split,
-    "Concat": _join("cat", "dim", 1),
-    "_rnn_param_concat": _join("cat", "dim", 1),
+    "Concat": _join("cat", "dim"),
+    "_rnn_param_concat": _join("cat", "dim"),
     "_npi_concatenate": _join("cat"),
     "stack": _join("stack"),
     "_npi_stack": _join("stack"),

@@ -4,8 +4,8 @@ import ast
 import re
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.errors import ExportError
 from mxkit.core.graph import Attributes
+from mxkit.errors import ExportError
 
 # Torch's names of MXNet's types
 _TYPES = "float16 float32 float64 bfloat16 int8 uint8 int32 int64 bool"

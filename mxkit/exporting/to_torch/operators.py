@@ -84,7 +84,7 @@ def _cut(node: Node, result: str) -> str:
 
 def _bias(node: Node) -> str:
     """Write the bias as the third argument; nothing with no_bias."""
-    return "" if node.flag("no_bias", node.operator == "Deconvolution") else f", {node.inputs[2]}"
+    return "" if node.flag("no_bias") else f", {node.inputs[2]}"
 
 
 def _convolution(node: Node) -> str:
@@ -116,7 +116,7 @@ def _patches(node: Node) -> str:
 
 
 def _is_flattened(node: Node) -> bool:
-    return node.flag("flatten", True) and node.rank != 2
+    return node.flag("flatten") and node.rank != 2
 
 
 def _fully_connected(node: Node) -> str:
@@ -138,8 +138,8 @@ def _on_axis(node: Node, axis: int, pattern: str, place: int = 1) -> str:
     return f"{pattern.format(x=f'{node.a}.movedim({axis}, {place})')}.movedim({place}, {axis})"
 
 
-def _eps(node: Node, default: float = 1e-5) -> Tuple[Any, Any]:
-    return node.number("eps", default), 1e-5
+def _eps(node: Node) -> Tuple[Any, Any]:
+    return node.number("eps"), 1e-5
 
 
 def _check_one_output(node: Node) -> None:
@@ -149,15 +149,15 @@ def _check_one_output(node: Node) -> None:
 
 def _momentum(node: Node) -> float:
     """Return the share of the new batch, which torch calls momentum."""
-    return round(1 - node.number("momentum", 0.9), 12)
+    return round(1 - node.number("momentum"), 12)
 
 
 def _batch_norm(node: Node) -> str:
     _check_one_output(node)
     _, gamma, beta, mean, variance = node.inputs[:5]
-    weight = f"torch.ones_like({gamma})" if node.flag("fix_gamma", True) else gamma
+    weight = f"torch.ones_like({gamma})" if node.flag("fix_gamma") else gamma
     training = "" if node.flag("use_global_stats") else f", self.training, momentum={literal(_momentum(node))}"
-    eps = literal(node.number("eps", 1e-3))
+    eps = literal(node.number("eps"))
     call = f"F.batch_norm({{x}}, {mean}, {variance}, {weight}, {beta}{training}, eps={eps})"
     return _on_axis(node, node.axis(1), f"F.relu({call})" if node.operator.endswith("ReLU") else call)
 
@@ -168,10 +168,10 @@ def _batch_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
     if special or not 2 <= node.rank <= 5 or node.axis(1) != 1:
         return None
     state = dict(zip(("weight", "bias", "running_mean", "running_var"), values))
-    is_fixed = node.flag("fix_gamma", True)
+    is_fixed = node.flag("fix_gamma")
     if is_fixed:
         state["weight"] = np.ones_like(values[0])
-    named = {"eps": _eps(node, 1e-3), "momentum": (_momentum(node), 0.1)}
+    named = {"eps": _eps(node), "momentum": (_momentum(node), 0.1)}
     constructor = module(f"nn.BatchNorm{max(node.rank - 2, 1)}d", ("channels", len(values[0])), **named)
     return Layer(constructor, state, frozen=("weight",) if is_fixed else ())
 
@@ -193,7 +193,7 @@ def _layer_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
 
 def _group_norm(node: Node) -> str:
     _check_one_output(node)
-    groups = node.integer("num_groups", 1)
+    groups = node.integer("num_groups")
     each = node.shapes[0][1] // groups  # MXNet has one gamma and one beta for each group
     weight, bias = (f"{atom(x)}.repeat_interleave({each})" for x in node.inputs[1:])
     return f"F.group_norm({node.x}, {groups}, {weight}, {bias}{options(eps=_eps(node))})"
@@ -203,7 +203,7 @@ def _group_norm(node: Node) -> str:
 def _group_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
     if node.flag("output_mean_var"):
         return None
-    groups, channels = node.integer("num_groups", 1), node.shapes[0][1]
+    groups, channels = node.integer("num_groups"), node.shapes[0][1]
     repeated = [np.repeat(value, channels // groups) for value in values]
     sizes = ("num_groups", groups), ("channels", channels)
     return _weighted("nn.GroupNorm", *sizes, state=repeated, eps=_eps(node))
@@ -211,27 +211,27 @@ def _group_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
 
 def _instance_norm(node: Node) -> str:
     _, gamma, beta = node.inputs
-    return f"F.instance_norm({node.x}, weight={gamma}, bias={beta}{options(eps=_eps(node, 1e-3))})"
+    return f"F.instance_norm({node.x}, weight={gamma}, bias={beta}{options(eps=_eps(node))})"
 
 
 @_of_parameters
 def _instance_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
     if not 3 <= node.rank <= 5:
         return None
-    named = {"eps": _eps(node, 1e-3), "affine": (True, False)}
+    named = {"eps": _eps(node), "affine": (True, False)}
     return _weighted(f"nn.InstanceNorm{node.rank - 2}d", ("channels", node.shapes[0][1]), state=values, **named)
 
 
 def _l2_normalization(node: Node) -> str:
     first = {"instance": 1, "channel": 1, "spatial": 2}
-    mode = node.text("mode", "instance")
+    mode = node.text("mode")
     dims = axes_text((1,) if mode == "channel" else tuple(range(first[mode], node.rank)))
-    eps = literal(node.number("eps", 1e-10))
+    eps = literal(node.number("eps"))
     return f"{node.a} / ({node.a}.square().sum(dim={dims}, keepdim=True) + {eps}).sqrt()"
 
 
 def _lrn(node: Node) -> str:
-    named = {"alpha": (node.number("alpha", 1e-4), 1e-4), "beta": (node.number("beta", 0.75), 0.75)}
+    named = {"alpha": (node.number("alpha"), 1e-4), "beta": (node.number("beta"), 0.75)}
     return f"F.local_response_norm({node.x}, {node.integer('nsize')}{options(**named, k=(node.number('knorm', 2), 1))})"
 
 
@@ -257,7 +257,7 @@ def _activation_module(node: Node) -> Optional[Layer]:
 
 
 def _leaky_relu(node: Node) -> str:
-    kind, slope = node.text("act_type", "leaky"), literal(node.number("slope", 0.25))
+    kind, slope = node.text("act_type"), literal(node.number("slope"))
     if kind in ("leaky", "elu"):
         return f"F.{'leaky_relu' if kind == 'leaky' else 'elu'}({node.x}, {slope})"
     if kind == "prelu":
@@ -271,7 +271,7 @@ def _leaky_relu(node: Node) -> str:
 
 
 def _leaky_relu_module(node: Node) -> Optional[Layer]:
-    kind, slope = node.text("act_type", "leaky"), ("slope", node.number("slope", 0.25))
+    kind, slope = node.text("act_type"), ("slope", node.number("slope"))
     if kind == "prelu":
         return _prelu_module(node)
     if kind in ("leaky", "elu"):
@@ -287,7 +287,7 @@ def _prelu_module(node: Node, values: List[Any]) -> Layer:
 
 def _softmax(node: Node) -> str:
     name = "log_softmax" if node.operator == "log_softmax" else "softmax"
-    data, axis, dtype = node.x, node.integer("axis", -1), node.text("dtype")
+    data, axis, dtype = node.x, node.integer("axis"), node.text("dtype")
     if node.operator == "softmin":
         data = f"-{node.a}"
     if node.number("temperature", 1) != 1:
@@ -302,7 +302,7 @@ def _softmax(node: Node) -> str:
 def _softmax_module(node: Node) -> Optional[Layer]:
     plain = node.number("temperature", 1) == 1 and not node.flag("use_length") and not node.text("dtype")
     name = "LogSoftmax" if node.operator == "log_softmax" else "Softmax"
-    return _plain(f"nn.{name}", dim=(node.integer("axis", -1), None)) if plain else None
+    return _plain(f"nn.{name}", dim=(node.integer("axis"), None)) if plain else None
 
 
 def _softmax_head(node: Node) -> str:
@@ -315,8 +315,8 @@ def _softmax_head(node: Node) -> str:
 
 
 def _dropout(node: Node) -> str:
-    rate, axes = node.number("p", 0.5), node.ints("axes")
-    is_always = node.text("mode", "training") == "always"
+    rate, axes = node.number("p"), node.ints("axes")
+    is_always = node.text("mode") == "always"
     if not rate and not is_always:
         return node.x
     rest = f"{literal(rate)}, {'True' if is_always else 'self.training'})"
@@ -327,8 +327,8 @@ def _dropout(node: Node) -> str:
 
 
 def _dropout_module(node: Node) -> Optional[Layer]:
-    special = node.ints("axes") or node.text("mode", "training") != "training"
-    return None if special else _plain("nn.Dropout", ("dropout", node.number("p", 0.5)))
+    special = node.ints("axes") or node.text("mode") != "training"
+    return None if special else _plain("nn.Dropout", ("dropout", node.number("p")))
 
 
 @_of_parameters
@@ -391,7 +391,7 @@ class Window(NamedTuple):
 
 def _window(node: Node) -> Window:
     """Read a Pooling operator; what torch has no window for is refused."""
-    rank, convention, layout = node.rank - 2, node.text("pooling_convention", "valid"), node.text("layout", "NC")
+    rank, convention, layout = node.rank - 2, node.text("pooling_convention"), node.text("layout", "NC")
     is_last, whole = not layout.startswith("NC"), node.flag("global_pool")
     kernel = node.shapes[0][1:-1] if is_last else node.shapes[0][2:]
     if not whole:
@@ -402,7 +402,7 @@ def _window(node: Node) -> Window:
     # "full" asks for more windows only where some do not divide the input
     ceil = not whole and convention == "full" and max(stride) > 1
     counts = node.flag("count_include_pad", True)
-    return Window(node.text("pool_type", "max"), tuple(kernel), stride, padding, ceil, counts, whole, is_last)
+    return Window(node.text("pool_type"), tuple(kernel), stride, padding, ceil, counts, whole, is_last)
 
 
 def _pooling(node: Node) -> str:
@@ -503,7 +503,7 @@ def _recurrent_module(node: Node) -> Optional[Layer]:
     named: _Pairs = {
         "num_layers": (layers, 1),
         "nonlinearity": ("relu" if mode == "rnn_relu" else "tanh", "tanh"),
-        "dropout": (node.number("p", 0) if layers > 1 else 0, 0),
+        "dropout": (node.number("p") if layers > 1 else 0, 0),
         "bidirectional": (both, False),
     }
     name = {"lstm": "LSTM", "gru": "GRU"}.get(mode, "RNN")
