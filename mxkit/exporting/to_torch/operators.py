@@ -24,7 +24,7 @@ from mxkit.exporting.to_torch.expressions import (
     options,
     size,
 )
-from mxkit.runtime.operators import draws_numbers
+from mxkit.runtime.graphs import draws_numbers
 import numpy as np
 
 _Pairs = Dict[str, Tuple[Any, Any]]
