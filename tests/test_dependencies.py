@@ -5,7 +5,7 @@ from pathlib import Path
 import re
 import sys
 
-from mxkit.runtime.doctor import packages
+from mxkit.runtime.doctor import software
 import pytest
 
 if sys.version_info >= (3, 11):
@@ -55,7 +55,7 @@ def test_every_imported_package_is_declared_and_every_declared_one_is_imported()
 
 def test_the_doctor_misses_no_package_that_is_not_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    missed = {one.distribution for one in packages._PACKAGES if one.status != "ok"}
+    missed = {one.distribution for one in software._PACKAGES if one.status != "ok"}
     assert names(missed) <= names(project["dependencies"])
-    offered = {one.distribution for one in packages._PACKAGES}
+    offered = {one.distribution for one in software._PACKAGES}
     assert not names(offered) & {"horovod", "scikit-learn"}  # the first has no wheel, the second is needed for a recipe

@@ -116,7 +116,7 @@ def run(
 
     Processes that the script starts with the same Python get mxkit too. --old-numpy prints the names that were used.
     """
-    from mxkit.runtime.enabling import python_command, refuse_other_patches, variables
+    from mxkit.runtime.startup import python_command, refuse_other_patches, variables
 
     refuse_other_patches()
     command = python_command(arguments or [])
@@ -131,8 +131,8 @@ def enable(
 
     It writes one .pth file, which imports mxkit when a program imports MXNet. Other programs run as before.
     """
-    from mxkit.runtime.enabling import disable, enabling_file
-    from mxkit.runtime.enabling import enable as write
+    from mxkit.runtime.startup import disable, enabling_file
+    from mxkit.runtime.startup import enable as write
 
     if off:
         typer.echo(f"removed {enabling_file()}" if disable() else "mxkit was not enabled here")

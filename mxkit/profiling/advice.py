@@ -9,7 +9,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.graphs import is_hybridized
 from mxkit.profiling.clock import PHASES
 from mxkit.profiling.result import Profile, short_name
-from mxkit.runtime.doctor.resources import thread_line
+from mxkit.runtime.doctor.hardware import thread_line
 from mxkit.runtime.machine import read_processors
 from mxnet import gluon
 import numpy as np

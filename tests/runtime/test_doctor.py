@@ -9,9 +9,9 @@ import sys
 
 import mxkit
 from mxkit.runtime import doctor
-from mxkit.runtime.doctor.accelerators import accelerator_lines
-from mxkit.runtime.doctor.packages import conflict_lines
+from mxkit.runtime.doctor.hardware import accelerator_lines
 from mxkit.runtime.doctor.probes import probe
+from mxkit.runtime.doctor.software import conflict_lines
 from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu
 import mxnet as mx
 import numpy as np
@@ -144,8 +144,7 @@ def test_its_text_is_aligned_and_ends_with_what_to_type():
     ],
 )
 def test_variables_that_end_mxnet_do_not_end_the_doctor(monkeypatch, name, value, said):
-    from mxkit.runtime.doctor.mxnet_build import build_lines
-    from mxkit.runtime.doctor.surroundings import variable_lines
+    from mxkit.runtime.doctor.software import build_lines, variable_lines
 
     monkeypatch.setenv(name, value)
     found = probe(["mxnet", "tqdm"])
@@ -261,7 +260,7 @@ def test_packages_in_each_others_way():
 
 
 def test_a_broken_package_is_told_with_what_mends_it(monkeypatch, tmp_path):
-    from mxkit.runtime.doctor.packages import package_lines
+    from mxkit.runtime.doctor.software import package_lines
 
     (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
     (tmp_path / "pydantic.py").write_text("raise ImportError('pydantic_core is of another version')")

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from mxkit.runtime.doctor.resources import memory_line, openmp_lines, shared_memory_line, thread_line
+from mxkit.runtime.doctor.hardware import memory_line, openmp_lines, shared_memory_line, thread_line
 from mxkit.runtime.machine import (
     Memory,
     Processors,

@@ -7,7 +7,7 @@ import sys
 
 from fake_cuda import SONAMES, fakes_nvidia, library, needs_compiler, nvidia_wheels, real_mxnet_for_cuda
 from mxkit.runtime.cuda_libraries import REQUIREMENTS, lacking_parts, nvrtc_abilities
-from mxkit.runtime.doctor.accelerators import accelerator_lines
+from mxkit.runtime.doctor.hardware import accelerator_lines
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu
 from mxnet import libinfo

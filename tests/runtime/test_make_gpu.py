@@ -10,8 +10,8 @@ import sys
 
 from fake_driver import H200, build
 import mxkit
-from mxkit.runtime.doctor.accelerators import accelerator_lines
 from mxkit.runtime.doctor.findings import Line, Report, Section, to_dict
+from mxkit.runtime.doctor.hardware import accelerator_lines
 from mxkit.runtime.gpus import CU112, Driver, Gpu, read_driver
 import pytest
 

@@ -7,7 +7,7 @@ import subprocess
 
 from mxkit.cli import main
 from mxkit.errors import MXNetImportError
-from mxkit.runtime.doctor import mxnet_build
+from mxkit.runtime.doctor import software
 from mxkit.runtime.installing import kind_of
 from mxkit.runtime.wheels import Wheel, foreign_name
 import mxnet as mx
@@ -149,13 +149,13 @@ def test_the_doctor_says_what_differs(build, monkeypatch):
     answers = {"error": "", "version": "1.9.1+nv24.06", "library": "libmxnet.so", "features": []}
     package = build("1.9.1+nv24.06")
     monkeypatch.syspath_prepend(str(package.parent))
-    lines = {line.name: line for line in mxnet_build.build_lines(answers, "")}
+    lines = {line.name: line for line in software.build_lines(answers, "")}
     assert lines["version"].value == "1.9.1+nv24.06, a build of its own of 1.9.1"
     assert lines["version"].status == "ok"
     assert lines["distribution"].value.startswith(f"none for {package}: built from source, or by another vendor")
-    older = {line.name: line for line in mxnet_build.build_lines({**answers, "version": "1.9.0"}, "")}
+    older = {line.name: line for line in software.build_lines({**answers, "version": "1.9.0"}, "")}
     assert older["version"].status == "warning"
-    foreign = mxnet_build._wheel(Wheel("mxnet-cu121", "1.9.1", package.parent))
+    foreign = software._wheel(Wheel("mxnet-cu121", "1.9.1", package.parent))
     assert (foreign.status, "no distribution of Apache MXNet" in foreign.fix) == ("warning", True)
 
 

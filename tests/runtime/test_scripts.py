@@ -14,8 +14,8 @@ import venv
 
 import mxkit
 from mxkit.errors import MXNetImportError
-from mxkit.runtime import enabling
-from mxkit.runtime.doctor import surroundings
+from mxkit.runtime import startup
+from mxkit.runtime.doctor import software
 from mxkit.runtime.wheels import release
 import numpy as np
 import pytest
@@ -157,26 +157,26 @@ def test_an_environment_without_mxkit_starts_as_before(environment):
 
 
 def test_enable_refuses_a_python_outside_virtual_environments(monkeypatch, tmp_path):
-    monkeypatch.setattr(enabling, "enabling_file", lambda: tmp_path / "mxkit-enabled.pth")
-    monkeypatch.setattr(enabling, "refuse_other_patches", lambda: None)  # in this process MXNet is imported
+    monkeypatch.setattr(startup, "enabling_file", lambda: tmp_path / "mxkit-enabled.pth")
+    monkeypatch.setattr(startup, "refuse_other_patches", lambda: None)  # in this process MXNet is imported
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     with pytest.raises(MXNetImportError, match="is in no virtual environment: .* Make an environment"):
-        enabling.enable()
+        startup.enable()
     assert not list(tmp_path.iterdir())
-    assert enabling.enable(system=True).read_text() == enabling.enabling_text()
+    assert startup.enable(system=True).read_text() == startup.enabling_text()
 
 
 def test_the_doctor_tells_whether_it_is_on(monkeypatch, tmp_path):
     file = tmp_path / "mxkit-enabled.pth"
-    monkeypatch.setattr(surroundings, "enabling_file", lambda: file)
+    monkeypatch.setattr(software, "enabling_file", lambda: file)
 
     def line():
-        lines = surroundings.interpreter_lines({"version": np.__version__, "error": ""})
+        lines = software.interpreter_lines({"version": np.__version__, "error": ""})
         return next(line for line in lines if line.name == "enabled")
 
     assert line().data == {"on": False}
-    file.write_text(enabling.enabling_text())
+    file.write_text(startup.enabling_text())
     assert (line().status, line().data) == ("ok", {"on": True})
     file.write_text("import sys\n")
     assert (line().status, line().fix) == ("warning", "mxkit enable")
@@ -204,6 +204,6 @@ def test_both_refuse_another_patch_by_name(environment, tmp_path):
 
 
 def test_names_that_numpy_has_itself_are_no_patch():
-    assert HAS_OLD_NAMES or enabling._patched(vars(np)) == []
+    assert HAS_OLD_NAMES or startup._patched(vars(np)) == []
     removed = {"__expired_attributes__": {"PZERO": "use 0.0", "NaN": "use nan"}, "PZERO": 0.0, "bool": np.bool_}
-    assert enabling._patched(removed) == ["PZERO"]
+    assert startup._patched(removed) == ["PZERO"]

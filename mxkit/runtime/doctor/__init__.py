@@ -6,13 +6,19 @@ of its import is a line too.
 
 from concurrent.futures import ThreadPoolExecutor
 
-from mxkit.runtime.doctor.accelerators import accelerator_lines, installed_kernels
 from mxkit.runtime.doctor.findings import Line, Report, Section, render, rows, to_dict, to_json
-from mxkit.runtime.doctor.mxnet_build import build_lines
-from mxkit.runtime.doctor.packages import WITH_MXNET, modules, package_lines
+from mxkit.runtime.doctor.hardware import accelerator_lines, installed_kernels, resource_lines
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.doctor.resources import resource_lines
-from mxkit.runtime.doctor.surroundings import cache_lines, interpreter_lines, limit_lines, variable_lines
+from mxkit.runtime.doctor.software import (
+    WITH_MXNET,
+    build_lines,
+    cache_lines,
+    interpreter_lines,
+    limit_lines,
+    modules,
+    package_lines,
+    variable_lines,
+)
 from mxkit.runtime.gpus import read_driver
 
 __all__ = ["Line", "Report", "Section", "render", "report", "rows", "to_dict", "to_json"]

@@ -1,0 +1,363 @@
+"""Lines about Python and NumPy, the installed MXNet, packages, environment variables, caches, and known limits."""
+
+from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from importlib.util import find_spec
+import os
+from pathlib import Path
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+import textwrap
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from mxkit.runtime.doctor.findings import Line, judged
+from mxkit.runtime.doctor.probes import refused_variables
+from mxkit.runtime.startup import enabling_file, enabling_text
+from mxkit.runtime.wheels import (
+    CONTAINER,
+    RELEASE,
+    Wheel,
+    foreign_name,
+    installed_wheels,
+    package_spec,
+    release,
+    wheel_problem,
+)
+
+
+def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
+    """Lines about MXNet, from the answers and the output of its probe."""
+    if mxnet["error"]:
+        # The first operator can fail too (MXNET_ENGINE_TYPE).
+        return (*_wheels(), _failure(mxnet, noise))
+    version = mxnet["version"]
+    fix = f"mxkit's repairs are written for MXNet {RELEASE}: `mxkit install`"
+    numbers = ".".join(map(str, release(version)))
+    said = version if version == numbers else f"{version}, a build of its own of {numbers}"
+    return (
+        *_wheels(),
+        judged("version", said, numbers == RELEASE, fix),
+        Line("library", mxnet["library"]),
+        Line("features", "\n".join(textwrap.wrap(" ".join(mxnet["features"]), 80)), data={"on": mxnet["features"]}),
+        *_onednn(mxnet["features"], noise),
+    )
+
+
+def _wheels() -> Tuple[Line, ...]:
+    spec = package_spec()
+    package = Path(spec.origin).resolve().parent if spec and spec.origin else None
+    wheels = installed_wheels()
+    if package is None:
+        return tuple(map(_wheel, wheels)) or (Line("distribution", "none"),)
+    used = [wheel for wheel in wheels if wheel.folder == package.parent]
+    if used:
+        return tuple(map(_wheel, used))
+    hidden = "".join(f"; it hides {wheel} in {wheel.folder}" for wheel in wheels)
+    return (Line("distribution", f"none for {package}: built from source, or by another vendor{hidden}"),)
+
+
+def _wheel(wheel: Wheel) -> Line:
+    foreign = foreign_name(wheel.name)
+    data = {"name": wheel.name, "version": wheel.version}
+    return judged("distribution", f"{wheel} in {wheel.folder}", not foreign, foreign or "", data)
+
+
+def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:
+    error, text = mxnet["error"], mxnet["text"]
+    first, *rest = text.splitlines()
+    if error == "MXNetImportError":
+        return Line("import", first, "problem", "\n".join([*rest, "or let mxkit do it:", "    mxkit install"]))
+    refused = [name for name, status in refused_variables(noise).items() if status == "problem"]
+    if refused:
+        fix = f"MXNet ends the process at a value that it cannot read: unset {' '.join(refused)}"
+    elif re.search(r"Cannot find Engine|thread_pool\.h", text):
+        first = next((line for line in rest if line.startswith("MXNetError")), first)
+        fix = "unset MXNET_ENGINE_TYPE MXNET_CPU_WORKER_NTHREADS, or give them values that MXNet knows: NaiveEngine; 4"
+    else:
+        fix = wheel_problem() or f"python -m pip install --force-reinstall --no-deps mxnet=={RELEASE}"
+    return Line("import", first if first.startswith(error) else f"{error}: {first}", "problem", fix)
+
+
+def _onednn(features: List[str], noise: str) -> Tuple[Line, ...]:
+    if "MKLDNN" not in features:
+        return (Line("oneDNN", "not built in: convolutions on the CPU are slow"),)
+    version = re.search(r"^dnnl_verbose,info,oneDNN v(\S+)", noise, re.M)
+    isa = re.search(r"^dnnl_verbose,info,cpu,isa:(.+)$", noise, re.M)
+    if not (version and isa):
+        return (Line("oneDNN", "built in, but not used here (MXNET_MKLDNN_ENABLED=0 turns it off)"),)
+    data = {"version": version[1], "isa": isa[1]}
+    is_fast = "AVX2" in isa[1] or "AVX-512" in isa[1]
+    fix = "without AVX2 it is several times slower; DNNL_MAX_CPU_ISA limits it, a virtual machine may hide it"
+    return (judged("oneDNN", f"{version[1]}, {isa[1]}", is_fast, fix, data),)
+
+
+class Package(NamedTuple):
+    """A module, its use, its requirement for pip, and the status of the line if it is missing."""
+
+    module: str
+    use: str
+    distribution: str
+    status: str
+
+
+# If a "problem" is missing, mxkit's command or MXNet does not start; if a "warning" is, a part of mxkit does not work.
+_PACKAGES = [
+    Package(*row)
+    for row in [
+        ("lazy_loader", "mxkit itself", "lazy_loader", "problem"),
+        ("tqdm", "progress", "tqdm", "problem"),
+        ("rich", "tables in the terminal", "rich", "problem"),
+        ("requests", "MXNet itself", "requests", "problem"),
+        ("typer", "mxkit's command", "typer", "problem"),
+        ("pydantic", "recipes", "pydantic", "problem"),
+        ("yaml", "recipes", "pyyaml", "problem"),
+        ("jinja2", "reports", "jinja2", "warning"),
+        ("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
+        ("cv2", "image files and augmenters", "opencv-python", "warning"),
+        ("matplotlib", "plots", "matplotlib", "warning"),
+        ("PIL", "images", "pillow", "warning"),
+        ("graphviz", "plots of graphs", "graphviz", "ok"),
+        ("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
+        ("pandas", "tables of layers, parameters and epochs", "pandas", "warning"),
+        ("onnx", "export to ONNX", "onnx", "ok"),
+        ("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
+        ("safetensors", "export to safetensors", "safetensors", "ok"),
+        ("ml_dtypes", "bfloat16 outside of nets", "ml_dtypes", "ok"),
+        ("tensorboardX", "logging to TensorBoard", "tensorboardX", "ok"),
+    ]
+]
+
+
+# gluoncv imports MXNet, so MXNet's process imports it.
+WITH_MXNET = ("gluoncv",)
+
+
+_OPENCV = (
+    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
+)  # fmt: skip
+
+
+def modules() -> List[str]:
+    """Installed packages for a probe to import, besides NumPy and those of MXNet's probe."""
+    return [
+        package.module for package in _PACKAGES if package.module not in WITH_MXNET and _is_installed(package.module)
+    ]
+
+
+def package_lines(answers: Mapping[str, Mapping[str, Any]]) -> Tuple[Line, ...]:
+    """Lines about each package, from the answers of its probe, and about packages that conflict."""
+    return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines(_installed()))
+
+
+def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
+    """Lines about packages that own the same files, are installed twice, or do not work together.
+
+    Args:
+        installed: Versions by distribution; several if pip left the record of an old one.
+
+    >>> print(conflict_lines({"opencv-python": ["4.11"], "opencv-python-headless": ["4.11"]})[0].value)
+    opencv-python 4.11 and opencv-python-headless 4.11 overwrite each other's files
+    """
+    lines: List[Line] = []
+    both = [name for name in _OPENCV if name in installed]
+    if len(both) > 1:
+        said = " and ".join(f"{name} {installed[name][0]}" for name in both) + " overwrite each other's files"
+        keep = "opencv-python-headless" if "opencv-python-headless" in both else both[0]
+        fix = f"python -m pip uninstall -y {' '.join(both)}\npython -m pip install --no-deps {keep}"
+        lines.append(Line("opencv", said, "warning", fix))
+    for name in ("numpy", "gluoncv", "mxkit"):
+        if len(installed.get(name, [])) > 1:
+            said = f"records of {' and '.join(installed[name])}: files of one may lie among those of the other"
+            lines.append(Line(name, said, "warning", f"python -m pip install --force-reinstall --no-deps {name}"))
+    protobuf = installed.get("protobuf", ["0"])[0]
+    if "mxboard" in installed and int(protobuf.split(".")[0]) > 3:
+        fix = "python -m pip install tensorboardX    mxkit.callbacks.TensorBoardLog uses it instead of mxboard"
+        lines.append(Line("mxboard", f"does not import with protobuf {protobuf}", "warning", fix))
+    return tuple(lines)
+
+
+def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
+    name, install = package.module, f"python -m pip install {package.distribution}"
+    if not _is_installed(name):
+        optional = Line(name, f"not installed ({package.use}): {install}")
+        return optional if package.status == "ok" else Line(name, f"missing: {package.use}", package.status, install)
+    answer = answers.get(name, {})
+    version = _version(package.distribution.split("=")[0], answer.get("version", ""))
+    if name in WITH_MXNET and answers["mxnet"]["error"]:
+        return Line(name, f"{version}, not tried without MXNet")
+    if not answer.get("error"):
+        return Line(name, version)
+    said = f"does not import: {answer['error']}: {answer['text'].splitlines()[0]}"
+    status = "warning" if package.status == "ok" else package.status
+    return Line(name, said, status, _repair(name, answer["text"], install))
+
+
+def _repair(name: str, text: str, install: str) -> str:
+    if name == "cv2" and any(library in text for library in ("libGL", "libgthread", "libglib", "libX")):
+        return (
+            "sudo apt-get install libgl1 libglib2.0-0\n"
+            "or, without a screen, the same OpenCV that needs neither:\n"
+            "python -m pip uninstall -y opencv-python\n"
+            "python -m pip install opencv-python-headless"
+        )
+    return install.replace("install ", "install --force-reinstall ", 1)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # a half-imported module of that name
+        return False
+
+
+def _version(distribution: str, by_module: str) -> str:
+    for candidate in (distribution, *(_OPENCV if distribution in _OPENCV else ())):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return by_module or "there, of unknown version"
+
+
+def _installed() -> Dict[str, List[str]]:
+    versions: Dict[str, List[str]] = {}
+    folders: Dict[str, str] = {}
+    distribution: Distribution
+    for distribution in distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        folder = str(distribution.locate_file(""))
+        # The same package further down the path is hidden, and does no harm.
+        if folders.setdefault(name, folder) == folder:
+            versions.setdefault(name, []).append(distribution.version)
+    return versions
+
+
+# The oldest and the newest Python of `.ci/matrix`.
+_PYTHONS = ((3, 8), (3, 13))
+
+
+# Environment variables that MXNet and its libraries read.
+_PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "DMLC_", "PS_", "NVIDIA_", "CUDA_")
+
+
+_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+_MANY = 100_000
+
+
+# Downloads of mxkit, MXNet and gluoncv that were stopped; `mxkit cache clean` knows those that still run.
+_LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)")
+
+
+# Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
+_LIMITS = (
+    ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
+    ("GPUs from sm_90 on", f"the wheels end at sm_86 and hold no PTX; use {CONTAINER}, or build from source"),
+    ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export"),
+    ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
+    ("dropout in RNN layers", "does nothing on the CPU; put nn.Dropout between them"),
+    ("kvstore 'p3'", "silently does not distribute; use dist_sync"),
+    ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on"),
+    ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
+    ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
+)
+
+
+def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
+    """Lines about Python, its environment, the platform, and NumPy, from the answer of its probe."""
+    is_tested = _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]
+    python = "mxkit is tested on Python 3.8 to 3.13: make an environment with one of them"
+    linux = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+    kind = "virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
+    uv = f"uv: `uv pip install --python {sys.executable}`" if shutil.which("uv") else "no pip"
+    said = f"{numpy['error']}: {numpy['text'].partition(chr(10))[0]}" if numpy["error"] else numpy["version"]
+    reinstall = "python -m pip install --force-reinstall numpy"
+    return (
+        judged("version", platform.python_version(), is_tested, python),
+        Line("executable", sys.executable or "unknown"),
+        _enabled(),
+        Line("packages", f"{sysconfig.get_path('purelib')} ({kind}, {'pip' if find_spec('pip') else uv})"),
+        judged("platform", platform.platform(), linux, "mxkit is tested on Linux with x86-64 processors only"),
+        judged("numpy", said, not numpy["error"], reinstall, status="problem"),
+    )
+
+
+def _enabled() -> Line:
+    path = enabling_file()
+    if not path.is_file():
+        return Line(
+            "enabled", "no: programs need `import mxkit`, or mxkit run; mxkit enable spares them", data={"on": False}
+        )
+    is_current = path.read_text(encoding="utf-8", errors="replace") == enabling_text()
+    said = f"{path}: programs need no `import mxkit`" if is_current else f"{path} is damaged, or of another mxkit"
+    return judged("enabled", said, is_current, "mxkit enable", {"on": True})
+
+
+def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:
+    """Lines about the variables that are set, judged by the output of MXNet's probe.
+
+    Args:
+        noise: The output of MXNet's probe.
+        openmp: The OpenMP libraries that it loaded.
+    """
+    refused = refused_variables(noise)
+    names = (name for name in sorted(os.environ) if name.startswith(_PREFIXES) or name in _NAMES)
+    lines = tuple(_variable(name, os.environ[name], refused.get(name, "ok"), openmp) for name in names)
+    return lines or (Line("variables", "none that MXNet reads"),)
+
+
+def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Line:
+    if status == "problem":
+        return Line(name, value, status, f"MXNet ends the process at it: unset {name}, or give it one whole number")
+    if status == "warning":
+        return Line(name, value, status, f"OpenMP cannot read it and ignores it: unset {name}, or mend its value")
+    if name == "DMLC_ROLE" and value in ("server", "scheduler"):
+        return Line(name, value, "warning", "`import mxnet` serves and never returns: unset DMLC_ROLE")
+    if name.startswith("KMP_") and openmp and all("libgomp" in path for path in openmp):
+        return Line(name, f"{value} (not read: MXNet's OpenMP here is GNU's)")
+    return Line(name, value)
+
+
+def cache_lines() -> Tuple[Line, ...]:
+    """Lines about each cache folder: its size, and files that stopped downloads left."""
+    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 at each call, and for its nets only (T57).
+    default = Path.home() / ".mxnet"
+    home = Path(os.environ.get("MXNET_HOME") or default).expanduser()
+    folders = {"mxnet models": home / "models", "mxnet datasets": home / "datasets"}
+    if home != default:
+        folders["gluoncv datasets"] = default / "datasets"
+    lines = [_cache(name, folder) for name, folder in folders.items()]
+    return (*lines, _free(home))
+
+
+def _cache(name: str, folder: Path) -> Line:
+    if not folder.is_dir():
+        return Line(name, f"{folder} (not there yet)")
+    count = size = stale = 0
+    for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
+        with suppress(OSError):  # deleted meanwhile
+            size += 0 if path.is_symlink() else path.stat().st_size
+        count += 1
+        stale += bool(_LEFTOVER.search(path.name))
+        if count == _MANY:
+            return Line(name, f"{folder} (more than {_MANY:,} files)")
+    said = f"{folder} ({count:,} files, {size / 1e6:,.1f} MB)"
+    data: Dict[str, object] = {"folder": str(folder), "files": count, "bytes": size, "leftovers": stale}
+    left = f", {stale} left by stopped downloads" if stale else ""
+    return judged(name, said + left, not stale, "mxkit cache clean", data)
+
+
+def _free(home: Path) -> Line:
+    existing = next(folder for folder in (home, *home.resolve().parents) if folder.is_dir())
+    free = shutil.disk_usage(str(existing)).free
+    fix = "export MXNET_HOME=DIR    puts new downloads on another disk"
+    return judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free})
+
+
+def limit_lines() -> Tuple[Line, ...]:
+    """Lines about known limits; a limit is not a fault of this machine, so none is a warning."""
+    return tuple(Line(name, text) for name, text in _LIMITS)
