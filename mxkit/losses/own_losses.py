@@ -13,8 +13,7 @@ from mxkit.losses.per_sample import (
     check_shape,
     check_weight,
     number,
-    weight_axes,
-    weight_error,
+    weight_steps,
     weighted,
 )
 import mxnet as mx
@@ -50,7 +49,7 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
             return (label,) if weight is None else (label, weight)
         target, axis = meaning_of(self).losses_shape(output, weight)
         if weight is not None:
-            (weight,) = apply_steps([weight_axes(weight, target, axis) or ()], output, [weight])  # type: ignore[arg-type]
+            (weight,) = apply_steps((weight_steps(self, output, weight),), output, [weight])
         if self._class_weight is not None:
             of_classes = self._class_weight.array(output.shape[axis], output).take(labels[0]).reshape(target)
             weight = of_classes if weight is None else mx.nd.broadcast_mul(of_classes, weight)
@@ -71,13 +70,11 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
         return weighted(F, F.mean(loss, axis=0, exclude=True), self._weight, sample_weight)
 
     def check_shapes(self, pred: Any, label: Any, sample_weight: Any = None) -> None:
-        meaning = meaning_of(self)
-        meaning.check_shapes(tuple(pred.shape), [label])
-        target, axis = meaning.losses_shape(pred, sample_weight)
-        if sample_weight is not None and weight_axes(sample_weight, target, axis) is None:
-            raise weight_error(self, sample_weight, target, axis)
+        meaning_of(self).check_shapes(tuple(pred.shape), [label])
+        if sample_weight is not None:
+            weight_steps(self, pred, sample_weight)
         if self._class_weight is not None:
-            self._class_weight.among(pred.shape[axis])
+            self._class_weight.among(pred.shape[self._axis])
 
 
 class WeightedSoftmaxCELoss(_ClassLoss):

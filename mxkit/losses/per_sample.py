@@ -7,8 +7,8 @@ import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arrays import Shape, arrays_in, is_numpy, legacy, of_kind, squeezed, switches
-from mxkit.core.loss_meanings import Meaning, meaning_of
+from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, squeezed, switches
+from mxkit.core.loss_meanings import meaning_of
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
@@ -225,7 +225,7 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
             if label.dtype != output.dtype and (not meaning.has_class_numbers or label.dtype == np.bool_):
                 steps[number].append(("cast", np.dtype(output.dtype).name))
     if place is not None and len(labels) > place:
-        steps[place] = _weight_steps(meaning, output, labels[place])
+        steps[place] = list(weight_steps(loss, output, labels[place]))
     return tuple(map(tuple, steps)) if any(steps) else ()
 
 
@@ -257,44 +257,33 @@ def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
     return label
 
 
-def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optional[List[Step]]:
-    """Steps that convert weights to the axes of losses of shape `target`; None for a shape that does not fit.
+def weight_steps(loss: Any, output: Any, weight: Any) -> Tuple[Step, ...]:
+    """Steps that convert sample weights to the dtype of the output and the axes of the losses before their mean.
 
     Args:
+        loss: A loss of Gluon or mxkit.
+        output: The net's output.
         weight: One weight per sample; or one per loss, where an axis may have length 1; or an array of the labels'
             shape, which equals the shape of the losses up to axes of length 1.
-        target: Shape of the losses before their mean over a sample.
-        axis: Axis of the classes, which has length 1 in `target`.
+
+    Raises:
+        DataError: The weights have another shape.
     """
-    shape = tuple(weight.shape)
+    target, axis = meaning_of(loss).losses_shape(output, weight)
+    shape, positions = tuple(weight.shape), target if axis is None else target[:axis] + target[axis + 1 :]
     if shape[0] == target[0] and weight.size == target[0]:
         per_sample = (-1,) + (1,) * (len(target) - 1)
-        return [] if len(shape) == len(target) else [("reshape", per_sample)]
-    if len(shape) == len(target) and all(length in (1, full) for length, full in zip(shape, target)):
-        return []
-    if axis is not None and shape == target[:axis] + target[axis + 1 :]:
-        return [("expand", axis)]
-    if axis is None and squeezed(shape) == squeezed(target):
-        return [("like", None)]
-    return None
-
-
-def _weight_steps(meaning: Meaning, output: Any, weight: Any) -> List[Step]:
-    target, axis = meaning.losses_shape(output, weight)
-    steps = weight_axes(weight, target, axis)
-    if steps is None:
-        raise weight_error(meaning.loss, weight, target, axis)
-    dtype = np.dtype(output.dtype).name
-    return steps if weight.dtype == output.dtype else [("cast", dtype), *steps]
-
-
-def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> DataError:
-    """The error for sample weights whose shape does not fit."""
-    forms = [f"({target[0]},)", f"({target[0]}, 1)"]
-    positions = target if axis is None else target[:axis] + target[axis + 1 :]
-    if squeezed(positions) != target[:1]:
-        forms.append(f"{positions} for a weight per position")
-    return DataError(
-        f"{type(loss).__name__}: sample_weight: expected shape {' or '.join(forms)}; received {tuple(weight.shape)}. "
-        "Reshape the weights (T118)"
-    )
+        steps: List[Step] = [] if len(shape) == len(target) else [("reshape", per_sample)]
+    elif len(shape) == len(target) and all(length in (1, full) for length, full in zip(shape, target)):
+        steps = []
+    elif axis is not None and shape == positions:
+        steps = [("expand", axis)]
+    elif axis is None and squeezed(shape) == squeezed(target):
+        steps = [("like", None)]
+    else:
+        per_position = "" if squeezed(positions) == target[:1] else f" or {positions} for a weight per position"
+        raise DataError(
+            f"{type(loss).__name__}: sample_weight: expected shape ({target[0]},) or ({target[0]}, 1){per_position}; "
+            f"received {shape}. Reshape the weights (T118)"
+        )
+    return tuple(steps) if weight.dtype == output.dtype else (("cast", np.dtype(output.dtype).name), *steps)
