@@ -83,11 +83,11 @@ def install(
 
     Exit code 2: there is a command to run, but no terminal to ask (use --yes), or no pip.
     """
-    from mxkit.runtime.installing import describe, has_pip, kind_of, look, plan, run, verify
+    from mxkit.runtime.installing import describe, has_pip, look, plan, run, verify, wheel_kind
 
     if cpu + cuda + bool(name) > 1:
         raise typer.BadParameter("pass a name, --cpu or --cuda, not several")
-    chosen = plan(look(), kind_of(name) if name else "cpu" if cpu else "cuda" if cuda else None)
+    chosen = plan(look(), wheel_kind(name) if name else "cpu" if cpu else "cuda" if cuda else None)
     typer.echo(describe(chosen))
     if not chosen.commands or dry_run:
         return

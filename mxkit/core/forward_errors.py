@@ -36,7 +36,7 @@ _MEMORY = re.compile(r"out of memory|CU(DNN|BLAS)_STATUS_ALLOC_FAILED|Failed to 
 _DTYPES = re.compile(r"requires uniform type|Incompatible attr in node.*expected \w")
 
 
-class _Call(NamedTuple):
+class _Failed(NamedTuple):
     """A call of a block of the net: its path, '' for the net itself, the block, and its inputs."""
 
     path: str
@@ -153,7 +153,7 @@ def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]]
     return f"out of memory on {where}{described} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
 
 
-def _error_at(call: _Call, phrase: str) -> ForwardError:
+def _error_at(call: _Failed, phrase: str) -> ForwardError:
     return ForwardError(f"{call.place}{phrase}", call.path, call.block)
 
 
@@ -161,10 +161,10 @@ def _frames(error: Exception) -> List[Any]:
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _calls(error: Exception, paths: Dict[int, str]) -> List[_Call]:
+def _calls(error: Exception, paths: Dict[int, str]) -> List[_Failed]:
     """Calls of the net's blocks in the traceback of an error, the outermost first."""
     calls = [frame.f_locals for frame in _frames(error) if frame.f_code is gluon.Block.__call__.__code__]
-    return [_Call(paths[id(call["self"])], call["self"], call["args"]) for call in calls if id(call["self"]) in paths]
+    return [_Failed(paths[id(call["self"])], call["self"], call["args"]) for call in calls if id(call["self"]) in paths]
 
 
 def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
@@ -191,7 +191,7 @@ def _wait(block: Any, inputs: Any, outputs: Any) -> None:
         array.wait_to_read()
 
 
-def _phrase(call: _Call, error: Exception) -> str:
+def _phrase(call: _Failed, error: Exception) -> str:
     frames = _frames(error)
     module = str(frames[-1].f_globals.get("__name__")) if frames else "mxnet"
     if not isinstance(error, mx.MXNetError) and module.split(".")[0] != "mxnet":
@@ -212,7 +212,7 @@ def _phrase(call: _Call, error: Exception) -> str:
     )
 
 
-def _wrong_count(call: _Call) -> str:
+def _wrong_count(call: _Failed) -> str:
     taken = unfit_inputs(call.block, call.inputs)
     if taken is None:
         return ""
@@ -225,7 +225,7 @@ def _filled(parameters: Any) -> List[Any]:
     return [parameter for parameter in parameters.values() if values_of(parameter)]
 
 
-def _wrong_device(call: _Call, error: Exception) -> str:
+def _wrong_device(call: _Failed, error: Exception) -> str:
     if "context" not in str(error):
         return ""
     inputs = sorted({str(array.ctx) for array in call.arrays})
@@ -238,7 +238,7 @@ def _wrong_device(call: _Call, error: Exception) -> str:
     return ""
 
 
-def _wrong_dtype(call: _Call, error: Exception) -> str:
+def _wrong_dtype(call: _Failed, error: Exception) -> str:
     if not _DTYPES.search(str(error)):
         return ""
     own = {np.dtype(one.dtype).name for one in _filled(own_parameters(call.block))}
@@ -253,7 +253,7 @@ def _wrong_dtype(call: _Call, error: Exception) -> str:
     )
 
 
-def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Dict[int, str]) -> ForwardError:
+def _only_hybridized(graph: _Failed, innermost: _Failed, error: Exception, paths: Dict[int, str]) -> ForwardError:
     """Explain an error that only the graph of a hybridized block raises, and name the block that made the operator."""
     if any(frame.f_code is gluon.HybridBlock._get_graph.__code__ for frame in _frames(error)):
         return _error_at(
@@ -269,7 +269,7 @@ def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Di
     maker, longest = graph, ""
     for _, block in blocks_by_path(graph.block):
         if name and len(block.prefix) > len(longest) and name[1].startswith(block.prefix):
-            maker, longest = _Call(paths[id(block)], block, ()), block.prefix
+            maker, longest = _Failed(paths[id(block)], block, ()), block.prefix
     solution = "net.hybridize() again drops an outdated graph (T36), hybridize(False) runs without a graph"
     if "(elemwise_" in operator:
         solution = "In a graph + - * / do not broadcast: use F.broadcast_add and the like"
@@ -277,7 +277,7 @@ def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Di
     return _error_at(maker, f" raises only because it is hybridized{got}. {solution}")
 
 
-def _operator(call: _Call, error: Exception) -> str:
+def _operator(call: _Failed, error: Exception) -> str:
     """Describe the operator that MXNet named in an error of a graph, and the shapes of its inputs."""
     named = _OPERATOR.search(str(error))
     graph = traced_graph(call.block)

@@ -30,7 +30,7 @@ LARGE = 2**15
 SMALL = 1000
 GROUP, GROUP_OF_SMALL = 4, 45
 
-_Operator = Tuple[str, int, Tuple[str, ...]]  # name, arrays of state, settings of the optimizer that it reads
+_UpdateOperator = Tuple[str, int, Tuple[str, ...]]  # name, arrays of state, settings of the optimizer that it reads
 
 
 class PreparedCall:
@@ -277,7 +277,7 @@ class _DevicePlan:
     def __init__(
         self,
         updater: Any,
-        operator: _Operator,
+        operator: _UpdateOperator,
         indices: Sequence[int],
         arrays: Sequence[Sequence[Any]],
         flagged: Sequence[Any],
@@ -297,9 +297,9 @@ class _DevicePlan:
             count = GROUP_OF_SMALL if sizes[others[0]] < SMALL else GROUP
             groups.append(others[:count])
             del others[:count]
-        self._calls = [_Call(name, group, [arrays[position] for position in group]) for group in groups]
+        self._calls = [_OperatorCall(name, group, [arrays[position] for position in group]) for group in groups]
         name = "sgd_mom_update" if name == "multi_sgd_mom_update" else name
-        self._calls += [_Call(name, [position], [arrays[position]]) for position in sorted(single)]
+        self._calls += [_OperatorCall(name, [position], [arrays[position]]) for position in sorted(single)]
         self._rates: Any = None
         self._settings: Any = None
 
@@ -329,7 +329,7 @@ class _DevicePlan:
             call.run()
 
 
-class _Call:
+class _OperatorCall:
     """An operator's call for one parameter or a group.
 
     Args:
@@ -401,7 +401,7 @@ def _bias_corrected(optimizer: Any, indices: Sequence[int], lrs: Sequence[float]
     return rates
 
 
-def _operator_of(trainer: Any) -> Optional[_Operator]:
+def _operator_of(trainer: Any) -> Optional[_UpdateOperator]:
     """The operator of the optimizer's update; None if it has none, or if a part of the update is not MXNet's own."""
     optimizer = trainer._optimizer
     if (
@@ -430,7 +430,7 @@ def _objects_of(trainer: Any) -> List[Any]:
     return [*parameters, *updaters]
 
 
-def _plans_of(trainer: Any, operator: _Operator) -> List[_DevicePlan]:
+def _plans_of(trainer: Any, operator: _UpdateOperator) -> List[_DevicePlan]:
     """A plan for each device; none if an array is sparse or not float32, or if `trainer.update` has to make a state."""
     indices = [index for index, parameter in enumerate(trainer._params) if parameter.grad_req != "null"]
     plans = []

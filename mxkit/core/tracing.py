@@ -19,7 +19,7 @@ from mxnet.gluon.block import _flatten, _gather_type_ctx_info, _regroup
 CALL = "__mxkit_call__"
 
 
-class Call(NamedTuple):
+class BlockCall(NamedTuple):
     """One call of a block.
 
     Attributes:
@@ -55,7 +55,7 @@ class Trace(NamedTuple):
 
     inputs: List["mx.sym.Symbol"]
     outputs: List["mx.sym.Symbol"]
-    calls: List[Call]
+    calls: List[BlockCall]
     parameters: Dict[str, Any]
 
 
@@ -168,18 +168,18 @@ def structure(graph: Any) -> Any:
     return of(Graph.of(graph))
 
 
-def regroup(call: Call, arrays: Sequence[Any]) -> Any:
+def regroup(call: BlockCall, arrays: Sequence[Any]) -> Any:
     """Nest `arrays` like the outputs of the block of `call`."""
     return _regroup(list(arrays), call.structure)
 
 
-def regroup_inputs(call: Call, arrays: Sequence[Any]) -> Any:
+def regroup_inputs(call: BlockCall, arrays: Sequence[Any]) -> Any:
     """Nest `arrays` like the inputs of the block of `call`."""
     return _regroup(list(arrays), call.nesting)
 
 
 @contextmanager
-def recorded_calls(net: Any, ended: Callable[[Call], None] = lambda call: None) -> Iterator[List[Call]]:
+def recorded_calls(net: Any, ended: Callable[[BlockCall], None] = lambda call: None) -> Iterator[List[BlockCall]]:
     """Record the calls of every block of `net` inside `with`, in the order of their start.
 
     Calls inside a hybridized block run in its graph and are not recorded. A call that an exception ended has no
@@ -200,8 +200,8 @@ def recorded_calls(net: Any, ended: Callable[[Call], None] = lambda call: None) 
 class _Recorder:
     """The hooks of one forward pass, and the calls that they record."""
 
-    def __init__(self, ended: Callable[[Call], None]) -> None:
-        self.calls: List[Call] = []
+    def __init__(self, ended: Callable[[BlockCall], None]) -> None:
+        self.calls: List[BlockCall] = []
         self._ended = ended
         self._symbolic: Optional[bool] = None  # the net's own call sets it
         self._numbers: Dict[str, int] = {}
@@ -222,7 +222,7 @@ class _Recorder:
             parent = self._open[-1][0] if self._open else -1
             self._open.append((len(self.calls), block, scope))
             arrays, nesting = _arrays(arguments)
-            self.calls.append(Call(path, number, block, arrays, [], None, nesting, parent))
+            self.calls.append(BlockCall(path, number, block, arrays, [], None, nesting, parent))
 
         return hook
 

@@ -26,7 +26,7 @@ SHARED_FOLDER = Path("/dev/shm")  # noqa: S108
 _ALIGNMENT = 64  # a cache line, which suits MXNet's and NumPy's loops
 
 # Position of an array in the memory: offset, shape, dtype as text.
-Place = Tuple[int, Tuple[int, ...], str]
+ArrayPlace = Tuple[int, Tuple[int, ...], str]
 
 
 def anonymous_file(size: int) -> int:
@@ -70,7 +70,7 @@ def _too_little(size: int, error: OSError) -> str:
     )
 
 
-def plan(specs: Sequence[Spec]) -> Tuple[int, List[Place]]:
+def plan(specs: Sequence[Spec]) -> Tuple[int, List[ArrayPlace]]:
     """Lay out arrays one after the other; return the bytes they need, at least 1, and the place of each.
 
     >>> plan([((3,), np.dtype("uint8")), ((2, 2), np.dtype("float32"))])
@@ -84,7 +84,7 @@ def plan(specs: Sequence[Spec]) -> Tuple[int, List[Place]]:
     return max(1, end), places
 
 
-def views(memory: "mmap.mmap", places: Sequence[Place]) -> List["np.ndarray"]:
+def views(memory: "mmap.mmap", places: Sequence[ArrayPlace]) -> List["np.ndarray"]:
     """The arrays at these places, without a copy."""
     return [
         np.ndarray(shape, dtype, memory, offset) if 0 not in shape else np.empty(shape, dtype)
@@ -183,7 +183,7 @@ class _Slots:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._memory: Dict[int, mmap.mmap] = {}
-        self.places: List[Place] = []
+        self.places: List[ArrayPlace] = []
 
     def allocate(self, slot: int, specs: Sequence[Spec]) -> Sequence["np.ndarray"]:
         size, self.places = plan(specs)

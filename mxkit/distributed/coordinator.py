@@ -22,7 +22,7 @@ from mxkit.distributed.member import (
     silence,
     watch_link,
 )
-from mxkit.distributed.schedulers import Place
+from mxkit.distributed.schedulers import WorkerPlace
 from mxkit.errors import DistributedError
 
 # Seconds at the end in which members can still read the fault: a closed connection drops what is on its way.
@@ -49,12 +49,12 @@ class Coordinator:
     """Serves the members of one job.
 
     Args:
-        place: Place of any member; it has the numbers of workers and servers, and the secret of the job.
+        place: WorkerPlace of any member; it has the numbers of workers and servers, and the secret of the job.
         welcome: Message to each member when all have joined.
         starter: Process id of the process that started this one.
     """
 
-    def __init__(self, place: Place, welcome: Dict[str, Any], starter: int) -> None:
+    def __init__(self, place: WorkerPlace, welcome: Dict[str, Any], starter: int) -> None:
         self._sizes = {"worker": place.size, "server": place.servers}
         self._place, self._welcome, self._starter = place, welcome, starter
         self._patience, self._silence = patience(), silence()

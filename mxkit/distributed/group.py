@@ -16,7 +16,7 @@ from mxkit.core.device import set_own_gpus, usable_gpus
 from mxkit.core.replicas import values_of
 from mxkit.core.system import LOG
 from mxkit.distributed.member import Member, end_without_destructors, forks_die_with_it, patience
-from mxkit.distributed.schedulers import LAUNCHED, LAUNCHERS, RESTARTS, Place, place_of
+from mxkit.distributed.schedulers import LAUNCHED, LAUNCHERS, RESTARTS, WorkerPlace, place_of
 from mxkit.distributed.side_processes import (
     Processes,
     end_with_launcher,
@@ -68,7 +68,7 @@ class Group:
         compressions: Number of calls of `compress`.
     """
 
-    def __init__(self, place: Place, member: Member, store: Any, beside: Processes) -> None:
+    def __init__(self, place: WorkerPlace, member: Member, store: Any, beside: Processes) -> None:
         self.place, self.rank, self.size = place, place.rank, place.size
         self._member, self._store, self._beside, self._process = member, store, beside, os.getpid()
         self._keys: Dict[Slot, int] = {}

@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 from mxkit.distributed import keeper, schedulers
 from mxkit.distributed.coordinator import LINGER
 from mxkit.distributed.member import STATUS
-from mxkit.distributed.schedulers import Place, address_towards, is_here
+from mxkit.distributed.schedulers import WorkerPlace, address_towards, is_here
 from mxkit.distributed.side_processes import Processes, listen, start_servers
 from mxkit.errors import DistributedError
 
@@ -108,7 +108,7 @@ class _Job:
     def run(self, command: Sequence[str], hosts: Sequence[str], host: str, port: int, attempt: int) -> int:
         """Start all processes, and wait until all workers have ended or a process has failed."""
         servers, spread = schedulers.servers_of(self._servers, len(hosts), "launch: --servers")
-        place = Place(0, len(hosts), host, port, servers, "mxkit", True, secrets.token_hex(16), spread)
+        place = WorkerPlace(0, len(hosts), host, port, servers, "mxkit", True, secrets.token_hex(16), spread)
         if len(hosts) > 1:
             listener = listen(host, port)
             place = place._replace(port=listener.getsockname()[1])
@@ -134,7 +134,7 @@ class _Job:
         self._wait(self._beside, LINGER)  # the scheduler prints which member was lost
         return int(128 - status if status < 0 else status)
 
-    def _start(self, command: Sequence[str], place: Place, host: str, workers_here: int, attempt: int) -> None:
+    def _start(self, command: Sequence[str], place: WorkerPlace, host: str, workers_here: int, attempt: int) -> None:
         remote, first = not is_here(host), place.rank == 0
         name = f"worker {place.rank}" + (f" on {host}" if remote else "")
         variables = {

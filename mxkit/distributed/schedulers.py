@@ -21,7 +21,7 @@ EACH = "each"
 LAUNCHED, SECRET, RESTARTS = "MXKIT_LAUNCHED", "MXKIT_SECRET", "MXKIT_RESTARTS"
 
 
-class Place(NamedTuple):
+class WorkerPlace(NamedTuple):
     """A worker's place among all workers.
 
     Attributes:
@@ -96,7 +96,7 @@ _WAYS = (
 LAUNCHERS = ("torchrun", "Open MPI", _PMI.name, _SLURM.name)
 
 
-def place_of(variables: Mapping[str, str]) -> Optional[Place]:
+def place_of(variables: Mapping[str, str]) -> Optional[WorkerPlace]:
     """Read a worker's place from environment variables; None if the worker is alone.
 
     Args:
@@ -132,7 +132,7 @@ def place_of(variables: Mapping[str, str]) -> Optional[Place]:
     job = _job_of(variables, way)
     host, port = _address(variables, way, size, job)
     secret = variables.get(SECRET) or (hashlib.sha256(job.encode()).hexdigest() if job else "")
-    return Place(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret, spread)
+    return WorkerPlace(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret, spread)
 
 
 def servers_of(text: str, workers: int, name: str) -> Tuple[int, bool]:
@@ -153,7 +153,7 @@ def servers_of(text: str, workers: int, name: str) -> Tuple[int, bool]:
     return int(text), False
 
 
-def variables_of(place: Place) -> Dict[str, str]:
+def variables_of(place: WorkerPlace) -> Dict[str, str]:
     """The variables that give a process its place, as `mxkit launch` and rank 0 set them."""
     return {
         RANK: str(place.rank),

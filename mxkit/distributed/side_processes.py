@@ -21,20 +21,20 @@ from mxkit.distributed import schedulers
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.keeper import SIGNALS
 from mxkit.distributed.member import STATUS, Member, patience
-from mxkit.distributed.schedulers import Place, address_on_the_way_to, place_of
+from mxkit.distributed.schedulers import WorkerPlace, address_on_the_way_to, place_of
 from mxkit.errors import DistributedError
 from mxkit.version import __version__
 
 Processes = Dict[str, "subprocess.Popen[bytes]"]
 
 
-def start_servers(place: Place, listener: socket.socket) -> Processes:
+def start_servers(place: WorkerPlace, listener: socket.socket) -> Processes:
     """Start the scheduler of a job on this machine, and its servers unless each worker starts its own.
 
     They end with the job, and with the process that calls this.
 
     Args:
-        place: Place of any worker.
+        place: WorkerPlace of any worker.
         listener: Socket by `listen`, at which the members meet. The scheduler takes it over.
 
     Returns:
@@ -47,12 +47,12 @@ def start_servers(place: Place, listener: socket.socket) -> Processes:
     return started
 
 
-def start_own_server(place: Place) -> Processes:
+def start_own_server(place: WorkerPlace) -> Processes:
     """Start the server of a worker's rank on this machine, by name; it ends with the job."""
     return {f"server {place.rank}": _start(place, "server", place.rank)}
 
 
-def _start(place: Place, role: str, number: int) -> "subprocess.Popen[bytes]":
+def _start(place: WorkerPlace, role: str, number: int) -> "subprocess.Popen[bytes]":
     own = {
         **schedulers.variables_of(place._replace(rank=0)),
         "OMP_NUM_THREADS": "1",  # the servers only add
@@ -134,7 +134,7 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, name="mxkit-launcher", daemon=True).start()
 
 
-def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]:
+def hello_of(role: str, rank: int, place: WorkerPlace, **facts: Any) -> Dict[str, Any]:
     """The first message of a member."""
     facts = {
         "mxkit": __version__,
@@ -184,7 +184,7 @@ def _refuse_commands(command: int, body: Any, _: Any) -> None:
     LOG.warning("mxkit: a command %d for the server was refused", command)
 
 
-def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
+def scheduler(place: WorkerPlace, listener: socket.socket, starter: int) -> None:
     """Coordinate the job until it is over; MXNet's scheduler runs in a thread."""
     host, _ = own_address(place.host)
     with socket.socket() as free:
@@ -199,7 +199,7 @@ def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
     os._exit(STATUS if fault else 0)
 
 
-def server(place: Place, rank: int) -> None:
+def server(place: WorkerPlace, rank: int) -> None:
     """Serve until the job is over."""
     # beside the scheduler the port is open before this process starts: if it is closed, the scheduler is lost
     seconds = patience() if place.spread else min(10.0, patience())

@@ -9,7 +9,7 @@ import numpy as np
 SIZES = (1, 4)
 
 
-class InputForm(NamedTuple):
+class GraphInput(NamedTuple):
     """An input of a net.
 
     Attributes:
@@ -67,10 +67,10 @@ def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
 
 def forms_of(
     names: Sequence[str], shapes: Sequence[Tuple[int, ...]], axes: Sequence[int], dtypes: Sequence[str]
-) -> List[InputForm]:
+) -> List[GraphInput]:
     """Describe the inputs of a net; without axes, the samples are the first one."""
     axes = axes or [0] * len(names)
-    return [InputForm(*one) for one in zip(names, shapes, dtypes, axes)]
+    return [GraphInput(*one) for one in zip(names, shapes, dtypes, axes)]
 
 
 def as_arrays(inputs: Any) -> Tuple[Any, ...]:
@@ -96,7 +96,7 @@ def check_examples(examples: Sequence[Any], shapes: Sequence[Tuple[int, ...]], a
 
 
 def example_batches(
-    graph: Any, forms: Sequence[InputForm], examples: Sequence[Any], sizes: Sequence[Optional[int]] = SIZES
+    graph: Any, forms: Sequence[GraphInput], examples: Sequence[Any], sizes: Sequence[Optional[int]] = SIZES
 ) -> List[Dict[str, Any]]:
     """Return batches of each size: of the examples, repeated if they are too few, or random numbers.
 

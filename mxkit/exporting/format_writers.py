@@ -8,7 +8,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.graph import Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.array_files import safetensors_bytes
-from mxkit.exporting.example_inputs import InputForm, example_batches
+from mxkit.exporting.example_inputs import GraphInput, example_batches
 from mxkit.exporting.net_check import compare_net, fixed_gammas
 from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.proof import Row
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
     source: Source
     graph: NetGraph
-    forms: List[InputForm]
+    forms: List[GraphInput]
     batches: List[Dict[str, Any]]
     more_batches: List[Dict[str, Any]]
     train: bool

@@ -20,7 +20,7 @@ from mxkit.core.forward_errors import explained
 from mxkit.core.graph import Entry, Graph
 from mxkit.core.graphs import cached_operator, opened
 from mxkit.core.replicas import finish_initialization
-from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
+from mxkit.core.tracing import BlockCall, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
 from mxkit.errors import DeviceError, UnknownNameError, nearest
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -147,10 +147,10 @@ class Features:
     def _run(self, inputs: Sequence[Any]) -> Dict[str, Any]:
         """Run the net as Python code, and stop after the calls that the first such run found to be needed."""
         mode = (autograd.is_training(), _structure(inputs, shapes=True))
-        ended: List[Call] = []
+        ended: List[BlockCall] = []
         missing = set(self._needed.get(mode, ()))
 
-        def end(call: Call) -> None:
+        def end(call: BlockCall) -> None:
             ended.append(call)
             if missing:
                 missing.discard((call.path, call.number))
@@ -191,7 +191,7 @@ class _Request(NamedTuple):
 class _Graph:
     """The part of a net's graph that computes the outputs of some calls."""
 
-    def __init__(self, traced: Trace, selected: Sequence[Tuple[str, Call]]) -> None:
+    def __init__(self, traced: Trace, selected: Sequence[Tuple[str, BlockCall]]) -> None:
         self._traced = traced
         symbols = [output for _, call in selected for symbol in call.outputs for output in _outputs(symbol)]
         heads = Graph.of(symbols).heads
@@ -314,13 +314,13 @@ def _unknown(text: str, path: str, blocks: Mapping[str, Any], inside: str = "") 
     return unknown_path(text, near, [place for place in blocks if place and "." not in place])
 
 
-def _select(net: Any, requests: Sequence[_Request], calls: Sequence[Call]) -> List[Tuple[str, Call]]:
+def _select(net: Any, requests: Sequence[_Request], calls: Sequence[BlockCall]) -> List[Tuple[str, BlockCall]]:
     """Return name and call of each result.
 
     Raises:
         ValueError: A block that was requested by its path was not called so often, or did not return arrays.
     """
-    selected: Dict[str, Call] = {}
+    selected: Dict[str, BlockCall] = {}
     for request in requests:
         of_block = [call for call in calls if call.path == request.path]
         fitting = [call for call in of_block if request.number in (None, call.number)]

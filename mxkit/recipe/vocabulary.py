@@ -300,7 +300,7 @@ def arguments_of(target: Builder) -> Tuple[Dict[str, Argument], bool]:
         open_ended = open_ended or parameter.kind is parameter.VAR_KEYWORD
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
             required = parameter.default is parameter.empty
-            kind = kind_of(hints[name]) if name in hints else _of_default(parameter.default)
+            kind = annotation_kind(hints[name]) if name in hints else _of_default(parameter.default)
             if kind is not NOTHING:
                 arguments[name] = Argument(kind, required)
     return arguments, open_ended
@@ -312,23 +312,23 @@ def _of_default(default: Any) -> Any:
     return float if isinstance(default, (int, float)) else Any  # a default of 1 may mean 1.0
 
 
-def kind_of(annotation: Any) -> Any:
+def annotation_kind(annotation: Any) -> Any:
     """The part of a type that YAML has, or `NOTHING`.
 
-    >>> kind_of(Union[int, str, Callable[[], int]])
+    >>> annotation_kind(Union[int, str, Callable[[], int]])
     typing.Union[int, str]
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (Any, object) or isinstance(annotation, TypeVar):
         return Any
     if origin in _UNIONS:
-        kinds = [kind for kind in map(kind_of, inner) if kind is not NOTHING]
+        kinds = [kind for kind in map(annotation_kind, inner) if kind is not NOTHING]
         return Any if Any in kinds else Union[tuple(kinds)] if kinds else NOTHING
     if origin is Literal or origin is typing.__dict__.get("Literal"):
         return Annotated[annotation, BeforeValidator(exact)]
     if annotation in (bool, int, float, str, type(None)):
         return annotation
-    kinds = [kind_of(one) for one in inner if one is not Ellipsis]
+    kinds = [annotation_kind(one) for one in inner if one is not Ellipsis]
     container = origin or annotation
     if not isinstance(container, type):
         return Any

@@ -15,7 +15,7 @@ from mxkit.runtime.operators import (
     CHANNEL_AXES,
     SELU_ALPHA,
     SELU_SCALE,
-    Operator,
+    Function,
     bounds,
     cuts_a_block,
     mxnet_module,
@@ -61,7 +61,7 @@ def repaired_graph(graph: Any) -> Any:
     return repaired.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else repaired
 
 
-def bound(bind: Operator) -> Operator:
+def bound(bind: Function) -> Function:
     """`Symbol.bind` or `Symbol.simple_bind`, of a repaired graph."""
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -356,7 +356,7 @@ def eigenvectors(module: ModuleType) -> None:
     Upstream: `symbol/numpy/linalg.py` line 892.
     """
 
-    def with_both(eigh: Operator) -> Operator:
+    def with_both(eigh: Function) -> Function:
         def run(*args: Any, **kwargs: Any) -> Any:
             values, vectors = eigh(*args, **kwargs)
             symbol = mxnet_module("symbol")

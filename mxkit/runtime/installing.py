@@ -137,13 +137,13 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     return Plan(wheel, reason, commands, _notes(machine, chosen))
 
 
-def kind_of(name: str) -> str:
+def wheel_kind(name: str) -> str:
     """The kind of wheel that a name means, for `plan`.
 
     Raises:
         MXNetImportError: It is none that mxkit installs, or is not Apache MXNet's.
 
-    >>> kind_of("mxnet-cu112")
+    >>> wheel_kind("mxnet-cu112")
     'cuda'
     """
     for kind, wheel in _WHEELS.items():

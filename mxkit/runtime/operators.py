@@ -11,8 +11,8 @@ import warnings
 from mxkit.errors import TrapWarning
 import numpy
 
-Operator = Callable[..., Any]
-Wrapper = Callable[[Operator], Operator]
+Function = Callable[..., Any]
+Wrapper = Callable[[Function], Function]
 
 # Klambauer et al. 2017, arXiv:1706.02515
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -52,7 +52,7 @@ def replace(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
                 setattr(holder, name, replacement)
 
 
-def seeded(dropout: Operator) -> Operator:
+def seeded(dropout: Function) -> Function:
     """Dropout that draws from MXNet's own generator, unless the caller sets `cudnn_off` (T125).
 
     cuDNN's generator starts from C's `rand()` (`src/operator/nn/dropout-inl.h` line 494), and `mx.random.seed` never
@@ -80,7 +80,7 @@ def predicting(**arguments: Tuple[int, Any]) -> Wrapper:
         arguments: Position and value by name.
     """
 
-    def wrapper(operator: Operator) -> Operator:
+    def wrapper(operator: Function) -> Function:
         def run(*args: Any, **kwargs: Any) -> Any:
             if not records_prediction():
                 return operator(*args, **kwargs)
@@ -97,7 +97,7 @@ def predicting(**arguments: Tuple[int, Any]) -> Wrapper:
     return wrapper
 
 
-def differentiable_selu(leaky_relu: Operator) -> Operator:
+def differentiable_selu(leaky_relu: Function) -> Function:
     """LeakyReLU whose SELU has a gradient (T139): MXNet's is off by a third below 0. The outputs have MXNet's bits."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def differentiable_selu(leaky_relu: Operator) -> Operator:
     return run
 
 
-def checked_reshape(reshape: Operator) -> Operator:
+def checked_reshape(reshape: Function) -> Function:
     """`mx.nd.reshape` that refuses another number of elements (T252): MXNet's writes outside the array.
 
     Raises:
@@ -148,7 +148,7 @@ def _reshaped(before: Tuple[int, ...], shape: Tuple[int, ...], reverse: bool) ->
         return None
 
 
-def copying_custom(custom: Operator) -> Operator:
+def copying_custom(custom: Function) -> Function:
     """A Custom operator whose inputs, outputs and gradients are copies (T138).
 
     It runs in a Python thread, and other operators start before it ends. Memory of an array in oneDNN's blocked
@@ -206,7 +206,7 @@ NEVER_ADD_INSIDE_NUMPY = (
 )
 
 
-def adding(operator: Operator) -> Operator:
+def adding(operator: Function) -> Function:
     """Wrap an operator so that its gradients add to those of parameters and other leaves (T143).
 
     It reads copies of the leaves, and the gradient of a copy adds. Intermediate results need no copy: MXNet adds their
@@ -224,7 +224,7 @@ def adding(operator: Operator) -> Operator:
     return run
 
 
-def adding_products(dot: Operator) -> Operator:
+def adding_products(dot: Function) -> Function:
     """As `adding`, for products of arrays of more than two axes; the gradient of other products adds."""
 
     def run(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,7 @@ def adding_optimized(add: Wrapper) -> Wrapper:
     An operand with the same index twice, as in "ii->i", is not optimized: the gradient would write only the diagonal.
     """
 
-    def wrapper(einsum: Operator) -> Operator:
+    def wrapper(einsum: Function) -> Function:
         def run(*args: Any, subscripts: str, optimize: int = 0, **kwargs: Any) -> Any:
             terms = subscripts.replace(".", "").partition("->")[0].split(",")
             optimize = 0 if any(len(set(term)) < len(term) for term in terms) else optimize
@@ -252,7 +252,7 @@ def adding_optimized(add: Wrapper) -> Wrapper:
     return wrapper
 
 
-def adding_in_graphs(operator: Operator) -> Operator:
+def adding_in_graphs(operator: Function) -> Function:
     """As `adding`, for symbols: parameters are copied."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -308,7 +308,7 @@ def cuts_a_block(channels: Optional[int], points: Sequence[int]) -> bool:
     return any(point % block for point in points)
 
 
-def joining(concat: Operator) -> Operator:
+def joining(concat: Function) -> Function:
     """Concat whose gradient is not computed from a blocked layout (T250)."""
 
     def run(*arrays: Any, dim: int = 1, **options: Any) -> Any:
@@ -329,7 +329,7 @@ def slicing(kind: str) -> Any:
         kind: "nd" or "np".
     """
 
-    def wrapper(operator: Operator) -> Operator:
+    def wrapper(operator: Function) -> Function:
         def run(*arguments: Any, **named: Any) -> Any:
             data, begin, end, step = _of_slice(*arguments, **named)
             if named.get("out") is not None or data.ndim != 4 or not _cuts_channels(begin, end, step):
@@ -375,7 +375,7 @@ def without_gradient(name: str) -> Wrapper:
         name: The function, as users call it.
     """
 
-    def wrapper(function: Operator) -> Operator:
+    def wrapper(function: Function) -> Function:
         def run(*args: Any, **kwargs: Any) -> Any:
             if name not in _REPORTED and is_recording() and args and _in_graph(args[0]):
                 _REPORTED.add(name)
@@ -423,7 +423,7 @@ def with_fractions(always: bool = False) -> Wrapper:
         always: Also for whole numbers: the hypotenuse of 2 and 3 is no integer.
     """
 
-    def wrapper(operator: Operator) -> Operator:
+    def wrapper(operator: Function) -> Function:
         def run(array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
             cut = always or (type(scalar) is float and not scalar.is_integer())
             if cut and kwargs.get("out") is None and is_whole(array):
@@ -443,7 +443,7 @@ def is_whole(array: Any) -> bool:
 def at_least(axes: int) -> Wrapper:
     """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
 
-    def wrapper(function: Operator) -> Operator:
+    def wrapper(function: Function) -> Function:
         def reshaped(array: Any) -> Any:
             shape = array.shape
             if len(shape) < axes:
@@ -461,7 +461,7 @@ def at_least(axes: int) -> Wrapper:
     return wrapper
 
 
-def differentiable_polynomial(polyval: Operator) -> Operator:
+def differentiable_polynomial(polyval: Function) -> Function:
     """`np.polyval` from products and sums, whose gradients are right (T142): MXNet writes none for `x`."""
 
     def run(p: Any, x: Any) -> Any:
@@ -475,7 +475,7 @@ def differentiable_polynomial(polyval: Operator) -> Operator:
     return run
 
 
-def moments_in_graphs(moments: Operator) -> Operator:
+def moments_in_graphs(moments: Function) -> Function:
     """`moments` whose variance needs its mean (T239): where a graph leaves the mean out, the operator takes 0 for it.
 
     The variance goes through an operator that reads both; ones that read shapes alone do not count.
@@ -502,7 +502,7 @@ def with_filled_array(name: str, number_first: bool, kind: str) -> Wrapper:
         kind: "ndarray" or "symbol".
     """
 
-    def wrapper(operator: Operator) -> Operator:
+    def wrapper(operator: Function) -> Function:
         def run(*args: Any, out: Any = None, **options: Any) -> Any:
             if kind == "ndarray" and not is_recording():
                 return operator(*args, out=out, **options)
@@ -516,7 +516,7 @@ def with_filled_array(name: str, number_first: bool, kind: str) -> Wrapper:
     return wrapper
 
 
-def with_positive_indices(gather: Operator) -> Operator:
+def with_positive_indices(gather: Function) -> Function:
     """Indexing by arrays whose gradient finds negative indices (T141): MXNet's writes before the array's memory."""
 
     def run(data: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
@@ -525,7 +525,7 @@ def with_positive_indices(gather: Operator) -> Operator:
     return run
 
 
-def with_checked_indices(scatter: Operator) -> Operator:
+def with_checked_indices(scatter: Function) -> Function:
     """Assignment by arrays of indices (T141): MXNet's writes outside the array for negative and too large indices."""
 
     def run(lhs: Any, rhs: Any, indices: Any, shape: Tuple[int, ...], **kwargs: Any) -> Any:
@@ -534,7 +534,7 @@ def with_checked_indices(scatter: Operator) -> Operator:
     return run
 
 
-def with_checked_places(scatter_nd: Operator) -> Operator:
+def with_checked_places(scatter_nd: Function) -> Function:
     """`scatter_nd` by indices of elements of the new array, as `with_checked_indices` (T281)."""
 
     def run(data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
@@ -544,7 +544,7 @@ def with_checked_places(scatter_nd: Operator) -> Operator:
     return run
 
 
-def with_checked_rows(index_copy: Operator) -> Operator:
+def with_checked_rows(index_copy: Function) -> Function:
     """`index_copy` by indices of rows, as `with_checked_indices` (T281)."""
 
     def run(old_tensor: Any, index_vector: Any, *args: Any, **kwargs: Any) -> Any:
@@ -586,7 +586,7 @@ def differentiable_variance(root: bool, kind: str) -> Wrapper:
         kind: "ndarray" or "symbol".
     """
 
-    def wrapper(operator: Operator) -> Operator:
+    def wrapper(operator: Function) -> Function:
         def run(
             a: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False, out: Any = None
         ) -> Any:
@@ -618,7 +618,7 @@ def _is_float(array: Any) -> bool:
     return bool(numpy.issubdtype(numpy.dtype(array.dtype), numpy.floating))
 
 
-def with_whole_batches(matmul: Operator) -> Operator:
+def with_whole_batches(matmul: Function) -> Function:
     """A product of stacks of matrices that broadcasts them first (T144).
 
     MXNet's gradient is wrong where an axis of length 1 follows a longer one: shapes (5, 1, 2, 3) and (5, 4, 3, 2).
@@ -642,7 +642,7 @@ def _spread(array: Any, batch: Tuple[int, ...]) -> Any:
     return mxnet_module("ndarray.numpy._internal").broadcast_to(array, shape=(*batch, *array.shape[-2:]))
 
 
-def matrix_norm(norm: Operator) -> Operator:
+def matrix_norm(norm: Function) -> Function:
     """Norms of matrices by other operators (T144): MXNet multiplies their gradient by that of the result twice.
 
     Right are the Frobenius and the nuclear norm, and norms of vectors.
@@ -678,7 +678,7 @@ def _spectral_norm(matrices: Any, ord: int) -> Any:  # noqa: A002
     return np.sum(wide * vectors, axis=(-2, -1))
 
 
-def mean_of_nothing(mean: Operator) -> Operator:
+def mean_of_nothing(mean: Function) -> Function:
     """A mean that gives an array of size 0 itself (T145): MXNet raises at a later read, or divides by 0."""
 
     def run(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, out: Any = None) -> Any:

@@ -24,7 +24,7 @@ Sample = Tuple["np.ndarray", ...]
 _DTYPES = ("float16", "float32", "bool", "uint8", "int8", "int32", "int64")
 
 
-class InputForm(NamedTuple):
+class SampleForm(NamedTuple):
     """Shape of an input for one sample, without the axis of the batch, and its dtype."""
 
     shape: Tuple[int, ...]
@@ -34,7 +34,7 @@ class InputForm(NamedTuple):
         return f"{self.shape} {self.dtype}"
 
 
-def form_of(sample: "np.ndarray") -> InputForm:
+def form_of(sample: "np.ndarray") -> SampleForm:
     """The form of an array without the axis of the batch.
 
     Raises:
@@ -43,7 +43,7 @@ def form_of(sample: "np.ndarray") -> InputForm:
     dtype = sample.dtype.newbyteorder("=")
     if dtype.name not in _DTYPES:
         raise DataError(f"Predictor: MXNet has no arrays of {dtype.name}: expected one of {', '.join(_DTYPES)}")
-    return InputForm(sample.shape, dtype)
+    return SampleForm(sample.shape, dtype)
 
 
 def sizes_up_to(most: int) -> List[int]:
@@ -75,7 +75,7 @@ class BatchGraphs:
         ForwardError: The net does not compute the sample.
     """
 
-    def __init__(self, net: Any, forms: Tuple[InputForm, ...], sample: Sample, most: int) -> None:
+    def __init__(self, net: Any, forms: Tuple[SampleForm, ...], sample: Sample, most: int) -> None:
         self._net, self._device, self._numpy = net, net_devices(net)[0], is_numpy_net(net)
         self.forms, self.sizes = forms, sizes_up_to(most)
         self.several = False  # whether the net returns a tuple; its first call says so

@@ -14,7 +14,7 @@ from mxkit.exporting.sources import find_source
 from mxkit.recipe.net_facts import image_reader, is_pillow, read_facts
 from mxkit.recipe.predictions import predictions, refuse_pairs
 from mxkit.recipe.run import load_run
-from mxkit.serving.batch_graphs import BatchGraphs, InputForm, Sample, form_of, sizes_up_to
+from mxkit.serving.batch_graphs import BatchGraphs, Sample, SampleForm, form_of, sizes_up_to
 from mxkit.serving.dispatching import Compute, Dispatcher
 import numpy as np
 
@@ -204,7 +204,7 @@ def _single(array: "np.ndarray") -> "np.ndarray":
         return array.astype(np.float32)
 
 
-def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
+def _fitted(arrays: Sample, forms: Sequence[SampleForm]) -> Sample:
     """Copies of arrays, which their owner may change meanwhile, in the dtypes of `forms`."""
     pixels = [one for one, form in zip(arrays, forms) if one.dtype == np.uint8 and form.dtype.kind == "f"]
     if pixels:
@@ -233,7 +233,7 @@ def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
     return copies
 
 
-def _opened(source: Any, which: str) -> Tuple[Any, Tuple[InputForm, ...], Any, Any]:
+def _opened(source: Any, which: str) -> Tuple[Any, Tuple[SampleForm, ...], Any, Any]:
     """The net of a source, the forms of its inputs if they are known, how images are read, and what answers are."""
     if not isinstance(source, (str, Path)) or not (Path(source).expanduser() / "recipe.yaml").is_file():
         return find_source(source, which).net, (), None, _arrays_of
@@ -242,7 +242,7 @@ def _opened(source: Any, which: str) -> Tuple[Any, Tuple[InputForm, ...], Any, A
     refuse_pairs(recipe)
     facts = read_facts(folder)
     read = None if facts.images is None else image_reader(recipe, facts.images)
-    forms = tuple(InputForm(tuple(one.shape[1:]), np.dtype(one.dtype)) for one in facts.inputs)
+    forms = tuple(SampleForm(tuple(one.shape[1:]), np.dtype(one.dtype)) for one in facts.inputs)
     return net, forms, read, partial(_predictions, recipe, facts.classes)
 
 

@@ -112,7 +112,7 @@ class OneGraph:
     def compute(self, shards: Shards) -> List[Computed]:
         """Compute a batch; its gradients follow from `Computed.backward`, or from autograd's."""
         self._check_gradients()
-        kind = _kind_of(shards[0]) if self._possible else None
+        kind = _shard_kind(shards[0]) if self._possible else None
         if kind is not None:
             in_graph = self._in_graph(shards[0], kind)
             if in_graph is not None:
@@ -207,7 +207,7 @@ class OneGraph:
         return losses(**{variable.name: symbol for variable, symbol in zip(data, [output, *labels])})
 
 
-def _kind_of(shard: Shard) -> Any:
+def _shard_kind(shard: Shard) -> Any:
     """Facts that decide a batch's graph: shapes, types, and the scales of packed images, which are its constants."""
     return tuple(
         [(array.shape, array.dtype, array.scale if type(array) is Packed else type(array)) for array in shard.inputs]

@@ -11,7 +11,7 @@ import time
 
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.member import HELLO_BYTES, decoded, encoded, length_of, patience
-from mxkit.distributed.schedulers import Place
+from mxkit.distributed.schedulers import WorkerPlace
 from mxkit.distributed.side_processes import listen
 from mxkit.errors import DistributedError
 import pytest
@@ -25,7 +25,7 @@ class Job:
     def __init__(self, workers=2, servers=0, *, starter=None, launched=True):
         listener = listen("127.0.0.1")
         self.port = listener.getsockname()[1]
-        place = Place(0, workers, "127.0.0.1", self.port, servers, launched=launched, secret="s")
+        place = WorkerPlace(0, workers, "127.0.0.1", self.port, servers, launched=launched, secret="s")
         coordinator = Coordinator(place, {"port": 1}, starter or os.getppid())
         self.faults, self.peers = [], []
         run = lambda: self.faults.append(asyncio.run(coordinator.run(listener)))  # noqa: E731

@@ -8,7 +8,7 @@ import subprocess
 from mxkit.cli import main
 from mxkit.errors import MXNetImportError
 from mxkit.runtime.doctor import software
-from mxkit.runtime.installing import kind_of
+from mxkit.runtime.installing import wheel_kind
 from mxkit.runtime.wheels import Wheel, foreign_name
 import mxnet as mx
 import pytest
@@ -164,10 +164,10 @@ def test_names_that_are_not_of_apache_are_refused(capsys):
         assert foreign_name(name) is None
     for name in ("mxnet-cu120", "mxnet-cu121", "mxnet-cu12x", "mxnet-cu13", "mxnet-gpu"):
         with pytest.raises(MXNetImportError, match=f"^{name} is no distribution of Apache MXNet"):
-            kind_of(name)
-    assert (kind_of("mxnet"), kind_of("mxnet-cu112")) == ("cpu", "cuda")
+            wheel_kind(name)
+    assert (wheel_kind("mxnet"), wheel_kind("mxnet-cu112")) == ("cpu", "cuda")
     with pytest.raises(MXNetImportError, match="mxnet-cu117: mxkit installs mxnet or mxnet-cu112"):
-        kind_of("mxnet-cu117")
+        wheel_kind("mxnet-cu117")
     with pytest.raises(SystemExit) as ended:
         main(["install", "mxnet-cu121"])
     assert ended.value.code == 1

@@ -7,7 +7,7 @@ from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, net_device
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
-from mxkit.core.tracing import Call, recorded_calls, trace
+from mxkit.core.tracing import BlockCall, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.strides import Stride, first_stride
@@ -96,7 +96,7 @@ def _measure_run(net: Any, inputs: Sequence[Any]) -> Measures:
     calls = _run(net, inputs, measures.shapes)
     strides = {id(array): first_stride(array.shape) for array in _arrays(inputs)}
     counted = set(strides)
-    plain: List[Call] = []
+    plain: List[BlockCall] = []
     while index < len(calls):
         call, arguments, end = calls[index]
         inner = _measure_inside(call, arguments, strides)
@@ -120,7 +120,7 @@ def _measure_run(net: Any, inputs: Sequence[Any]) -> Measures:
     return measures
 
 
-def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tuple[Call, Tuple[Any, ...], int]]:
+def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tuple[BlockCall, Tuple[Any, ...], int]]:
     """Run a net without graphs; return each call with its arguments and the number of the first call after it.
 
     The shapes of parameters are written to `shapes`, because a deferred parameter does not keep the shape of this run.
@@ -134,7 +134,7 @@ def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tupl
             open_.append(len(arguments))
             arguments.append(values)
 
-    def end(call: Call) -> None:
+    def end(call: BlockCall) -> None:
         # an exception that the net caught leaves calls open
         while calls[open_[-1]] is not call:
             open_.pop()
@@ -152,7 +152,9 @@ def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tupl
     return [(call, arguments[index], ends.get(index, index + 1)) for index, call in enumerate(calls)]
 
 
-def _measure_inside(call: Call, arguments: Tuple[Any, ...], strides: Dict[int, Optional[Stride]]) -> Optional[Measures]:
+def _measure_inside(
+    call: BlockCall, arguments: Tuple[Any, ...], strides: Dict[int, Optional[Stride]]
+) -> Optional[Measures]:
     """Measure a call by its graph; return None if it has none."""
     if not _takes_symbols(call.block) or not call.outputs:
         return None
