@@ -4,7 +4,7 @@ from io import BytesIO
 import json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.system import write_atomically
@@ -13,11 +13,12 @@ from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, RecipeError
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
-from mxkit.recipe.run_code import RunCode, code_from, keep_code
+from mxkit.recipe.run_code import RunCode, keep_code
 from mxkit.recipe.schema import InitializerComponent, ModelComponent, Recipe, augment_of, under_switches
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
+from pydantic import TypeAdapter
 
 
 class ImageForm(NamedTuple):
@@ -32,16 +33,6 @@ class ImageForm(NamedTuple):
     channels: int
     size: Optional[Tuple[int, int]] = None
     border: Optional[float] = None
-
-    @classmethod
-    def read(cls, found: Mapping[str, Any]) -> "ImageForm":
-        """Read the content of `_asdict` from JSON."""
-        size, border = found["size"], found["border"]
-        return cls(
-            int(found["channels"]),
-            None if size is None else (int(size[0]), int(size[1])),
-            None if border is None else float(border),
-        )
 
 
 def image_form(data: Splits) -> Optional[ImageForm]:
@@ -281,10 +272,7 @@ def read_facts(folder: Union[str, Path]) -> NetFacts:
             raise ValueError(
                 f"format {content['format']!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
             )
-        inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in content["inputs"]]
-        images = None if content["images"] is None else ImageForm.read(content["images"])
-        classes, digests = list(map(str, content["classes"])), dict(content["digests"])
-        return NetFacts(inputs, classes, images, code_from(content["code"]), digests)
+        return TypeAdapter(NetFacts).validate_python({key: content[key] for key in NetFacts._fields})
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 

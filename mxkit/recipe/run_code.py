@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 import sys
 import sysconfig
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.core.arrays import switches, switches_here
@@ -225,19 +225,6 @@ def no_bytecode() -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode = before
-
-
-def code_from(content: Mapping[str, Any]) -> RunCode:
-    """Read the part `code` of `net.json`.
-
-    Raises:
-        ValueError: It has another form.
-    """
-    parts = [content.get("imports"), content.get("files")]
-    for part in parts:
-        if not isinstance(part, dict) or not all(isinstance(one, str) for one in part.values()):
-            raise ValueError("expected code: {imports: {...}, files: {...}} with a SHA-256 each")
-    return RunCode(*parts)  # type: ignore[arg-type]
 
 
 def _collect(root: Path, name: str, sources: Dict[str, Path]) -> None:
