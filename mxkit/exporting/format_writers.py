@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from mxkit.core.arguments import require
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.graph import Graph
+from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.array_files import safetensors_bytes
 from mxkit.exporting.example_inputs import GraphInput, example_batches
@@ -21,7 +22,6 @@ from mxkit.exporting.safetensors_files import (
 from mxkit.exporting.sources import Source
 from mxkit.exporting.symbol_files import compare_symbol, symbol_contents
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
-from mxkit.runtime.graphs import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -126,12 +126,7 @@ def write_format(job: Job, format: str, verify: bool) -> Written:
 def _drawing(graph: NetGraph) -> List[str]:
     """Operators that draw random numbers, with their names; those inside of loops have the loop's name."""
     view = Graph.of(graph.symbol)
-    return [
-        f"{inner.operator} ({node.name})"
-        for node in view.nodes
-        for inner in node.operators()
-        if draws_numbers(inner.operator, inner.attrs)
-    ]
+    return [f"{inner.operator} ({node.name})" for node in view.nodes for inner in node.operators() if draws(inner)]
 
 
 def _symbol(job: Job, verify: bool) -> Written:

@@ -5,20 +5,9 @@ import re
 from typing import AbstractSet, Any, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.core.graph import Graph, Node, symbol_of
+from mxkit.core.operators import PLAIN_HEADS, known
 
-# The operator that a loss head of Module applies to its first input at inference. Its label only makes a gradient.
-_PLAIN_HEADS = {
-    "LinearRegressionOutput": "_copy",
-    "MAERegressionOutput": "_copy",
-    "SVMOutput": "_copy",
-    "LogisticRegressionOutput": "sigmoid",
-    "SoftmaxOutput": "softmax",
-}
-# Operators with parameters as second and later inputs, and the default names of parameters.
-_OWNERS = frozenset(
-    ["Convolution", "Deconvolution", "FullyConnected", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm"]
-    + ["InstanceNorm", "LeakyReLU", "RNN"]
-)
+# Default names of parameters
 _PARAMETER_NAME = re.compile(r"(^|_)(weight|bias|gamma|beta|parameters)$")
 
 
@@ -43,11 +32,11 @@ def without_labels(symbol: Any, *, scores: bool = False) -> Any:
     (['data'], ['softmax_output'])
     """
     graph = Graph.of(symbol)
-    if not any(node.operator in _PLAIN_HEADS for node in graph.nodes):
+    if not any(node.operator in PLAIN_HEADS for node in graph.nodes):
         if scores:
             raise ValueError(
                 f"scores=True leaves out the softmax or sigmoid of a loss head: expected one of "
-                f"{', '.join(sorted(_PLAIN_HEADS))}; the graph has none"
+                f"{', '.join(sorted(PLAIN_HEADS))}; the graph has none"
             )
         return symbol
     nodes: List[Dict[str, Any]] = []
@@ -61,11 +50,11 @@ def without_labels(symbol: Any, *, scores: bool = False) -> Any:
 
 def _plain_head(node: Node, inputs: List[Any], first: int, scores: bool) -> Iterator[Dict[str, Any]]:
     """Yield the nodes that replace a node. The first has the number `first`, the last has the node's name."""
-    if node.operator not in _PLAIN_HEADS:
+    if node.operator not in PLAIN_HEADS:
         yield {**node.content, "inputs": inputs}
         return
     data, name = inputs[:1], node.name
-    plain = {"op": _PLAIN_HEADS[node.operator], "name": name, "inputs": data}
+    plain = {"op": PLAIN_HEADS[node.operator], "name": name, "inputs": data}
     if scores:
         yield {**plain, "op": "_copy"}
     elif node.operator != "SoftmaxOutput":
@@ -81,7 +70,7 @@ def _plain_head(node: Node, inputs: List[Any], first: int, scores: bool) -> Iter
 def replaced_heads(text: str) -> List[Tuple[str, str, str]]:
     """Name, operator and plain operator of each loss head in a graph's JSON that was checked before."""
     nodes = json.loads(text)["nodes"]
-    return [(node["name"], node["op"], _PLAIN_HEADS[node["op"]]) for node in nodes if node["op"] in _PLAIN_HEADS]
+    return [(node["name"], node["op"], PLAIN_HEADS[node["op"]]) for node in nodes if node["op"] in PLAIN_HEADS]
 
 
 def outputs_without(symbol: Any, names: Sequence[str]) -> List[str]:
@@ -97,7 +86,7 @@ def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]
     return [
         one.name
         for node in graph.nodes
-        if node.operator in _OWNERS
+        if "owns" in known(node.operator).facts
         for one in graph.sources(node)[1:]
         if one.is_variable and one.name not in arrays and _PARAMETER_NAME.search(one.name)
     ]

@@ -4,20 +4,13 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.operators import operators_that
 from mxkit.core.system import aligned, write_atomically
 from mxkit.errors import ExportError
 import numpy as np
 
-# Operators whose result jumps where two numbers are nearly equal. They are compared with MXNet's own inputs: the
-# last bits of a score would otherwise put two boxes in another order.
-_JUMPING = """
-topk argsort sort argmax argmin argmax_channel _npi_argmax _npi_argmin
-_contrib_box_nms _greater_scalar _lesser_scalar _equal_scalar _greater_equal_scalar _lesser_equal_scalar
-_not_equal_scalar broadcast_equal broadcast_not_equal broadcast_greater broadcast_lesser broadcast_greater_equal
-broadcast_lesser_equal _equal _not_equal _greater _lesser _greater_equal _lesser_equal floor ceil round rint fix trunc
-sign Cast broadcast_mod _mod _mod_scalar take gather_nd pick ROIPooling _npi_floor _npi_ceil _npi_mod
-"""
-JUMPING = frozenset(_JUMPING.split())
+# They are compared with MXNet's own inputs: the last bits of a score would otherwise put two boxes in another order.
+JUMPING = operators_that("jumps")
 
 
 class Row(NamedTuple):

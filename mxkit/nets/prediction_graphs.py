@@ -4,12 +4,12 @@ from collections import Counter
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.graph import Entry, Graph, Node, symbol_of
+from mxkit.core.operators import known
 from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
 import numpy as np
 
 PRECISIONS = ("float32", "bfloat16", "int8")
-_WITH_WEIGHTS = ("Convolution", "FullyConnected", "Deconvolution")  # layers of mx.np have the same operators
 
 
 class Settings(NamedTuple):
@@ -164,7 +164,7 @@ def arrays_to_calibrate(
 def layers_with_weights(symbol: Any) -> Dict[str, str]:
     """Names of the variables of weights, by the name of the operator that multiplies by them."""
     graph = Graph.of(symbol)
-    return {node.name: graph.sources(node)[1].name for node in graph.nodes if node.operator in _WITH_WEIGHTS}
+    return {node.name: graph.sources(node)[1].name for node in graph.nodes if "weights" in known(node.operator).facts}
 
 
 def fused_parts(symbol: Any) -> Dict[str, List[str]]:

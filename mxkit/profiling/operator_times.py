@@ -7,16 +7,14 @@ import re
 import tempfile
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from mxkit.core.operators import operators_that
 from mxkit.core.system import write_atomically
 from mxkit.profiling.clock import Span
 from mxnet import profiler
 
-# Operators of MXNet 1.9.1 that oneDNN computes for float32 and bfloat16, as DNNL_VERBOSE=1 shows. Not among them:
-# mx.nd.relu, tanh and sigmoid (Activation is), LayerNorm, Dropout, and operators that add, multiply or sum.
-ONEDNN = {
-    "Activation", "BatchNorm", "Concat", "Convolution", "Deconvolution", "FullyConnected", "LRN", "LeakyReLU",
-    "Pooling", "RNN", "log_softmax", "softmax", "transpose",
-}  # fmt: skip
+# As DNNL_VERBOSE=1 shows. Not among them: mx.nd.relu, tanh and sigmoid (Activation is), LayerNorm, Dropout, and
+# operators that add, multiply or sum.
+ONEDNN = operators_that("onednn")
 _LEADING_COMMA = '"traceEvents": [\n,'
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-import re
 from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
@@ -10,6 +9,7 @@ from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
 from mxkit.core.graph import Graph, Node
 from mxkit.core.loss_meanings import is_plain, meaning_of, some_values
+from mxkit.core.operators import known
 from mxkit.core.tracing import trace
 from mxkit.data.source import source_of
 from mxkit.errors import DataError, LossShapeError, TrapWarning
@@ -21,14 +21,6 @@ import numpy as np
 
 # Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
 CHECKED_BYTES = 2**28
-# Operators that may follow the last activation.
-_PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
-
-# Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
-_SAME_SHAPE = ("_copy", "negative", "cast", "reshape", "expand_dims")
-_PAIRS = ("add", "sub", "mul", "div", "plus", "minus", "subtract", "multiply", "divide")
-_REDUCTIONS = ("mean", "sum", "nansum", "average")
-
 _BROADCAST = (
     "Arrays of shape (n, 1) and (n,) broadcast to (n, n) (T11): reshape the labels, labels.reshape(outputs.shape)"
 )
@@ -110,15 +102,12 @@ def refuse_means(losses: Sequence[Any]) -> None:
 
 def _is_reduced(graph: Graph, node: Node) -> bool:
     """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
-    op = _plain_name(node.operator)
-    if op in _REDUCTIONS:
+    facts, sources = known(node.operator).facts, graph.sources(node)
+    if "onto" in facts:
         axes = node.ints("axis")
         return not axes or (0 in axes) != node.flag("exclude")
-    sources = graph.sources(node)
-    if op in _SAME_SHAPE or op.endswith("_scalar"):
-        return _is_reduced(graph, sources[0])
-    pair = node.operator.startswith(("elemwise_", "broadcast_", "_")) and op.endswith(_PAIRS)
-    return pair and len(sources) == 2 and all(_is_reduced(graph, source) for source in sources)
+    passes = facts.intersection(("each", "same")) and sources
+    return bool(passes) and all(_is_reduced(graph, source) for source in sources)
 
 
 def warn_of_two_losses(output: Any, losses: Any) -> None:
@@ -255,15 +244,10 @@ def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
     except Exception:  # of any type: the net's code refuses a symbol
         return None
     node = graph.nodes[graph.heads[0].node]
-    while _plain_name(node.operator) in _PASSING:
+    while "same" in known(node.operator).facts:
         node = graph.sources(node)[0]
-    op = _plain_name(node.operator)
-    return node.text("act_type") if op in ("activation", "leakyrelu") else op
-
-
-def _plain_name(op: str) -> str:
-    """Lower-case name of an operator, without the prefix of those of `mx.np`."""
-    return re.sub("^_np[ix]?_", "", op.lower())
+    kind = known(node.operator).kind
+    return node.text("act_type") if kind in ("activation", "leakyrelu") else kind
 
 
 def _warn(text: str) -> None:

@@ -1,19 +1,19 @@
 """Makes randomness a function of (seed, epoch, update), and warns of a net on a GPU that cannot repeat its bits."""
 
 import os
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 import warnings
 
 from mxkit.core.arrays import call, of_kind
 from mxkit.core.blocks import blocks_by_path, is_numpy_net
 from mxkit.core.device import is_gpu
-from mxkit.core.graph import Graph
+from mxkit.core.graph import Graph, Node
 from mxkit.core.graphs import only_its_graph_runs, traced_graph
+from mxkit.core.operators import draws_in_training, known, operators_that
 from mxkit.core.seeding import seed_all
 from mxkit.data.source import Source
 from mxkit.errors import TrapWarning
 from mxkit.runtime.engine_settings import EXACT, switches_off, warn_if_late
-from mxkit.runtime.graphs import draws_numbers
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -21,9 +21,6 @@ import numpy as np
 # MXNet's generator can be seeded, in about 1.1 ms, but its state cannot be read (T67): a run can be resumed exactly
 # only from an update at which the generator is seeded.
 RESEED_EVERY = 16
-
-# Names in lower case, and attributes.
-Operators = List[Tuple[str, Mapping[str, str]]]
 
 
 class Position(NamedTuple):
@@ -85,18 +82,18 @@ def draws_random_numbers(net: Any, loss: Any, data: Source, inputs: int) -> bool
     if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not data.deterministic:
         return True
     operators = operators_of(net, inputs)
-    return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
+    return operators is None or any(map(draws_in_training, operators))
 
 
-def operators_of(net: Any, inputs: int) -> Optional[Operators]:
-    """Names in lower case and arguments of the operators that a net calls; None if they cannot be found.
+def operators_of(net: Any, inputs: int) -> Optional[List[Node]]:
+    """The operators that a net calls; None if they cannot be found.
 
     Args:
         net: The net, called with symbols. A custom Block is not called: its forward was not written for symbols.
         inputs: Number of input arrays of the net.
     """
     if only_its_graph_runs(net):
-        return [(one.operator.lower(), one.attrs) for one in Graph.of(traced_graph(net)[1]).operators()]
+        return list(Graph.of(traced_graph(net)[1]).operators())
     for _, block in blocks_by_path(net):
         if not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet."):
             return None
@@ -107,40 +104,15 @@ def operators_of(net: Any, inputs: int) -> Optional[Operators]:
         graph = Graph.of(flat)
     except Exception:  # of any type: custom code may refuse symbols
         return None
-    return [(one.operator.lower(), one.attrs) for one in graph.operators()]
+    return list(graph.operators())
 
 
-def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:
-    if name in ("dropout", "rnn"):
-        return float(attributes.get("p", 0.5 if name == "dropout" else 0)) > 0
-    if name == "leakyrelu":
-        return attributes.get("act_type") == "rrelu"
-    return draws_numbers(name, attributes) or "custom" in name
-
-
-_ALGORITHMS = ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM")
-# Operators for which cuDNN has algorithms with a random order of additions, with the variables that exclude these
-# algorithms (T132).
+# Variables that exclude the algorithms of cuDNN and cuBLAS with a random order of additions (T132), by the operators'
+# fact.
 _NEEDS = {
-    "convolution": _ALGORITHMS,
-    "deconvolution": _ALGORITHMS,
-    "pooling": _ALGORITHMS,
-    "rnn": ("CUBLAS_WORKSPACE_CONFIG",),
+    "cudnn": ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM"),
+    "cublas": ("CUBLAS_WORKSPACE_CONFIG",),
 }
-# Operators whose gradient is added by atomics in a random order; no variable changes this (T132).
-_ATOMIC = (
-    "gather_nd",
-    "pad",
-    "bilinearsampler",
-    "spatialtransformer",
-    "_contrib_adaptiveavgpooling2d",
-    "_contrib_bilinearresize2d",
-    "_contrib_deformableconvolution",
-    "_contrib_deformablepsroipooling",
-    "_contrib_modulateddeformableconvolution",
-    "_contrib_psroipooling",
-    "_contrib_roialign",
-)
 
 
 def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
@@ -158,10 +130,11 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
         return
     warn_if_late(os.environ)
     operators = operators_of(net, inputs)
-    kinds = sorted(set(_NEEDS) if operators is None else {name for name, _ in operators if name in _NEEDS})
-    needed = [
-        f"{name}={value}" for name, value in switches_off().items() if any(name in _NEEDS[kind] for kind in kinds)
-    ]
+    names = operators_that(*_NEEDS)
+    names = names if operators is None else names.intersection(one.operator for one in operators)
+    kinds = sorted({known(name).kind for name in names})
+    variables = {one for name in names for fact in known(name).facts for one in _NEEDS.get(fact, ())}
+    needed = [f"{name}={value}" for name, value in switches_off().items() if name in variables]
     if needed:
         settings = " ".join(needed)
         cause = "operators that mxkit cannot inspect" if operators is None else ", ".join(kinds)
@@ -178,25 +151,17 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
         )
 
 
-def _never_exact(operators: Sequence[Any]) -> Iterator[str]:
-    for name, attributes in operators:
-        if name in _ATOMIC:
-            yield f"the gradient of {name} is summed in a random order (T132)"
-        elif name == "embedding" and _is_true(attributes, "sparse_grad"):
+def _never_exact(operators: Sequence[Node]) -> Iterator[str]:
+    for node in operators:
+        if "atomic" in known(node.operator).facts:
+            yield f"the gradient of {node.operator.lower()} is summed in a random order (T132)"
+        elif node.operator == "Embedding" and node.flag("sparse_grad"):
             yield "the sparse gradient of Embedding is summed in a random order (T132)"
-        elif name == "rnn" and float(attributes.get("p", 0)) > 0 and int(attributes.get("num_layers", 1)) > 1:
+        elif node.operator == "RNN" and node.real("p") > 0 and node.integer("num_layers") > 1:
             way = "stack layers of num_layers=1 and put Dropout between them"
             yield f"no seed reaches the dropout between recurrent layers: {way} (T125)"
-        elif name == "dropout" and float(attributes.get("p", 0.5)) > 0 and _from_cudnn(attributes):
+        elif node.operator == "Dropout" and node.real("p") > 0 and not (node.flag("cudnn_off") or node.ints("axes")):
             yield "no seed reaches Dropout of an imported graph, or with cudnn_off=False (T125)"
-
-
-def _from_cudnn(attributes: Mapping[str, str]) -> bool:
-    return not _is_true(attributes, "cudnn_off") and attributes.get("axes", "()") == "()"
-
-
-def _is_true(attributes: Mapping[str, str], name: str) -> bool:
-    return attributes.get(name, "False").lower() in ("true", "1")
 
 
 def _warn(text: str) -> None:

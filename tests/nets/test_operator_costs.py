@@ -1,8 +1,7 @@
 """Arithmetic of operators against what they compute of ones, closed forms, and other ways to write them."""
 
-import json
-
 from built_nets import hybrid_net
+from mxkit.core.graph import Graph
 from mxkit.nets.layer_table import layers
 from mxkit.nets.layer_table.costs import Cost, operator_cost
 import mxnet as mx
@@ -202,7 +201,7 @@ def test_all_stock_layers_are_known():
     [lambda a: 2 / (1 - (a * 2 + 1) / 3 - 1) ** 2, lambda a: (a + a) * a / a - a, lambda a: mx.sym.maximum(a, 1) > 2],
 )
 def test_pythons_operators_are_known(expression):
-    nodes = json.loads(expression(mx.sym.var("a")).tojson())["nodes"]
+    nodes = Graph.of(expression(mx.sym.var("a"))).nodes
     for node in nodes:
-        if node["op"] != "null":
-            assert operator_cost(node["op"], {}, [(2, 3), (2, 3)], [(2, 3)]) == Cost(others=6), node["op"]
+        if not node.is_variable:
+            assert operator_cost(node, [(2, 3), (2, 3)], [(2, 3)]) == Cost(others=6), node.operator

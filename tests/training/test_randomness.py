@@ -196,5 +196,5 @@ def test_operators_in_the_body_of_a_loop_are_seen():
         def hybrid_forward(self, F, x):
             return F.contrib.foreach(lambda row, state: (F.Dropout(row, p=0.5), state), x, [])[0]
 
-    assert "dropout" in [name for name, _ in operators_of(Loop(), 1)]
+    assert "Dropout" in [one.operator for one in operators_of(Loop(), 1)]
     assert draws_random_numbers(Loop(), SOFTMAX, source_of(BATCHES), 1)

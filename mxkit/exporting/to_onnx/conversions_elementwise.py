@@ -1,82 +1,40 @@
 """Conversions of operators that compute each element by itself."""
 
 import math
-from typing import Any, Iterable, Iterator
+from typing import Any
 
+from mxkit.core.operators import known, operators_that
 from mxkit.exporting.to_onnx.onnx_writer import Operator, Tensor, Unsupported, Writer, converts, like
 import numpy as np
 
-_PLAIN = "sqrt exp log floor ceil sin cos tan sinh cosh tanh sign reciprocal"
-_OLDER = "abs erf sigmoid relu softsign"
-_UNARY = {
-    **{name: name.capitalize() for name in f"{_PLAIN} {_OLDER}".split()},
-    **{f"arc{name}": f"A{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-    "absolute": "Abs",
-    "negative": "Neg",
-}
-_BINARY = {
-    **dict.fromkeys(("add", "plus"), "Add"),
-    **dict.fromkeys(("sub", "minus", "subtract"), "Sub"),
-    **dict.fromkeys(("mul", "multiply"), "Mul"),
-    **dict.fromkeys(("div", "true_divide"), "Div"),
-    "maximum": "Max",
-    "minimum": "Min",
-    "power": "Pow",
-}
-_COMPARED = {
-    "equal": "Equal",
-    "not_equal": "Equal",
-    "greater": "Greater",
-    "greater_equal": "GreaterOrEqual",
-    **dict.fromkeys(("less", "lesser"), "Less"),
-    **dict.fromkeys(("less_equal", "lesser_equal"), "LessOrEqual"),
-}
-_LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
-_COMPARISONS = "equal not_equal greater greater_equal lesser lesser_equal"
 
-
-def _named(pattern: str, names: Iterable[str]) -> Iterator[str]:
-    """List names of MXNet's operators."""
-    return (pattern.format(name) for name in (names.split() if isinstance(names, str) else names))
-
-
-def _base(kind: str) -> str:
-    """Return what an operator computes: its name without the prefix and without "_scalar"."""
-    prefixes = ("elemwise_", "broadcast_", "_npi_", "_npx_", "_grad_", "_")
-    prefix = next((prefix for prefix in prefixes if kind.startswith(prefix)), "")
-    return kind[len(prefix) :].replace("_scalar", "")
-
-
-@converts(*(name for name in _UNARY if name != "absolute"), "_npx_relu", "_npx_sigmoid")
-@converts(*_named("_npi_{}", [name for name in _UNARY if name not in _OLDER.split()]))
+@converts(*operators_that("unary"))
 def unary(operator: Operator, writer: Writer) -> str:
-    return writer.op(_UNARY[_base(operator.operator)], _cast(operator.inputs[0], operator, writer))
+    return writer.op(known(operator.operator).onnx, _cast(operator.inputs[0], operator, writer))
 
 
-@converts(*_named("elemwise_{}", "add sub mul div"), *_named("_{}", "mod power maximum minimum hypot"), "_grad_add")
-@converts(*_named("broadcast_{}", "add sub mul div mod power maximum minimum hypot"))
-@converts(*_named("_npi_{}", "add subtract multiply true_divide mod power hypot"))
+@converts(*operators_that("binary", "swapped"))
 def binary(operator: Operator, writer: Writer) -> str:
-    first, second = (_cast(tensor, operator, writer) for tensor in operator.inputs)
-    return _arithmetic(_base(operator.operator), first, second, operator, writer)
+    row = known(operator.operator)
+    first, second = _operands(operator, writer)
+    if "swapped" in row.facts:  # "rminus"
+        first, second = second, first
+    return _remainder(first, second, operator, writer) if row.onnx == "Mod" else writer.op(row.onnx, first, second)
 
 
-@converts(*_named("_{}_scalar", "plus minus rminus mul div rdiv mod rmod power rpower maximum minimum hypot"))
-@converts(*_named("_npi_{}_scalar", "add subtract rsubtract multiply true_divide rtrue_divide mod rmod power rpower"))
-def binary_scalar(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.operator)
-    first: Any = _cast(operator.inputs[0], operator, writer)
-    second: Any = like(operator.outputs[0], operator.real("scalar", 1))
-    if kind not in (*_BINARY, "mod", "hypot"):  # "rminus"
-        kind, first, second = kind[1:], second, first
-    return _arithmetic(kind, first, second, operator, writer)
+@converts("_hypot", "broadcast_hypot", "_npi_hypot", "_hypot_scalar")
+def hypot(operator: Operator, writer: Writer) -> str:
+    first, second = _operands(operator, writer)
+    return writer.op("Sqrt", writer.op("Add", writer.op("Mul", first, first), writer.op("Mul", second, second)))
 
 
-def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: Writer) -> str:
-    if kind == "hypot":
-        return writer.op("Sqrt", writer.op("Add", writer.op("Mul", first, first), writer.op("Mul", second, second)))
-    if kind != "mod":
-        return writer.op(_BINARY[kind], first, second)
+def _operands(operator: Operator, writer: Writer) -> Any:
+    """Return both operands in the dtype of the output; the second one may be a number."""
+    first, *others = (_cast(tensor, operator, writer) for tensor in operator.inputs)
+    return first, others[0] if others else like(operator.outputs[0], operator.real("scalar"))
+
+
+def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> str:
     out = operator.outputs[0]
     if not np.issubdtype(out.dtype, np.floating):
         return writer.op("Mod", first, second)
@@ -90,13 +48,10 @@ def _arithmetic(kind: str, first: Any, second: Any, operator: Operator, writer: 
     return writer.op("Where", by_zero, zero, rest)
 
 
-@converts(*_named("broadcast_{}", _COMPARISONS), *_named("_{}", _COMPARISONS), *_named("_{}_scalar", _COMPARISONS))
-@converts(*_named("_npi_{}", _COMPARISONS.replace("lesser", "less")))
-@converts(*_named("_npi_{}_scalar", _COMPARISONS.replace("lesser", "less")))
+@converts(*operators_that("compared"))
 def comparison(operator: Operator, writer: Writer) -> str:
-    kind = _base(operator.operator)
     first: Any = operator.inputs[0]
-    if operator.operator.endswith("_scalar"):
+    if len(operator.inputs) == 1:
         number = operator.real("scalar", 0)
         if np.issubdtype(first.dtype, np.floating):
             second: Any = like(first, number)
@@ -106,16 +61,16 @@ def comparison(operator: Operator, writer: Writer) -> str:
         second = operator.inputs[1]
         if second.dtype != first.dtype:
             first, second = writer.cast(first, np.float64), writer.cast(second, np.float64)
-    made = writer.op(_COMPARED[kind], first, second)
-    return writer.cast(writer.op("Not", made) if kind == "not_equal" else made, operator.outputs[0].dtype)
+    negated, _, word = known(operator.operator).onnx.rpartition(" ")  # "not Equal"
+    made = writer.op(word, first, second)
+    return writer.cast(writer.op("Not", made) if negated else made, operator.outputs[0].dtype)
 
 
-@converts(*_named("broadcast_{}", _LOGICAL), *_named("_{}", _LOGICAL), *_named("_{}_scalar", _LOGICAL))
+@converts(*operators_that("logical"))
 def logical(operator: Operator, writer: Writer) -> str:
-    first = writer.cast(operator.inputs[0], np.bool_)
-    scalar = operator.operator.endswith("_scalar")
-    second = np.bool_(operator.real("scalar", 0)) if scalar else writer.cast(operator.inputs[1], np.bool_)
-    return writer.cast(writer.op(_LOGICAL[_base(operator.operator)], first, second), operator.outputs[0].dtype)
+    first, *others = (writer.cast(tensor, np.bool_) for tensor in operator.inputs)
+    second = others[0] if others else np.bool_(operator.real("scalar"))
+    return writer.cast(writer.op(known(operator.operator).onnx, first, second), operator.outputs[0].dtype)
 
 
 @converts("logical_not", "_npi_logical_not")
@@ -147,7 +102,7 @@ def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
 )
 def logarithm(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
-    kind = _base(operator.operator)
+    kind = known(operator.operator).kind
     if kind == "log1p":
         return writer.op("Log", writer.op("Add", data, like(data, 1)))
     if kind == "expm1":
@@ -161,7 +116,7 @@ def logarithm(operator: Operator, writer: Writer) -> str:
 def rounding(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     half = like(data, 0.5)
-    kind = _base(operator.operator)
+    kind = known(operator.operator).kind
     if kind == "rint":  # MXNet rounds a half down
         return writer.op("Ceil", writer.op("Sub", data, half))
     size = writer.op("Abs", data)

@@ -2,12 +2,12 @@
 
 from typing import Any, List, Mapping, Sequence, Tuple
 
+from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx import conversions
 from mxkit.exporting.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.exporting.to_onnx.operators_of_graph import Operators, operators_of
-from mxkit.runtime.graphs import draws_numbers
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -106,9 +106,8 @@ def _convert(operator: Operator, writer: Writer) -> None:
     """Write the nodes of an operator, and give its outputs their names."""
     convert = conversions.CONVERTERS.get(operator.operator)
     if convert is None:
-        drawn = draws_numbers(operator.operator, operator.attrs)
         reason = "it draws random numbers, which no other library draws alike"
-        raise Unsupported(reason if drawn else "mxkit has no conversion of this operator")
+        raise Unsupported(reason if draws(operator) else "mxkit has no conversion of this operator")
     if any(tensor.dims == UNKNOWN for tensor in [*operator.inputs, *operator.outputs]):
         raise Unsupported("the shape of its inputs or outputs depends on values, or not linearly on the batch size")
     writer.prefix = operator.outputs[0].name

@@ -1,10 +1,15 @@
-"""Arithmetic cost of one operator of an MXNet graph."""
+"""Arithmetic of one operator of a graph, and its stride: the positions of a net's input between two of it."""
 
-from ast import literal_eval
+from fractions import Fraction
 from math import prod
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from mxkit.core.graph import Attributes
+from mxkit.core.operators import known
 
 Shape = Tuple[int, ...]
+# One number per spatial axis, or one number for all of them.
+Stride = Tuple[Fraction, ...]
 
 
 class Cost(NamedTuple):
@@ -25,112 +30,46 @@ class Cost(NamedTuple):
         return 2 * self.macs + self.others
 
 
-def _words(text: str) -> List[str]:
-    return text.split()
-
-
-# Names as `operator_kind` returns them.
-_FREE = _words(
-    "identity copy np_copy flatten batch_flatten reshape reshape_like transpose swapaxis swapaxes moveaxis expand_dims "
-    "squeeze concat concatenate stack vstack hstack split split_v2 slicechannel slice slice_axis slice_like crop pad "
-    "tile repeat flip reverse roll broadcast_to axis axes like to cast amp_cast amp_multicast blockgrad stop_gradient "
-    "makeloss make_loss dropout embedding sparseembedding take pick gather_nd one_hot zeros ones zeros_like ones_like "
-    "zeros_without_dtype full full_like eye arange arange_like linspace shape_array size_array sequencemask "
-    "sequence_mask sequencelast sequencereverse rnn_param_concat depth_to_space space_to_depth where diag "
-    "identity_with_attr_like_rhs upsampling index_array ndarray atleast_1d atleast_2d atleast_3d hsplit dsplit dstack "
-    "column_stack rot90 diagonal tril indices where_lscalar where_rscalar where_scalar2 uniform normal boolean_mask"
-)
-_ELEMENTWISE = _words(
-    "activation leakyrelu leaky_relu relu sigmoid hard_sigmoid softsign tanh erf erfinv gamma gammaln abs sign round "
-    "rint ceil floor fix trunc clip smooth_l1 square sqrt rsqrt cbrt rcbrt reciprocal negative exp expm1 log log2 "
-    "log10 log1p sin cos tan arcsin arccos arctan sinh cosh arcsinh arccosh arctanh logical_not add plus sub minus "
-    "subtract rminus rsubtract mul multiply div divide true_divide rdiv rtrue_divide mod rmod power rpower hypot "
-    "maximum minimum equal not_equal greater greater_equal lesser lesser_equal less less_equal logical_and logical_or "
-    "logical_xor arctan2 div_sqrt_dim logistic isnan isinf isfinite absolute around degrees radians copysign "
-    "rcopysign ldexp rldexp rarctan2 nan_to_num isposinf isneginf bitwise_and bitwise_or bitwise_xor bitwise_not"
-)
-_REDUCTIONS = _words(
-    "sum mean max min amax amin prod argmax argmin nansum nanprod cumsum adaptiveavgpooling2d all any average trace"
-)
-# Operations per element: BatchNorm scales and shifts by running statistics; the other norms compute the mean (1),
-# subtract it (1), square and sum (2), divide (1), scale and shift (2), a variance the first four of these; softmax
-# takes the maximum, subtracts, exponentiates, sums, divides; bilinear resizing weighs four neighbours.
-_PER_ELEMENT = {
-    **dict.fromkeys(_ELEMENTWISE, 1),
-    **dict.fromkeys(["batchnorm", "batch_norm", "syncbatchnorm", "norm"], 2),
-    **dict.fromkeys(["batchnormwithrelu", "l2normalization"], 3),
-    **dict.fromkeys(["std", "var"], 4),
-    **dict.fromkeys(["softmax", "log_softmax", "softmin", "softmaxoutput", "softmaxactivation"], 5),
-    **dict.fromkeys(["layernorm", "layer_norm", "instancenorm", "groupnorm", "bilinearresize2d"], 7),
-}
-
+_CONVOLUTIONS = ("convolution", "deformableconvolution", "modulateddeformableconvolution")
 # Gates of a recurrent cell, and operations per element of its state: two biases, a sum and a function for each gate
 # (for `gru` one more product), then the new state.
 _CELLS = {"lstm": (4, 4 * 4 + 5), "gru": (3, 3 * 4 + 5), "rnn_relu": (1, 4), "rnn_tanh": (1, 4)}
 
 
-def operator_cost(
-    name: str, attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]
-) -> Optional[Cost]:
+def operator_cost(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Optional[Cost]:
     """Count the arithmetic of one operator for a whole batch.
 
     Args:
-        name: MXNet's name, like "Convolution".
-        attributes: Names and values as text, as in the JSON of a graph.
+        node: The operator.
         inputs: Shapes of the inputs; parameters are inputs too.
         outputs: Shapes of the outputs.
 
     Returns:
-        The cost; None for an operator that this module does not know.
+        The cost; None for an operator whose cost is not known.
 
-    >>> operator_cost("FullyConnected", {}, [(2, 5), (3, 5), (3,)], [(2, 3)])
+    >>> from mxkit.core.graph import Graph
+    >>> dense = Graph.of(mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3)).nodes[-1]
+    >>> operator_cost(dense, [(2, 5), (3, 5), (3,)], [(2, 3)])
     Cost(macs=30, others=6)
-    >>> operator_cost("Activation", {}, [(2, 5)], [(2, 5)]), operator_cost("topk", {}, [(2, 5)], [(2, 1)])
+    >>> tanh, topk = (Graph.of(operator(mx.sym.var("x"))).nodes[-1] for operator in (mx.sym.tanh, mx.sym.topk))
+    >>> operator_cost(tanh, [(2, 5)], [(2, 5)]), operator_cost(topk, [(2, 5)], [(2, 1)])
     (Cost(macs=0, others=10), None)
     """
-    kind = operator_kind(name)
-    if kind in _PRODUCTS:
-        return _PRODUCTS[kind](attributes, inputs, outputs)
-    if kind in _PER_ELEMENT:
+    row = known(node.operator)
+    if row.kind in _RULES:
+        return _RULES[row.kind](node, inputs, outputs)
+    if row.work is not None:
         # a norm as a reduction reads more elements than it writes, resizing may write more
-        return Cost(others=_PER_ELEMENT[kind] * max(prod(inputs[0]), prod(outputs[0])))
-    if kind in _REDUCTIONS:
+        return Cost(others=row.work * max(prod(inputs[0]), prod(outputs[0])))
+    if "sum" in row.facts:
         return Cost(others=prod(inputs[0]))
-    if kind in ("add_n", "elementwisesum"):
-        return Cost(others=(len(inputs) - 1) * prod(outputs[0]))
-    free = kind in _FREE or kind.startswith(("random_", "sample_"))
-    return Cost() if free else None
-
-
-def operator_kind(name: str) -> str:
-    """Return the name in lower case, without the prefixes and suffixes of NumPy's, sparse and broadcasting variants.
-
-    >>> [operator_kind(name) for name in ("_npi_multiply_scalar", "broadcast_mul", "_contrib_BilinearResize2D")]
-    ['multiply', 'mul', 'bilinearresize2d']
-    """
-    kind = name.lower().lstrip("_")
-    for prefix in ("npi_", "npx_", "np_", "sparse_", "contrib_", "broadcast_", "elemwise_"):
-        if kind.startswith(prefix):
-            kind = kind[len(prefix) :].lstrip("_")
-    return kind[: -len("_scalar")] if kind.endswith("_scalar") else kind
-
-
-def attribute(attributes: Mapping[str, str], name: str, default: Any) -> Any:
-    """Return the value of an operator's attribute; MXNet leaves out attributes with their default value.
-
-    >>> attribute({"stride": "(2, 2)"}, "stride", ()), attribute({"act_type": "relu"}, "act_type", None)
-    ((2, 2), 'relu')
-    """
-    try:
-        return literal_eval(attributes[name]) if name in attributes else default
-    except (ValueError, SyntaxError):
-        return attributes[name]
+    return Cost() if "free" in row.facts else None
 
 
 def _filters(side: str) -> Callable[..., Cost]:
     """Cost of an operator that applies a weight at each position of its input or of its output."""
 
-    def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    def cost(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
         biased = len(inputs[-1]) == 1  # a bias is the last input, and has one axis
         weight = inputs[-2] if biased else inputs[-1]
         positions = prod(inputs[0] if side == "input" else outputs[0])
@@ -140,19 +79,19 @@ def _filters(side: str) -> Callable[..., Cost]:
     return cost
 
 
-def _pooling(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    if attribute(attributes, "global_pool", False):
+def _pooling(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    if node.flag("global_pool"):
         return Cost(others=prod(inputs[0]))
-    return Cost(others=prod(outputs[0]) * prod(attribute(attributes, "kernel", ())))
+    return Cost(others=prod(outputs[0]) * prod(node.ints("kernel")))
 
 
-def _rnn(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+def _rnn(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
     steps, batch, features = inputs[0]
-    hidden = attribute(attributes, "state_size", 0)
-    projected = attribute(attributes, "projection_size", None)
-    directions = 2 if attribute(attributes, "bidirectional", False) else 1
-    gates, others = _CELLS[attributes["mode"]]
-    layers, width, macs = attribute(attributes, "num_layers", 1), features, 0
+    hidden = node.integer("state_size")
+    projected = node.integer("projection_size")
+    directions = 2 if node.flag("bidirectional") else 1
+    gates, others = _CELLS[node.text("mode")]
+    layers, width, macs = node.integer("num_layers"), features, 0
     for _ in range(layers):
         macs += directions * (gates * hidden * (width + (projected or hidden)) + hidden * (projected or 0))
         width = directions * (projected or hidden)
@@ -162,23 +101,21 @@ def _rnn(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequen
 def _product(transposed_axis: int) -> Callable[..., Cost]:
     """Cost of a matrix product; it sums over the last axis of its first input, or `transposed_axis` if transposed."""
 
-    def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-        axis = transposed_axis if attribute(attributes, "transpose_a", False) else -1
+    def cost(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+        axis = transposed_axis if node.flag("transpose_a") else -1
         return Cost(prod(outputs[0]) * inputs[0][axis])
 
     return cost
 
 
-def _tensordot(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    axes = attribute(attributes, "a_axes_summed", None)
-    if axes is None:
-        axes = range(-attribute(attributes, "axes", 2), 0)
+def _tensordot(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    axes: Sequence[int] = node.ints("a_axes_summed") or range(-node.integer("axes", 2), 0)
     return Cost(prod(outputs[0]) * prod(inputs[0][axis] for axis in axes))
 
 
-def _einsum(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Optional[Cost]:
+def _einsum(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Optional[Cost]:
     """Cost of a product of two arrays with a letter for each axis; other sums are not counted."""
-    terms = attributes.get("subscripts", "").replace(" ", "").split("->")[0].split(",")
+    terms = node.text("subscripts").replace(" ", "").split("->")[0].split(",")
     if len(terms) != 2 or any(len(term) != len(shape) for term, shape in zip(terms, inputs)) or "." in "".join(terms):
         return None
     sizes = {letter: size for term, shape in zip(terms, inputs) for letter, size in zip(term, shape)}
@@ -188,25 +125,118 @@ def _einsum(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Seq
 def _attention(parts: int, scores: str) -> Callable[..., Cost]:
     """Cost of attention. Its first input interleaves `parts` vectors per head; the scores are its input or output."""
 
-    def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    def cost(node: Attributes, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
         pairs = prod(inputs[1] if scores == "input" else outputs[0])
-        return Cost(pairs * (inputs[0][-1] // (parts * attribute(attributes, "heads", 1))))
+        return Cost(pairs * (inputs[0][-1] // (parts * node.integer("heads"))))
 
     return cost
 
 
-_PRODUCTS: Dict[str, Callable[..., Optional[Cost]]] = {
-    **dict.fromkeys(["convolution", "deformableconvolution", "modulateddeformableconvolution"], _filters("output")),
-    **dict.fromkeys(["fullyconnected", "fully_connected"], _filters("output")),
+_RULES: Dict[str, Callable[..., Optional[Cost]]] = {
+    **dict.fromkeys(
+        ["fullyconnected", "convolution", "deformableconvolution", "modulateddeformableconvolution"], _filters("output")
+    ),
     "deconvolution": _filters("input"),
     "pooling": _pooling,
+    "add_n": lambda node, inputs, outputs: Cost(others=(len(inputs) - 1) * prod(outputs[0])),
     "rnn": _rnn,
     "dot": _product(0),
     **dict.fromkeys(["tensordot", "tensordot_int_axes"], _tensordot),
     "einsum": _einsum,
-    **dict.fromkeys(["batch_dot", "matmul", "linalg_gemm", "linalg_gemm2"], _product(-2)),
+    **dict.fromkeys(["batch_dot", "matmul", "_linalg_gemm", "_linalg_gemm2"], _product(-2)),
     "interleaved_matmul_selfatt_qk": _attention(3, "output"),
     "interleaved_matmul_selfatt_valatt": _attention(3, "input"),
     "interleaved_matmul_encdec_qk": _attention(1, "output"),
     "interleaved_matmul_encdec_valatt": _attention(2, "input"),
 }
+
+
+def first_stride(shape: Shape) -> Optional[Stride]:
+    """Return the stride of a net's input: 1 if it has spatial axes, beyond batch and channels.
+
+    >>> first_stride((1, 3, 8, 8)), first_stride((1, 3))
+    ((Fraction(1, 1),), None)
+    """
+    return (Fraction(1),) if len(shape) > 2 else None
+
+
+def operator_stride(
+    node: Attributes,
+    inputs: Sequence[Shape],
+    outputs: Sequence[Shape],
+    strides: Sequence[Optional[Stride]],
+) -> Optional[Stride]:
+    """Return the cumulative stride of an operator's output.
+
+    Convolution, pooling and `slice` multiply the largest stride of the inputs, transposed convolution and resizing
+    divide it. Global pooling, flattening and dense layers join all positions, so their outputs have no stride.
+
+    Args:
+        node: As for `operator_cost`.
+        inputs: As for `operator_cost`.
+        outputs: As for `operator_cost`.
+        strides: Strides of the inputs; None for parameters and for arrays without spatial axes.
+
+    Returns:
+        The stride; None if the output has no spatial axes.
+
+    >>> from mxkit.core.graph import Graph
+    >>> pool = Graph.of(mx.sym.Pooling(mx.sym.var("x"), kernel=(2, 2), stride=(2, 1))).nodes[-1]
+    >>> operator_stride(pool, [(1, 3, 8, 8)], [(1, 3, 4, 7)], [(4,)])
+    (8, 4)
+    """
+    row = known(node.operator)
+    largest = _largest([stride for stride in strides if stride])
+    if largest is None or not outputs or len(outputs[0]) < 3 or "flat" in row.facts or node.flag("global_pool"):
+        return None
+    before, after = inputs[0][2:], outputs[0][2:]
+    if "sized" in row.facts:
+        return largest if before[-2:] == after[-2:] else None
+    return _times(largest, _STEPS[row.kind](node, before, after)) if row.kind in _STEPS else largest
+
+
+def _steps(node: Attributes, *_: Any) -> Sequence[int]:
+    return node.ints("stride") or (1,)
+
+
+def _block(node: Attributes, *_: Any) -> Sequence[Fraction]:
+    return [Fraction(node.integer("block_size"))]
+
+
+# Factors of a stride by the operator's kind, one for each axis of space or one for all
+_STEPS: Dict[str, Callable[..., Sequence[Union[int, Fraction]]]] = {
+    **dict.fromkeys([*_CONVOLUTIONS, "pooling"], _steps),
+    "deconvolution": lambda node, *_: [Fraction(1, step) for step in _steps(node)],
+    "upsampling": lambda node, *_: [Fraction(1, node.integer("scale"))],
+    "bilinearresize2d": lambda node, before, after: [Fraction(old, new) for old, new in zip(before, after)],
+    "depth_to_space": lambda node, *_: [1 / _block(node)[0]],
+    "space_to_depth": _block,
+    "slice": lambda node, *_: [abs(step or 1) for step in node.ints("step")[2:]] or [1],
+}
+
+
+def stride_text(stride: Optional[Stride]) -> str:
+    """Return a stride as text, with one number per axis if they differ.
+
+    >>> stride_text((Fraction(8), Fraction(8))), stride_text((Fraction(1, 2), Fraction(4))), stride_text(None)
+    ('8', '1/2x4', '-')
+    """
+    if stride is None:
+        return "-"
+    return str(stride[0]) if len(set(stride)) == 1 else "x".join(map(str, stride))
+
+
+def _largest(strides: List[Stride]) -> Optional[Stride]:
+    if not strides:
+        return None
+    axes = max(map(len, strides))
+    return tuple(max(along) for along in zip(*(_spread(stride, axes) for stride in strides)))
+
+
+def _times(stride: Stride, factors: Sequence[Union[int, Fraction]]) -> Stride:
+    axes = max(len(stride), len(factors))
+    return tuple(one * factor for one, factor in zip(_spread(stride, axes), _spread(factors, axes)))
+
+
+def _spread(numbers: Sequence[Any], axes: int) -> Sequence[Any]:
+    return numbers if len(numbers) == axes else [numbers[0]] * axes

@@ -4,7 +4,7 @@ from numbers import Integral
 from typing import Any, List, Sequence, Tuple
 
 from mxkit.core.blocks import parameters_by_path, unfit_inputs
-from mxkit.nets.layer_table.strides import first_stride
+from mxkit.nets.layer_table.costs import first_stride
 from mxkit.nets.layer_table.traced_layers import Output
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx

@@ -9,8 +9,7 @@ from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
 from mxkit.core.tracing import BlockCall, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
-from mxkit.nets.layer_table.costs import Shape
-from mxkit.nets.layer_table.strides import Stride, first_stride
+from mxkit.nets.layer_table.costs import Shape, Stride, first_stride
 from mxkit.nets.layer_table.traced_layers import Measures, Output, find_fault, measure_graph
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx

@@ -6,11 +6,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
 from mxkit.errors import nearest
-from mxkit.nets.layer_table.costs import Shape
+from mxkit.nets.layer_table.costs import Shape, stride_text
 from mxkit.nets.layer_table.inputs import check_count, read_inputs
 from mxkit.nets.layer_table.measures import measure
 from mxkit.nets.layer_table.printing import arguments_of, html_table, text_table
-from mxkit.nets.layer_table.strides import stride_text
 from mxkit.nets.layer_table.traced_layers import Measures, Output
 from mxkit.storage.params_format import dtype_name
 

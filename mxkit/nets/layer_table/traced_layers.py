@@ -15,8 +15,7 @@ from mxkit.core.forward_errors import layer_fault
 from mxkit.core.graph import Entry, Graph, Node
 from mxkit.core.tracing import CALL, Trace, infer_shapes
 from mxkit.errors import ForwardError
-from mxkit.nets.layer_table.costs import Shape, operator_cost
-from mxkit.nets.layer_table.strides import Stride, operator_stride
+from mxkit.nets.layer_table.costs import Shape, Stride, operator_cost, operator_stride
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 
@@ -85,7 +84,7 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
         if not node.is_variable:
             path = traced.calls[graph.owner(node)].path
             before, after = graph.around(node)
-            cost = operator_cost(node.operator, node.attrs, before, after)
+            cost = operator_cost(node, before, after)
             if cost is None:
                 measures.unknown[node.operator] += 1
             else:
@@ -146,7 +145,7 @@ class _Graph:
         if node.is_variable:
             return self._inputs[node.name].stride if node.name in self._inputs else None
         strides = [self._strides[source.node] for source in node.inputs]
-        return operator_stride(node.operator, node.attrs, *self.around(node), strides)
+        return operator_stride(node, *self.around(node), strides)
 
 
 def _inferred(traced: Trace, symbols: Sequence[Any], shapes: Sequence[Shape]) -> Tuple[List[Shape], Dict[str, Shape]]:
