@@ -143,7 +143,7 @@ _RULES: Dict[str, Callable[..., Optional[Cost]]] = {
     "dot": _product(0),
     **dict.fromkeys(["tensordot", "tensordot_int_axes"], _tensordot),
     "einsum": _einsum,
-    **dict.fromkeys(["batch_dot", "matmul", "_linalg_gemm", "_linalg_gemm2"], _product(-2)),
+    **dict.fromkeys(["batch_dot", "matmul", "linalg_gemm", "linalg_gemm2"], _product(-2)),
     "interleaved_matmul_selfatt_qk": _attention(3, "output"),
     "interleaved_matmul_selfatt_valatt": _attention(3, "input"),
     "interleaved_matmul_encdec_qk": _attention(1, "output"),
