@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import warnings
 
 import mxkit  # before mxnet
-from mxkit.data.files.image_files import find_images
+from mxkit.data.image_files import find_images
 from mxkit.recipe.net_facts import image_reader, net_inputs, read_facts
 from mxkit.recipe.predictions import predict_files
 from mxkit.recipe.run import load_run

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Optional
 
 import mxkit
-from mxkit.data.files.cache import dataset_folder
+from mxkit.data.download import dataset_folder
 from mxkit.errors import DataError
 import numpy as np
 from PIL import Image, ImageDraw

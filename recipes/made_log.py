@@ -6,7 +6,7 @@ from typing import List, Optional, Tuple
 
 import mxkit
 from mxkit.core.system import write_atomically
-from mxkit.data.files.cache import dataset_folder
+from mxkit.data.download import dataset_folder
 import numpy as np
 
 ANSWER = re.compile(r"GET /\S* (?P<size>[\d.]+) MB, load (?P<load>[\d.]+), (?P<how>cached|read), (?P<time>[\d.]+) ms$")

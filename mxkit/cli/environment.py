@@ -18,7 +18,7 @@ def cache(context: typer.Context, json: bool = JSON) -> None:
     """List the cached datasets and pretrained nets in MXNet's and gluoncv's folders, with their sizes."""
     if context.invoked_subcommand is not None:
         return
-    from mxkit.data.files.cache import home, list_cache
+    from mxkit.data.download import home, list_cache
 
     listed = list_cache()
     if json:
@@ -39,7 +39,7 @@ def clean_files(
     json: bool = JSON,
 ) -> None:
     """Delete the files of stopped downloads, and those that the options name."""
-    from mxkit.data.files.cache import clean_cache
+    from mxkit.data.download import clean_cache
 
     try:
         deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)

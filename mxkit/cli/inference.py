@@ -27,7 +27,7 @@ def predict(
     Folders are read recursively, in the order of names. Files that are not images are named and skipped, and the exit
     code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
     """
-    from mxkit.data.files.image_files import find_images
+    from mxkit.data.image_files import find_images
     from mxkit.recipe.predictions import predict_files
     from mxkit.training.callbacks.progress import batches_bar
     from tqdm import tqdm

@@ -28,7 +28,7 @@ def make_records(
     ),
 ) -> None:
     """Make a .rec file from images; all labels of a list are stored. Exit code 1 if images were left out."""
-    from mxkit.data.record_making import Encoding, make, of_folder, of_list, split
+    from mxkit.data.records import Encoding, make, of_folder, of_list, split
 
     encoding = "." + encoding.lower().lstrip(".").replace("jpeg", "jpg")
     if encoding not in (".jpg", ".png"):
@@ -65,7 +65,7 @@ def make_records(
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
     """List the records: number, byte, id, labels, bytes, format, height and width. Damaged records are left out."""
     from mxkit.core.system import write_lines
-    from mxkit.data.record_checking import rows
+    from mxkit.data.records import rows
 
     if json:
         print_json(list(rows(file)))
@@ -86,7 +86,7 @@ def list_records(file: Path = _FILE, json: bool = JSON) -> None:
 def check_records(file: Path = _FILE, json: bool = JSON) -> None:
     """Read every record, decode its image and compare the .idx file. Exit code 1 if something is damaged."""
     from mxkit.core.system import shown, write_lines
-    from mxkit.data.record_checking import check
+    from mxkit.data.records import check
 
     checked = check(file)
     if json:

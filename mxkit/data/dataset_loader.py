@@ -7,12 +7,10 @@ import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.balancing import occurrences
 from mxkit.data.batching import handed_over, new_batch
-from mxkit.data.order import EpochOrder
-from mxkit.data.processes import WorkerPool, default_start_method
-from mxkit.data.reader_threads import read_ahead
+from mxkit.data.order import EpochOrder, occurrences
 from mxkit.data.samples import Samples
+from mxkit.data.workers import WorkerPool, default_start_method, read_ahead
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import numpy as np
 

@@ -1,20 +1,326 @@
-"""Describes data before a net is trained on it: shapes, ranges, classes, duplicates and likely mistakes."""
+"""Describes data before a net is trained on it: shapes, ranges, classes, duplicates and likely mistakes.
+
+Data is read batch by batch, in memory that hardly grows with it.
+"""
 
 from array import array as compact_array
-from itertools import combinations, islice
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from functools import reduce
+import hashlib
+from itertools import chain, combinations, islice
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
-from mxkit.data.data_warnings import warnings_of
 from mxkit.data.source import Data, source_of
 from mxkit.data.splits import Split, Splits
-from mxkit.data.streaming_statistics import ArraySummary, common, sample_hashes
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 import numpy as np
+
+# Labels with more distinct values are quantities, not classes.
+MOST_CLASSES = 10_000
+# Number of values that are converted to float64 at once.
+_CHUNK = 2**20
+_MOST_SHAPES = 8
+
+
+class ArraySummary:
+    """Statistics of one input or label.
+
+    Attributes:
+        shapes: Shapes of samples, at most 8 different ones.
+        dtypes: Names of their dtypes.
+        samples: Number of samples.
+        low: Smallest finite value; None if there is none.
+        high: Largest finite value.
+        nan: Number of values that are NaN.
+        infinite: Number of values that are infinite.
+        whole: Whether all finite values are integers.
+        classes: How often each label occurs, if each is one integer; None for anything else.
+    """
+
+    def __init__(self) -> None:
+        self.shapes: Set[Tuple[int, ...]] = set()
+        self.dtypes: Set[str] = set()
+        self.samples = 0
+        self.low: Optional[float] = None
+        self.high: Optional[float] = None
+        self.nan = self.infinite = 0
+        self.whole = True
+        self.classes: Optional[Dict[int, int]] = None
+        self._channels: Optional[_Moments] = None
+
+    def add(self, array: "np.ndarray", labels: bool = False) -> None:
+        """Add a batch, shape (B, ...)."""
+        if len(self.shapes) < _MOST_SHAPES:
+            self.shapes.add(array.shape[1:])
+        self.dtypes.add(array.dtype.name)
+        if labels:
+            self._count_classes(array)
+        self.samples += len(array)
+        rows = max(1, _CHUNK // max(array[:1].size, 1))
+        for first in range(0, len(array) if array.size else 0, rows):
+            self._add_values(array[first : first + rows])
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Shape of a sample; the smallest if samples differ."""
+        return min(self.shapes, default=())
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a sample has one or three channels, first or last."""
+        return all(len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)) for shape in self.shapes)
+
+    @property
+    def mean(self) -> Tuple[float, ...]:
+        """Mean of the finite values, of each channel if there are channels."""
+        return () if self._channels is None else tuple(self._channels.mean.tolist())
+
+    @property
+    def std(self) -> Tuple[float, ...]:
+        """Standard deviation of the finite values, of each channel if there are channels."""
+        if self._channels is None:
+            return ()
+        return tuple(np.sqrt(self._channels.squares / np.maximum(self._channels.counts, 1)).tolist())
+
+    def _count_classes(self, array: "np.ndarray") -> None:
+        if not self.samples:
+            self.classes = {}
+        if self.classes is None:
+            return
+        values = array.ravel()
+        if values.size != len(array) or not (np.isfinite(values) & (values == np.floor(values))).all():
+            self.classes = None
+            return
+        for value, count in zip(*np.unique(values, return_counts=True)):
+            self.classes[int(value)] = self.classes.get(int(value), 0) + int(count)
+        if len(self.classes) > MOST_CLASSES:
+            self.classes = None
+
+    def _add_values(self, array: "np.ndarray") -> None:
+        values = array.astype(np.float64)
+        finite = np.isfinite(values)
+        lost = values.size - int(np.count_nonzero(finite))
+        if lost:
+            nan = int(np.count_nonzero(np.isnan(values)))
+            self.nan, self.infinite = self.nan + nan, self.infinite + lost - nan
+            values = np.where(finite, values, np.nan)
+        if lost < values.size:
+            low, high = float(np.nanmin(values)), float(np.nanmax(values))
+            self.low = low if self.low is None else min(low, self.low)
+            self.high = high if self.high is None else max(high, self.high)
+            self.whole = self.whole and (array.dtype.kind in "iub" or bool((values == np.floor(values))[finite].all()))
+            moments = _moments(_by_channel(values))
+            self._channels = moments if self._channels is None else self._channels.joined(moments)
+
+
+def _by_channel(values: "np.ndarray") -> "np.ndarray":
+    """(channels, values); one channel for everything but images."""
+    if values.ndim == 4:
+        axis = 1 if values.shape[1] in (1, 3) else 3 if values.shape[3] in (1, 3) else None
+        if axis is not None:
+            return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    return values.reshape(1, -1)
+
+
+class _Moments(NamedTuple):
+    """Number of values, mean and sum of squared deviations of each channel."""
+
+    counts: "np.ndarray"
+    mean: "np.ndarray"
+    squares: "np.ndarray"
+
+    def joined(self, other: "_Moments") -> "_Moments":
+        """Moments of both, by Chan's formula; over all channels together if their numbers differ."""
+        if len(self.mean) != len(other.mean):
+            return self._pooled().joined(other._pooled())
+        counts = self.counts + other.counts
+        total = np.maximum(counts, 1)
+        apart = other.mean - self.mean
+        squares = self.squares + other.squares + apart**2 * self.counts * other.counts / total
+        return _Moments(counts, self.mean + apart * other.counts / total, squares)
+
+    def _pooled(self) -> "_Moments":
+        channels = [_Moments(*(part[i : i + 1] for part in self)) for i in range(len(self.mean))]
+        return reduce(_Moments.joined, channels)
+
+
+def _moments(values: "np.ndarray") -> _Moments:
+    """Moments of each row, without NaN."""
+    valid = ~np.isnan(values)
+    counts = valid.sum(axis=1)
+    values = np.where(valid, values, 0)
+    first = values[:, :1]  # subtracted, so that a constant's mean is exact and its deviation 0
+    mean = first[:, 0] + np.where(valid, values - first, 0).sum(axis=1) / np.maximum(counts, 1)
+    return _Moments(counts, mean, (np.where(valid, values - mean[:, None], 0) ** 2).sum(axis=1))
+
+
+def sample_hashes(arrays: Sequence["np.ndarray"]) -> List[int]:
+    """A 64-bit hash for each sample of a batch, over the bytes of all inputs."""
+    hosts = [np.ascontiguousarray(array) for array in arrays]
+    samples = (b"".join(host[row].tobytes() for host in hosts) for row in range(len(hosts[0])))
+    return [int.from_bytes(hashlib.blake2b(sample, digest_size=8).digest(), "little") for sample in samples]
+
+
+def common(first: "np.ndarray", second: "np.ndarray") -> Tuple[int, List[Tuple[int, int]]]:
+    """Count the values of `second` that are in `first`, and return the positions of the first few in both.
+
+    >>> common(np.array([5, 7, 9]), np.array([9, 1, 5, 5]))
+    (3, [(2, 0), (0, 2), (0, 3)])
+    """
+    values, places = np.unique(first, return_index=True)
+    rows = np.flatnonzero(np.isin(second, values)).tolist()
+    return len(rows), [(int(places[np.searchsorted(values, second[row])]), row) for row in rows[:5]]
+
+
+# Warn if one class is more than this many times as frequent as another.
+_IMBALANCE = 10
+_MOST_LABELS = 5
+
+
+# Texts for the warnings here, and for those of `fit` about the first batch.
+SINGLE_SAMPLE = "a batch of one sample, of which BatchNorm without height and width makes zeros in training"
+
+
+def cast_hint(dtype: str) -> str:
+    scale = " / 255" if dtype == "uint8" else ""
+    return f"cast it in the loader, x.astype('float32'){scale}, or use mxkit.data.ArrayLoader (T14)"
+
+
+def channels_last(shape: Sequence[Any]) -> str:
+    return f"images of shape ({', '.join(map(str, shape))}) look like NHWC"
+
+
+def not_scaled(high: float) -> str:
+    return f"images hold whole numbers up to {high:g}: divide by 255, or training mostly fails"
+
+
+def warnings_of(parts: Sequence[Any], duplicates: Sequence[Any], classes: Optional[Sequence[str]]) -> List[str]:
+    """Warnings about each part, and about pairs of parts.
+
+    Args:
+        parts: Of type `PartDescription`, the training part first.
+        duplicates: Of type `Duplicates`.
+        classes: Names of the class numbers, or None.
+    """
+    lines: List[str] = []
+    for part in parts:
+        first = part is parts[0]
+        texts: List[Iterable[str]] = [_about_input(summary, part.raw) for summary in part.inputs]
+        texts += [_about_labels(summary, classes, first) for summary in part.labels[:1]]
+        lines += [f"{part.name}: {text}" for text in chain(*texts, _about_reading(part, test=not first))]
+    for part in parts[1:]:
+        lines += _about_pair(parts[0], part)
+    for pair in duplicates:
+        second = next(part for part in parts if part.name == pair.second)
+        if pair.samples == second.samples:
+            lines.append(f"every sample of {pair.second} is in {pair.first} too: the scores would be too good")
+        else:
+            share = pair.samples / second.samples
+            lines.append(f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too")
+    return lines
+
+
+def _about_input(summary: ArraySummary, raw: bool) -> Iterator[str]:
+    shape, low, high = summary.shape, summary.low, summary.high
+    if summary.nan or summary.infinite:
+        yield f"{summary.nan} values are NaN and {summary.infinite} infinite; a ReLU hides them from the loss (T25)"
+    if low is not None and low == high:
+        yield f"every value is {low:g}"
+    if raw:
+        return
+    if "float64" in summary.dtypes:
+        yield f"nets of float32 take no float64: {cast_hint('float64')}"
+    if summary.dtypes == {"uint8"} and len(shape) == 3:
+        yield f"nets of float32 take no uint8: {cast_hint('uint8')}"
+    elif len(shape) == 3 and summary.whole and low is not None and high is not None and low >= 0 and high > 100:
+        yield not_scaled(high)
+    if len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3):
+        yield f"{channels_last(('N', *shape))}, but nets read NCHW: x.transpose((0, 3, 1, 2)) (T13)"
+
+
+def _about_labels(summary: ArraySummary, classes: Optional[Sequence[str]], first: bool) -> Iterator[str]:
+    if summary.nan or summary.infinite:
+        yield f"{summary.nan} labels are NaN and {summary.infinite} infinite"
+    if summary.shape == (1,):
+        yield "labels have shape (N, 1): against outputs of shape (N,) some losses make (N, N) of them (T11)"
+    counts = summary.classes
+    if counts is None:
+        return
+    if any(dtype.startswith("float") for dtype in summary.dtypes):
+        yield f"labels are whole numbers of {'/'.join(sorted(summary.dtypes))}; class numbers are int32"
+    if min(counts) < 0 or (classes is not None and max(counts) >= len(classes)):
+        size = f"{len(classes)} classes" if classes is not None else "classes"
+        yield f"labels go from {min(counts)} to {max(counts)} for {size} from 0 on; the loss would clip them (T10)"
+        return
+    if first:
+        yield from _about_balance(counts, classes)
+
+
+def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> Iterator[str]:
+    if len(counts) == 1:
+        yield f"all labels are {next(iter(counts))}"
+        return
+    if min(counts) > 0 and classes is None:
+        yield f"labels begin with {min(counts)}; class numbers begin with 0, or the net needs outputs for none (T10)"
+    last = len(classes) - 1 if classes is not None else max(counts)
+    if last > 100 * len(counts):
+        return  # the labels are other numbers, such as identifiers
+    missing = [label for label in range(0 if classes is not None else min(counts), last + 1) if label not in counts]
+    if missing:
+        yield f"classes {_first_labels(missing)} of 0 to {last} have no sample"
+    rare, common = min(counts, key=lambda label: counts[label]), max(counts, key=lambda label: counts[label])
+    if counts[common] > _IMBALANCE * counts[rare]:
+        yield f"class {common} has {counts[common]} samples, class {rare} has {counts[rare]}: accuracy says little"
+
+
+def _about_reading(part: Any, test: bool) -> Iterator[str]:
+    source = source_of(part.data)
+    if source.is_one_shot:
+        yield (
+            f"a {part.kind} can be read only once, and `describe` read it; pass a function that returns a new one (T62)"
+        )
+    if test and source.shuffles:
+        yield "it shuffles: predictions would not be in the data's order, and scores need no order"
+    if test and source.drops_last:
+        yield "it leaves out the last short batch: scores are not of all samples"
+    if not test and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
+        yield f"the last batch is {SINGLE_SAMPLE} (T18). Choose another batch_size, or drop_last"
+    if part.repeated:
+        yield f"{part.repeated} samples are there more than once"
+
+
+def _about_pair(train: Any, part: Any) -> Iterator[str]:
+    """Warnings about a part that differs from the training part, or is the same."""
+    if source_of(train.data).origin is source_of(part.data).origin:
+        yield f"{train.name} and {part.name} are the same data: the scores would be too good"
+    if len(train.inputs) != len(part.inputs) or len(train.labels) != len(part.labels):
+        yield f"{train.name} and {part.name} have different numbers of inputs or labels"
+        return
+    for one, other in zip(train.inputs, part.inputs):
+        if len(one.shapes) == len(other.shapes) == 1 and one.shapes != other.shapes:
+            yield f"samples have shape {one.shape} in {train.name}, {other.shape} in {part.name}"
+        elif one.mean and len(one.mean) == len(other.mean):
+            apart = max(abs(a - b) / (s or 1) for a, b, s in zip(one.mean, other.mean, one.std))
+            if apart > 2:
+                yield (
+                    f"the mean is {one.mean[0]:.4g} in {train.name}, {other.mean[0]:.4g} in {part.name}, "
+                    f"{apart:.1f} standard deviations apart: were both scaled alike?"
+                )
+    if train.labels and train.labels[0].classes and part.labels[0].classes and train.whole:
+        new = sorted(set(part.labels[0].classes) - set(train.labels[0].classes))
+        if new:
+            yield f"{part.name} has classes that {train.name} has not: {_first_labels(new)}"
+
+
+def _first_labels(labels: Sequence[int]) -> str:
+    return str(labels[:_MOST_LABELS]) + (
+        f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    )
+
 
 _ROWS = 256
 _MOST_IMAGES = 16

@@ -1,16 +1,37 @@
-"""`python -m mxkit.data.records FILE.rec [--to FOLDER]`: lists, checks and extracts a `.rec` file, without MXNet."""
+"""Makes, lists, checks and extracts `.rec` files of images, without MXNet.
+
+`python -m mxkit.data.records FILE.rec [--to FOLDER]` lists and extracts; `mxkit rec` makes, lists and checks, past a
+damaged record too. MXNet's tool `im2rec` made such files, and was removed.
+"""
 
 import argparse
 from array import array
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 import csv
+from io import BytesIO
+import os
 from pathlib import Path
+import random
 import shutil
+import struct
 import sys
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.core.system import aligned, name_aside, shown, write_lines
-from mxkit.data.image_bytes import Record, file_size, is_faces_header, read_index, read_record, unpack
+from mxkit.data.image_bytes import (
+    MAGIC,
+    Record,
+    cuts_of,
+    decode,
+    file_size,
+    is_faces_header,
+    pack,
+    read_index,
+    read_record,
+    unpack,
+    write_record,
+)
 from mxkit.errors import DataError
 import numpy as np
 
@@ -221,7 +242,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
 
     Exit codes: 0 success; 1 the file or its index is refused; 2 a wrong command line.
     """
-    parser = argparse.ArgumentParser("python -m mxkit.data.records", description=__doc__)
+    parser = argparse.ArgumentParser("python -m mxkit.data.records", description="Lists and extracts a `.rec` file.")
     parser.add_argument("file", type=Path, help="a .rec file, with or without its .idx file beside it")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="a new folder for the images")
     options = parser.parse_args(arguments)
@@ -237,3 +258,434 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_SEED = 100  # of im2rec's shuffle
+_TOGETHER = 64  # images that the threads encode ahead of the file
+
+
+class Entry(NamedTuple):
+    """A line of a list: key, labels, and the image's path relative to the folder."""
+
+    key: int
+    labels: Tuple[float, ...]
+    file: str
+
+
+class Encoding(NamedTuple):
+    """How images are stored; the names of `im2rec`'s options.
+
+    Attributes:
+        resize: The shorter side in pixels; 0 keeps the size.
+        center_crop: Cut the longer side to the shorter one, before the resize.
+        quality: Of JPEG, 1 to 100; of PNG the compression, 0 to 9.
+        encoding: ".jpg" or ".png".
+        pass_through: The files themselves, byte for byte.
+    """
+
+    resize: int = 0
+    center_crop: bool = False
+    quality: int = 95
+    encoding: str = ".jpg"
+    pass_through: bool = False
+
+
+class Made(NamedTuple):
+    """A written file.
+
+    Attributes:
+        path: The `.rec` file; the `.idx` and `.lst` files stand beside it.
+        records: Number of records.
+        left_out: The images that could not be read, with the reason.
+    """
+
+    path: Path
+    records: int
+    left_out: List[str]
+
+
+def of_folder(folder: Path) -> Tuple[List[Entry], List[str]]:
+    """Entries of a folder with one folder of images per class, and the classes; the labels are their numbers.
+
+    Raises:
+        DataError: It has no such folders, or no images.
+    """
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    files = [
+        (label, file)
+        for label, name in enumerate(classes)
+        for file in sorted((folder / name).rglob("*"))
+        if file.suffix.lower() in _IMAGES and not file.is_dir()  # a link to nothing is left out by name
+    ]
+    if not files:
+        raise DataError(
+            f"{folder}: expected one folder of images per class ({', '.join(_IMAGES)}), received "
+            f"{len(classes)} folders without one. For another layout write a list: index, labels and path, with tabs"
+        )
+    names = (file.relative_to(folder).as_posix() for _, file in files)
+    return [Entry(key, (float(label),), name) for key, ((label, _), name) in enumerate(zip(files, names))], classes
+
+
+def of_list(path: Path) -> List[Entry]:
+    """Entries of an `.lst` file: lines of an index, one or more labels, and a path, separated by tabs.
+
+    Raises:
+        DataError: A line is something else, or there is none.
+    """
+    entries = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.rstrip("\r").split("\t")
+        if not line.strip():
+            continue
+        try:
+            key, labels = int(words[0]), tuple(map(float, words[1:-1]))
+        except ValueError:
+            labels = ()
+        if not labels or not words[-1].strip():
+            raise DataError(
+                f"{path}, line {number}: expected an index, one or more labels and a path, separated by tabs, received "
+                f"{line[:80]!r}"
+            )
+        entries.append(Entry(key, labels, words[-1].strip()))
+    if not entries:
+        raise DataError(f"{path}: the list is empty")
+    if len({entry.key for entry in entries}) < len(entries):
+        raise DataError(f"{path}: an index stands twice; expected each line to have its own")
+    return entries
+
+
+def split(entries: Sequence[Entry], train_ratio: float, shuffle: bool) -> Dict[str, List[Entry]]:
+    """Entries by the ending of their file's name: all under "", or a part under "_train" and the rest under "_val".
+
+    Args:
+        entries: They are shuffled as `im2rec` shuffles, or stay in their order.
+        train_ratio: More than 0, at most 1.
+        shuffle: Whether.
+    """
+    if not 0 < train_ratio <= 1:
+        raise DataError(f"train ratio {train_ratio:g}: expected more than 0 and at most 1")
+    ordered = list(entries)
+    if shuffle:
+        random.Random(_SEED).shuffle(ordered)
+    if train_ratio == 1:
+        return {"": ordered}
+    first = int(len(ordered) * train_ratio)
+    if not first or first == len(ordered):
+        raise DataError(f"train ratio {train_ratio:g} of {len(ordered)} images leaves one of the two files empty")
+    return {"_train": ordered[:first], "_val": ordered[first:]}
+
+
+def make(root: Path, entries: Sequence[Entry], path: Path, encoding: Encoding) -> Made:
+    """Write a `.rec` file with its `.idx` and `.lst` files; they are complete or absent.
+
+    Args:
+        root: The folder to which the entries' paths are relative.
+        entries: The images, in the order of the file.
+        path: The `.rec` file.
+        encoding: How they are stored.
+
+    Raises:
+        DataError: No image could be read.
+    """
+    names = [path.with_suffix(suffix) for suffix in (".rec", ".idx", ".lst")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = [name_aside(name) for name in names]
+    left_out: List[str] = []
+    count = 0
+    try:
+        with aside[0].open("wb") as file, aside[1].open("w") as index, aside[2].open("w", encoding="utf-8") as table:
+            for entry, content in _contents(root, entries, encoding):
+                if isinstance(content, str):
+                    left_out.append(f"{entry.file}: {content}")
+                    continue
+                index.write(f"{entry.key}\t{file.tell()}\n")
+                table.write("\t".join([str(entry.key), *(f"{label:.9g}" for label in entry.labels), entry.file]) + "\n")
+                write_record(file, pack(entry.labels, entry.key, content))
+                count += 1
+        if not count:
+            raise DataError(f"none of {len(entries)} images could be read. The first: {left_out[0]}")
+        for made, name in zip(aside, names):
+            made.replace(name)
+    finally:
+        for made in aside:
+            if made.exists():
+                made.unlink()
+    return Made(path, count, left_out)
+
+
+def _contents(root: Path, entries: Sequence[Entry], encoding: Encoding) -> Iterator[Tuple[Entry, Union[bytes, str]]]:
+    """Yield each entry with its image's bytes, or the reason why there are none."""
+
+    def content(entry: Entry) -> Union[bytes, str]:
+        try:
+            data = (root / entry.file).read_bytes()
+        except OSError as error:
+            return error.strerror or str(error)
+        return data if encoding.pass_through and data else _encoded(data, encoding)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(entries), _TOGETHER):
+            some = entries[start : start + _TOGETHER]
+            yield from zip(some, pool.map(content, some))
+
+
+def _encoded(data: bytes, encoding: Encoding) -> Union[bytes, str]:
+    import cv2
+    from mxkit.data.image_bytes import decode
+
+    try:
+        image: Any = decode(data, "its content")[:, :, ::-1]  # BGR, as OpenCV writes
+    except DataError as error:
+        return str(error)
+    height, width = image.shape[:2]
+    if encoding.center_crop:
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        image = image[top : top + side, left : left + side]
+        height = width = side
+    if encoding.resize:
+        short = min(height, width)
+        size = (encoding.resize * width // short, encoding.resize * height // short)
+        image = cv2.resize(np.ascontiguousarray(image), size)
+    flag = cv2.IMWRITE_PNG_COMPRESSION if encoding.encoding == ".png" else cv2.IMWRITE_JPEG_QUALITY
+    written, buffer = cv2.imencode(encoding.encoding, np.ascontiguousarray(image), [flag, encoding.quality])
+    return buffer.tobytes() if written else f"OpenCV cannot write {encoding.encoding} of {width} x {height} pixels"
+
+
+_CHUNK = 2**20
+_DECODED = (".jpg", ".png", ".bmp", ".webp", ".tif")
+
+
+class Row(NamedTuple):
+    """A record of a list.
+
+    Attributes:
+        number: Its place in the file, from 0.
+        byte: Where it begins.
+        id: As its writer chose it.
+        labels: Its labels.
+        bytes: Length of the image.
+        format: Suffix of the image; "" without one.
+        height: Of the image; None for a format whose header Pillow does not read.
+        width: The same.
+    """
+
+    number: int
+    byte: int
+    id: int
+    labels: List[float]
+    bytes: int
+    format: str
+    height: Optional[int]
+    width: Optional[int]
+
+
+class Damage(NamedTuple):
+    """What is wrong with a file.
+
+    Attributes:
+        number: Place of the record from 0, counted with the records before it; None for the index.
+        byte: Where it begins, or None.
+        keys: Keys of the index that name this byte.
+        problem: What was found.
+    """
+
+    number: Optional[int]
+    byte: Optional[int]
+    keys: List[str]
+    problem: str
+
+
+class Check(NamedTuple):
+    """The result of `check`.
+
+    Attributes:
+        path: The file.
+        records: Number of records that were read.
+        images: Number of images that were decoded.
+        indexed: Number of entries of the `.idx` file; None without one.
+        damages: What is wrong; empty for a sound file.
+    """
+
+    path: Path
+    records: int
+    images: int
+    indexed: Optional[int]
+    damages: List[Damage]
+
+
+def scan(path: Path) -> Iterator[Tuple[int, Union[Record, str]]]:
+    """Yield the byte at which each record begins, and the record, or what is wrong with it.
+
+    After a damaged record the next one is searched for, so that all sound ones are read.
+
+    Raises:
+        DataError: The file is empty, a folder or a device.
+    """
+    size = file_size(path)
+    known = set(_index(path.with_suffix(".idx"))[0] or ())
+    offset = 0
+    with path.open("rb") as file:
+        while offset < size:
+            found, end = _read(file, offset, size, path)
+            if isinstance(found, Record) and not _ends_there(file, offset, end, found.content, known):
+                found = f"it says that it ends at byte {end}, where no other record begins"
+            yield offset, found
+            offset = end if isinstance(found, Record) else _next(file, offset, size, path)
+
+
+def _read(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[Union[Record, str], int]:
+    """Return a record and the byte after it, or what is wrong with it."""
+    try:
+        content, end = read_record(file, offset, size, path)
+        record = unpack(content)
+    except DataError as error:
+        return str(error).replace(f"{path}: ", ""), offset
+    except ValueError as error:
+        return str(error), offset
+    again = BytesIO()
+    write_record(again, content)
+    if again.tell() != end - offset:  # a writer would have made parts of it
+        return f"it says that it ends at byte {end}, but other records begin before", offset
+    return record, end
+
+
+def _ends_there(file: BinaryIO, offset: int, end: int, image: bytes, known: Set[int]) -> bool:
+    """Return whether a record ends where it says; if the next one is damaged, its image or the index decides."""
+    file.seek(offset + 4)
+    stored = file.read(end - offset)
+    following = stored[end - offset - 4 :]
+    if following in (MAGIC, b""):
+        return True
+    if stored[: end - offset - 1].count(MAGIC) > len(cuts_of(image)):
+        return False  # bytes are missing in it: the next record begins before its end
+    if suffix_of(image) in _DECODED:
+        return not _fault(image)
+    return not known or end in known
+
+
+def _fault(content: bytes) -> str:
+    try:
+        decode(content, "its image")
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _next(file: BinaryIO, offset: int, size: int, path: Path) -> int:
+    """Return the byte at which the next sound record begins, or the file's end."""
+    start = offset + 4
+    while start < size:
+        file.seek(start)
+        chunk = file.read(_CHUNK + 3)
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            if isinstance(_read(file, start + at, size, path)[0], Record):
+                return start + at
+            at = chunk.find(MAGIC, at + 1)
+        start += _CHUNK
+    return size
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Yield the sound records of a file.
+
+    Raises:
+        DataError: The file is empty, a folder or a device.
+    """
+    for number, (offset, record) in enumerate(scan(path)):
+        if isinstance(record, Record):
+            labels = [float(label) for label in record.labels]
+            form = suffix_of(record.content)
+            yield Row(number, offset, record.id, labels, len(record.content), form, *_sides(record.content))
+
+
+def _sides(content: bytes) -> Tuple[Optional[int], Optional[int]]:
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content)) as image:
+            return image.height, image.width
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):  # Pillow's, of damaged files
+        return None, None
+
+
+def check(path: Path) -> Check:
+    """Read every record, decode its image and compare the index.
+
+    Args:
+        path: The `.rec` file. Its index is the `.idx` file beside it, if there is one.
+
+    Raises:
+        DataError: The file is empty, a folder or a device.
+    """
+    index, damages = _index(path.with_suffix(".idx"))
+    offsets: Dict[int, int] = {}
+    strange: List[Damage] = []
+    renamed: List[Damage] = []
+    previous: object = None
+    read = images = 0
+    for number, (offset, record) in enumerate(scan(path)):
+        offsets[offset] = number
+        keys = (index or {}).get(offset, [])
+        if not isinstance(record, Record):
+            damages.append(Damage(number, offset, keys, record))
+            continue
+        read += 1
+        if keys and str(record.id) not in keys:
+            renamed.append(Damage(number, offset, keys, f"its id is {record.id}, not its key"))
+        if not np.isfinite(record.labels).all():
+            damages.append(Damage(number, offset, keys, "a label is no finite number"))
+        whole = (record.id, record.labels.tobytes(), record.content)
+        if whole == previous and not keys and record.content:
+            damages.append(Damage(number, offset, keys, f"it is record {number - 1} again"))
+        previous = whole
+        form = suffix_of(record.content)
+        if form == ".bin":
+            strange.append(Damage(number, offset, keys, f"no image begins with {record.content[:8]!r}"))
+        elif form in _DECODED:
+            fault = _fault(record.content)
+            images += not fault
+            if fault:
+                damages.append(Damage(number, offset, keys, fault))
+    if images:  # otherwise its records hold something other than images
+        damages += strange
+    if 2 * len(renamed) < read:  # otherwise the file's writer did not use the ids as keys
+        damages += renamed
+    if index is not None:
+        damages += _differences(index, offsets)
+    entries = None if index is None else sum(map(len, index.values()))
+    return Check(path, read, images, entries, sorted(damages, key=lambda one: (one.byte is None, one.byte or 0)))
+
+
+def _index(path: Path) -> Tuple[Optional[Dict[int, List[str]]], List[Damage]]:
+    """Return the index's keys by the byte that they name, and its invalid lines."""
+    if not path.is_file():
+        return None, []
+    index: Dict[int, List[str]] = {}
+    damages = []
+    with path.open(encoding="utf-8", errors="backslashreplace") as lines:
+        for number, line in enumerate(lines, start=1):
+            key, _, place = line.strip("\n").partition("\t")
+            if place.isascii() and place.isdigit() and len(place) < 19:  # "²" is a digit, too
+                index.setdefault(int(place), []).append(key)
+            elif line.strip():
+                damages.append(Damage(None, None, [], f"{path.name}, line {number}: expected a key, a tab and a byte"))
+    return index, damages
+
+
+def _differences(index: Dict[int, List[str]], offsets: Dict[int, int]) -> List[Damage]:
+    damages = []
+    for place in sorted(index.keys() - offsets.keys()):
+        damages.append(Damage(None, place, index[place], "the index names it, but no record begins there"))
+    for place in sorted(offsets.keys() - index.keys()):
+        damages.append(Damage(offsets[place], place, [], "the index does not name it"))
+    times = Counter(key for keys in index.values() for key in keys)
+    for place in sorted(index.keys() & offsets.keys()):
+        keys = index[place]
+        repeated = [key for key in keys if times[key] > 1]
+        if repeated or len(keys) > 1:
+            problem = "the index has its key several times" if repeated else "the index has several keys for it"
+            damages.append(Damage(offsets[place], place, keys, f"{problem}: MXNet reads records twice, or never"))
+    return damages

@@ -15,7 +15,7 @@ from mxkit.core.blocks import child_blocks, chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack
-from mxkit.data.draws import (
+from mxkit.data.pixels import (
     ANYTHING,
     FILE,
     MXNET,

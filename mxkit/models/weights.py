@@ -11,8 +11,7 @@ import zlib
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.system import file_digest, flush_directory, is_offline, name_aside
-from mxkit.data.files.cache import home, homes, locked
-from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, read_file
+from mxkit.data.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, home, homes, locked, read_file
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, checkpoints_of, find_checkpoint
 from mxkit.storage.hub import find_hub_file, is_hub_address

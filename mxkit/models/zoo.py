@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Union
 
-from mxkit.data.files.cache import home
+from mxkit.data.download import home
 from mxkit.models.weights import PRETRAINED, find_weights, load_weights
 from mxkit.nets.architecture.catalog import ASKING, gluoncv_model, make_model, split_name
 

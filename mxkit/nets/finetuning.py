@@ -17,7 +17,7 @@ from mxkit.core.blocks import (
 from mxkit.core.graphs import copyable, hybridize_like
 from mxkit.core.replicas import copy_parameter, values_of
 from mxkit.core.tracing import trace
-from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
+from mxkit.data.augment import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
 from mxkit.nets.architecture.catalog import zoo_names
 from mxkit.nets.architecture.description import build, describe

@@ -8,7 +8,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
-from mxkit.data.augmentation.augment import Augment
+from mxkit.data.augment import Augment
 from mxkit.data.describing import DataDescription, class_name
 from mxkit.data.source import Data, source_of
 from mxkit.errors import DataError

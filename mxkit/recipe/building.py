@@ -10,11 +10,9 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from mxkit.core.device import unpack
 from mxkit.core.seeding import seed_all
 import mxkit.data as data_room
-from mxkit.data.augmentation.augment import Augment
-from mxkit.data.augmentation.presets import PRESETS
+from mxkit.data.augment import PRESETS, Augment
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.loader import ArrayLoader
-from mxkit.data.pairs import PairLoader
+from mxkit.data.loader import ArrayLoader, PairLoader
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.distributed.kvstores import set_kvstore

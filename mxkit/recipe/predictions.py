@@ -10,8 +10,8 @@ from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import empty_batch, split_batch
 from mxkit.core.forward_errors import explained
 from mxkit.core.loss_meanings import meaning_of
-from mxkit.data.files.image_files import find_images
-from mxkit.data.reader_threads import read_ahead
+from mxkit.data.image_files import find_images
+from mxkit.data.workers import read_ahead
 from mxkit.errors import DataError
 from mxkit.recipe.net_facts import image_reader, read_facts
 from mxkit.recipe.run import load_run

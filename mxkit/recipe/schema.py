@@ -27,8 +27,7 @@ from typing import (
 )
 
 from mxkit.core.arguments import length
-from mxkit.data.augmentation.augment import Augment
-from mxkit.data.augmentation.presets import PRESETS
+from mxkit.data.augment import PRESETS, Augment
 from mxkit.errors import RecipeError, nearest
 from mxkit.metrics import get_metrics
 from mxkit.recipe.run_code import import_modules, switched

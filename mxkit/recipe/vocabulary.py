@@ -10,12 +10,9 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from mxkit.core.arguments import Plugged
 from mxkit.core.trainers import check_optimizer, optimizer_names
-from mxkit.data import datasets
-from mxkit.data.augmentation.augment import STEPS, Augment
-from mxkit.data.augmentation.foreign import as_step
-from mxkit.data.augmentation.presets import PRESETS
-from mxkit.data.augmentation.steps import INTERPOLATIONS
-from mxkit.data.files import image_files, imagenet_files, record_images, tables
+from mxkit.data import datasets, image_files, tables
+from mxkit.data.augment import PRESETS, STEPS, Augment, as_step
+from mxkit.data.augment_steps import INTERPOLATIONS
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.losses.named_losses import LOSSES, get_batch_loss
 from mxkit.metrics.metric import Metric
@@ -43,8 +40,8 @@ DATASETS: Dict[str, Builder] = {
     "digits": datasets.digits,
     "fashion_mnist": datasets.fashion_mnist,
     "image_folder": image_files.image_folder,
-    "image_records": record_images.image_records,
-    "imagenet": imagenet_files.imagenet,
+    "image_records": image_files.image_records,
+    "imagenet": image_files.imagenet,
     "made_linear": datasets.made_linear,
     "mnist": datasets.mnist,
 }

@@ -21,7 +21,7 @@ from mxkit.core.trainers import (
     trainer_devices,
     trainer_parameters,
 )
-from mxkit.data.data_warnings import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
+from mxkit.data.describing import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.engine_settings import switches_off
 import mxnet as mx

@@ -3,7 +3,7 @@
 from json import loads
 from pathlib import Path
 
-from mxkit.data.files.cache import CacheEntry
+from mxkit.data.download import CacheEntry
 from mxkit.nets.layer_table import Layer
 from mxkit.reports.run_files import ListedRun
 from mxkit.storage.directory import Listed, Pruned

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
 from mxkit.core.arrays import switches, to_host
-from mxkit.data.augmentation import foreign
-from mxkit.data.augmentation.augment import STEPS, Augment
-from mxkit.data.augmentation.steps import INTERPOLATIONS
+from mxkit.data import augment as augmentation
+from mxkit.data.augment import STEPS, Augment
+from mxkit.data.augment_steps import INTERPOLATIONS
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError, UnknownNameError
 import mxnet as mx
@@ -439,7 +439,7 @@ def augment_in_a_fork():
     locked, done = threading.Event(), threading.Event()
 
     def hold():
-        with foreign._lock:
+        with augmentation._lock:
             locked.set()
             done.wait()
 

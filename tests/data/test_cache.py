@@ -6,8 +6,8 @@ from pathlib import Path
 import time
 
 from genuine_files import mnist_files
-from mxkit.data.files import cache
-from mxkit.data.files.cache import clean_cache, dataset_folder, home, homes, list_cache, locked
+from mxkit.data import download as cache
+from mxkit.data.download import clean_cache, dataset_folder, home, homes, list_cache, locked
 import mxnet as mx
 import pytest
 

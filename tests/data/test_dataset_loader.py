@@ -16,10 +16,11 @@ from batches import assert_same, read
 import gluoncv
 import mxkit
 from mxkit.core.arrays import switches
-from mxkit.data import reader_threads, samples
+from mxkit.data import samples
+from mxkit.data import workers as reading
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.draws import drawn_by_dataset, drawn_by_transform
-from mxkit.data.reader_threads import switches_here
+from mxkit.data.pixels import drawn_by_dataset, drawn_by_transform
+from mxkit.data.workers import switches_here
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
@@ -371,7 +372,7 @@ def test_breaking_off_and_two_iterators_at_once(workers):
 def left():
     """File descriptors and child processes of this process, and threads of loaders that are at work."""
     children = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    working = [window for window in list(reader_threads._open) if window._running]
+    working = [window for window in list(reading._open) if window._running]
     return len(list(Path("/proc/self/fd").iterdir())), sorted("".join(children).split()), len(working)
 
 

@@ -7,9 +7,17 @@ from pathlib import Path
 from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, python_bytes, tar_bytes
 import mxkit
 from mxkit.data import datasets
-from mxkit.data.datasets import cifar10, cifar100, fashion_mnist, mnist, upsample
-from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES
-from mxkit.data.files.published import CIFAR100_COARSE, CIFAR100_FINE
+from mxkit.data.datasets import (
+    CIFAR10_FILES,
+    CIFAR100_COARSE,
+    CIFAR100_FILES,
+    CIFAR100_FINE,
+    cifar10,
+    cifar100,
+    fashion_mnist,
+    mnist,
+    upsample,
+)
 from mxkit.data.splits import channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError, DownloadError
 import mxnet as mx
@@ -59,7 +67,7 @@ def test_the_table_is_scikit_learns(digits):
     whole = [image.tobytes() + bytes([label]) for image, label in zip(images, bunch.target.tolist())]
     assert sorted(sum(rows, [])) == sorted(whole)
     assert len(set(whole)) == len(whole)
-    folder = Path(datasets.__file__).parent / "files"
+    folder = Path(datasets.__file__).parent
     assert (folder / "digits.csv.gz").stat().st_size < 60_000
     assert "BSD 3-Clause License" in (folder / "digits.LICENSE").read_text()
 

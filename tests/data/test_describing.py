@@ -3,7 +3,7 @@
 import mxkit
 from mxkit.data.datasets import digits
 from mxkit.data.describing import describe
-from mxkit.data.files.image_files import image_folder
+from mxkit.data.image_files import image_folder
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, EmptyDataError
@@ -44,7 +44,7 @@ def test_statistics_are_those_of_all_samples_at_once():
 
 def test_statistics_do_not_depend_on_batches_or_chunks(monkeypatch):
     whole = describe([(X, Y)]).parts["data"]
-    monkeypatch.setattr("mxkit.data.streaming_statistics._CHUNK", 100)
+    monkeypatch.setattr("mxkit.data.describing._CHUNK", 100)
     cut = describe(batches(size=7)).parts["data"]
     np.testing.assert_allclose(cut.inputs[0].mean, whole.inputs[0].mean, rtol=1e-12)
     np.testing.assert_allclose(cut.inputs[0].std, whole.inputs[0].std, rtol=1e-12)

@@ -12,10 +12,9 @@ import time
 
 from genuine_files import mnist_files
 import mxkit
+from mxkit.data import datasets, download
 from mxkit.data.datasets import mnist
-from mxkit.data.files import download, published
-from mxkit.data.files.cache import LOCK
-from mxkit.data.files.download import Mirror, RemoteFile, fetch, fetch_files
+from mxkit.data.download import LOCK, Mirror, RemoteFile, fetch, fetch_files
 from mxkit.errors import DownloadError
 import mxnet as mx
 import numpy as np
@@ -400,9 +399,9 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
         Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]), raising=True
     )
     places = [f"{server.url}/missing/", f"{server.url}/good/"]
-    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in published._IDX_NAMES]
-    changed = published._PUBLISHED["mnist"]._replace(places=places, known=digests)
-    monkeypatch.setitem(published._PUBLISHED, "mnist", changed)
+    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in datasets._IDX_NAMES]
+    changed = datasets._PUBLISHED["mnist"]._replace(places=places, known=digests)
+    monkeypatch.setitem(datasets._PUBLISHED, "mnist", changed)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)
     assert kept(tmp_path / "datasets/mnist") == sorted(files)
@@ -414,7 +413,7 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
 def test_every_source_is_told_in_full_and_as_gluon_knows_it(dataset, monkeypatch):
     monkeypatch.setenv("MXNET_GLUON_REPO", "https://mirror.example/repo")
     gluons = Path(mx.gluon.data.vision.datasets.__file__).read_text()
-    for file in published.files_of(dataset):
+    for file in datasets.files_of(dataset):
         assert file.mirrors[-1].url == f"https://mirror.example/repo/gluon/dataset/{dataset}/{file.name}"
         assert f"'{file.name}'" in gluons
         assert file.mirrors[-1].digest.partition(":")[2] in gluons
@@ -441,7 +440,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("dataset", PUBLISHED)
 def test_publishers_have_size_and_digest_and_mxnet_s_copy_the_size_of_the_same_file_only(dataset):
-    for file, published_one in zip(published.files_of(dataset), PUBLISHED[dataset]):
+    for file, published_one in zip(datasets.files_of(dataset), PUBLISHED[dataset]):
         *publishers, of_mxnet = file.mirrors
         for mirror in publishers:
             assert f"{mirror.size} {mirror.digest}".startswith(published_one)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mxkit.data.files.image_files import find_images
+from mxkit.data.image_files import find_images
 from mxkit.errors import DataError, TrapWarning
 import pytest
 

@@ -6,7 +6,7 @@ import pickle
 import tarfile
 
 from genuine_files import IDX_CODES, binary_bytes, cifar_arrays, idx_bytes, python_bytes, tar_bytes
-from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, read_cifar, read_idx
+from mxkit.data.datasets import CIFAR10_FILES, CIFAR100_FILES, read_cifar, read_idx
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np

@@ -7,13 +7,11 @@ import pickle
 import shutil
 
 import gluoncv
-from mxkit.data.augmentation.presets import IMAGENET_MEAN
+from mxkit.data.augment import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.draws import drawn_by_dataset
-from mxkit.data.files.image_files import ImageFiles, image_folder
-from mxkit.data.files.imagenet_files import imagenet
-from mxkit.data.files.record_images import ImageRecords, image_records
 from mxkit.data.image_bytes import decode, pack, write_record
+from mxkit.data.image_files import ImageFiles, ImageRecords, image_folder, image_records, imagenet
+from mxkit.data.pixels import drawn_by_dataset
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon

@@ -1,6 +1,6 @@
 """Soft labels: sums, weights and areas, exactly."""
 
-from mxkit.data.augmentation.mixing import cutmix, mixup, smooth_labels
+from mxkit.data.augment import cutmix, mixup, smooth_labels
 from mxkit.errors import DataError, LabelError
 from mxkit.losses.named_losses import get_loss
 import mxnet as mx

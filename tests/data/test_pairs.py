@@ -5,7 +5,7 @@ import warnings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.data.pairs import PairLoader
+from mxkit.data.loader import PairLoader
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np

@@ -7,8 +7,7 @@ import cv2
 from mxkit.core.arrays import switches
 from mxkit.data import samples
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.files.image_files import image_folder
-from mxkit.data.files.record_images import image_records
+from mxkit.data.image_files import image_folder, image_records
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon

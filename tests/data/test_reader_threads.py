@@ -7,15 +7,15 @@ import threading
 import time
 import traceback
 
-from mxkit.data import reader_threads
-from mxkit.data.reader_threads import read_ahead, switches_here
+from mxkit.data import workers
+from mxkit.data.workers import read_ahead, switches_here
 import mxnet as mx
 from mxnet.util import reset_np, set_np
 import pytest
 
 
 def at_work():
-    return [window for window in list(reader_threads._open) if window._running]
+    return [window for window in list(workers._open) if window._running]
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(1, 1), (1, 2), (3, 3), (4, 9)])
@@ -137,14 +137,14 @@ def test_a_fork_in_the_middle_harms_neither():
 
 
 INTERRUPTED = """import time
-from mxkit.data import reader_threads
-results = reader_threads.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
+from mxkit.data import workers
+results = workers.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
 open("ready", "w").close()
 try:
     for result in results: pass
 except KeyboardInterrupt:
     del results
-    print([window for window in reader_threads._open if window._running], flush=True)
+    print([window for window in workers._open if window._running], flush=True)
 """
 
 

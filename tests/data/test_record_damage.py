@@ -4,11 +4,9 @@ from contextlib import suppress
 import random
 
 import cv2
-from mxkit.data.files.record_images import ImageRecords
 from mxkit.data.image_bytes import Record
-from mxkit.data.record_checking import check, rows, scan
-from mxkit.data.record_making import Encoding, make, of_folder, split
-from mxkit.data.records import summarize
+from mxkit.data.image_files import ImageRecords
+from mxkit.data.records import Encoding, check, make, of_folder, rows, scan, split, summarize
 from mxkit.errors import DataError
 import numpy as np
 import pytest

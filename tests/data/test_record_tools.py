@@ -8,8 +8,7 @@ import cv2
 from mxkit.cli.commands import app
 from mxkit.data import image_records
 from mxkit.data.image_bytes import MAGIC, pack, write_record
-from mxkit.data.record_checking import check
-from mxkit.data.record_making import Encoding, make, of_folder, of_list, split
+from mxkit.data.records import Encoding, check, make, of_folder, of_list, split
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np

@@ -8,8 +8,7 @@ import threading
 import weakref
 
 from batches import read
-from mxkit.data.stream import StreamLoader
-from mxkit.data.text_lines import from_lines
+from mxkit.data.stream import StreamLoader, from_lines
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np

@@ -4,8 +4,8 @@ import gzip
 import warnings
 
 from mxkit.data import Split, describe
-from mxkit.data.files.tables import csv, lines
-from mxkit.data.streaming_statistics import ArraySummary
+from mxkit.data.describing import ArraySummary
+from mxkit.data.tables import csv, lines
 from mxkit.errors import DataError, TrapWarning, UnknownNameError
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ import textwrap
 import time
 
 import mxkit
-from mxkit.data import worker_process
+from mxkit.data import workers
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError
 import numpy as np
@@ -186,7 +186,7 @@ def test_memory_that_is_missing_is_explained(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     before = left()
     with pytest.raises(DataError, match=r"needs 1,000,000,000,000,000 bytes for a batch in .*workers='thread:2'"):
-        worker_process.anonymous_file(10**15)
+        workers.anonymous_file(10**15)
     assert left() == before
 
 

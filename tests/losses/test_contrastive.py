@@ -1,7 +1,7 @@
 """Siamese nets: losses against NumPy and central differences, mining against a loop, a net on held-out classes."""
 
 import mxkit
-from mxkit.data.pairs import PairLoader
+from mxkit.data.loader import PairLoader
 from mxkit.errors import DataError
 from mxkit.gradients.functions import check_gradient
 from mxkit.losses.own_losses import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy

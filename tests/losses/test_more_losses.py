@@ -1,7 +1,7 @@
 """Focal, smoothed and distilling losses equal NumPy, differences, and each other."""
 
 import mxkit
-from mxkit.data.augmentation.mixing import smooth_labels
+from mxkit.data.augment import smooth_labels
 from mxkit.errors import DataError, LabelError
 from mxkit.gradients.functions import check_gradient
 from mxkit.losses.own_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing

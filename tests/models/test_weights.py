@@ -8,8 +8,8 @@ import threading
 import zipfile
 
 import mxkit
-from mxkit.data.files import download
-from mxkit.data.files.cache import LOCK
+from mxkit.data import download
+from mxkit.data.download import LOCK
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.models import get_model
 from mxkit.models.weights import find_weights

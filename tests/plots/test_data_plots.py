@@ -3,7 +3,7 @@
 import sys
 
 import mxkit
-from mxkit.data.augmentation.augment import Augment
+from mxkit.data.augment import Augment
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError
 from mxkit.plots.data_plots import show_augment, show_batch, show_images

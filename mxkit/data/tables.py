@@ -9,7 +9,7 @@ import warnings
 import zlib
 
 from mxkit.data.splits import Split, Splits, channel_statistics, three_parts
-from mxkit.data.text_lines import Paths, TextLines
+from mxkit.data.stream import Paths, TextLines
 from mxkit.errors import DataError, TrapWarning, UnknownNameError, unknown_name
 import numpy as np
 

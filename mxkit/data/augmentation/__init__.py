@@ -1,1 +1,0 @@
-"""Random changes of images, as a function of the sample."""

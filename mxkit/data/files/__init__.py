@@ -1,1 +1,0 @@
-"""Files of datasets: downloads, the cache, and readers of their formats."""
