@@ -73,7 +73,7 @@ def pytest_terminal_summary(terminalreporter):
 def _short_timings():
     """`optimize` compares the times of two nets for a second; tests give it the speed that they need."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mxkit.serving.optimization_report._SECONDS", 0.01)
+        patch.setattr("mxkit.serving.optimizing._SECONDS", 0.01)
         yield
 
 

@@ -75,8 +75,7 @@ def benchmark(
     Each precision is compared with the trained net in float32. Precisions that the processor lacks are named. The
     column MB is the memory by which the process grew for that net, with this batch size and those before it.
     """
-    from mxkit.serving.inference_figures import InterruptedMeasurement
-    from mxkit.serving.measuring_inference import measure_inference
+    from mxkit.serving.measuring_inference import InterruptedMeasurement, measure_inference
 
     _check_outputs(png, json, run)
     if png and png.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):

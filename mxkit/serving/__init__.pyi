@@ -1,4 +1,4 @@
-from .inference_figures import InferenceFigures as InferenceFigures
-from .inference_figures import InferenceRow as InferenceRow
-from .inference_figures import InterruptedMeasurement as InterruptedMeasurement
+from .measuring_inference import InferenceFigures as InferenceFigures
+from .measuring_inference import InferenceRow as InferenceRow
+from .measuring_inference import InterruptedMeasurement as InterruptedMeasurement
 from .measuring_inference import measure_inference as measure_inference

@@ -1,15 +1,21 @@
 """Turns a trained net into a faster one for prediction, and compares the two."""
 
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+import json
+from statistics import median
+import time
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+import warnings
 
 from mxkit.core.arrays import arrays_in, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, parameters_by_path, unknown_path
-from mxkit.core.device import as_ndarray
-from mxkit.data.source import Data
-from mxkit.errors import DataError
-from mxkit.exporting.net_graph import NetGraph, graph_function, graph_of
+from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
+from mxkit.core.graph import Graph
+from mxkit.data.source import Data, source_of, whole_source
+from mxkit.errors import DataError, TrapWarning
+from mxkit.exporting.net_graph import NetGraph, computed, graph_function, graph_of
 from mxkit.nets.architecture.graph_blocks import INPUT_DTYPES, OptimizedNet
 from mxkit.nets.prediction_graphs import (
     PRECISIONS,
@@ -17,13 +23,13 @@ from mxkit.nets.prediction_graphs import (
     Settings,
     arrays_to_calibrate,
     check_processor,
+    fused_parts,
     layers_with_weights,
     with_folded_norms,
 )
-from mxkit.nets.prediction_report import Report
+from mxkit.nets.prediction_report import LayerRow, Measured, Report
 from mxkit.runtime.machine import processor_model
-from mxkit.serving.calibration import ranges_of
-from mxkit.serving.optimization_report import difference_of, layer_rows, loss_of, measured
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -303,3 +309,233 @@ def _check_arguments(
         raise ValueError(
             f"expected limit from 0 to below 1 and calibration_samples above 0; received {limit!r} and {samples!r}"
         )
+
+
+_BINS = 8001  # MXNet's number
+
+
+def ranges_of(
+    graph: NetGraph, data: Optional[Data], mode: str, samples: int, sample: Sequence[Any]
+) -> Dict[str, Tuple[float, float]]:
+    """Compute the range of every array that may become int8.
+
+    Args:
+        graph: The traced net.
+        data: Batches.
+        mode: "naive" or "entropy".
+        samples: How many are read at most.
+        sample: Inputs whose range is compared with that of the data.
+
+    Raises:
+        DataError: A batch has another number of inputs than the net, or other shapes than it computes, or an array is
+            NaN or infinite.
+
+    Warns:
+        TrapWarning: The data's inputs have another scale than the sample's.
+    """
+    fused = legacy(graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
+    internals = fused.get_internals()
+    own = {name.partition(":")[2] for name in graph.arrays}
+    # by number: a block that is called twice gives two arrays of one name, whose range is that of both
+    wanted = [(number, name) for number, name in enumerate(internals.list_outputs()) if name not in own]
+    names = [name for _, name in wanted]
+    known = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
+    compute = graph_function(mx.sym.Group([internals[number] for number, _ in wanted]), known, graph.numpy)
+    ranges: Dict[str, Tuple[float, float]] = {}
+    histograms: Dict[str, Any] = {}
+    largest = 0.0
+    for number, inputs in enumerate(_batches(data, graph, samples), 1):
+        largest = max(largest, *(_magnitude(one) for one in inputs))
+        with _described(number, inputs, sample):
+            for name, array in zip(names, compute(dict(zip(graph.inputs, inputs)))):
+                if array.dtype == np.float32:
+                    host = array.asnumpy()
+                    ends = float(host.min()), float(host.max())
+                    known_ends = ranges.get(name, ends)
+                    ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
+                    if mode == "entropy" and np.isfinite(ends).all():
+                        histograms[name] = _histogram(histograms.get(name), host, ends)
+    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
+    if wrong:
+        raise DataError(f"optimize: the calibration's data gives NaN or infinity first at {wrong[0]}")
+    expected = max(_magnitude(legacy(one)) for one in sample)
+    if not 0.25 * expected <= largest <= 4 * expected:
+        warnings.warn(
+            f"optimize: inputs of the calibration reach {largest:.3g} in magnitude, those of the sample "
+            f"{expected:.3g}: is one of them not scaled like the training's?",
+            TrapWarning,
+            stacklevel=5,
+        )
+    if mode == "entropy":
+        from mxnet.contrib import quantization  # it imports scipy.stats
+
+        ranges = quantization._get_optimal_thresholds(histograms, "auto")
+    return {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
+
+
+@contextmanager
+def _described(number: int, inputs: Sequence[Any], sample: Sequence[Any]) -> Iterator[None]:
+    try:
+        yield
+    except mx.MXNetError as error:
+        with suppress(mx.MXNetError):
+            mx.nd.waitall()  # it may report the error once more
+        expected, received = (describe_batch((tuple(arrays),)) for arrays in (sample, inputs))
+        raise DataError(
+            f"calibration: the net cannot compute batch {number}: expected any number of samples like those of the "
+            f"sample ({expected}); received {received}. {str(error).strip().splitlines()[-1]}"
+        ) from error
+
+
+def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
+    """Add an array to a histogram in the form of MXNet, whose own collectors take callbacks of an Executor only."""
+    from mxnet.contrib import quantization
+
+    most = max(map(abs, ends))
+    if before is not None:
+        return quantization.combine_histogram(before, array, *ends, most)
+    return (*np.histogram(array, bins=_BINS, range=(-most, most)), *ends, most)
+
+
+def _batches(data: Any, graph: NetGraph, samples: int) -> Any:
+    """Yield the inputs of batches until so many samples are read."""
+    read = 0
+    if hasattr(data, "dtype") and np.dtype(data.dtype) == np.uint8:  # a loader would divide it by 255
+        raise DataError("calibration: received uint8: convert it to float32, scaled like the training's inputs")
+    source = whole_source(data, "calibration", labels=False) if hasattr(data, "shape") else source_of(data)
+    for batch in source.read(name="calibration", keep_count=True):
+        inputs: List[Any] = [as_ndarray(one) for one in unpack(batch)[0]]
+        if len(inputs) != len(graph.inputs):
+            raise DataError(
+                f"calibration: the net has {len(graph.inputs)} inputs, a batch has {len(inputs)}. A batch is (x, y), "
+                "or ((x1, x2), y) for two inputs"
+            )
+        yield inputs
+        read += batch_size(inputs)
+        if read >= samples:
+            return
+
+
+def _magnitude(array: Any) -> float:
+    return float(np.abs(array.asnumpy()).max(initial=0))
+
+
+_ROUNDS = 5
+_SECONDS = 0.1  # of one net in one round, at least
+
+
+def loss_of(expected: Sequence[Any], actual: Sequence[Any], classes: bool) -> float:
+    """Share of samples whose class changed; or, for other outputs, the largest mean difference, relative."""
+    agreement = _agreement(expected, actual) if classes else None
+    return difference_of(expected, actual) if agreement is None else 1 - agreement
+
+
+def difference_of(expected: Sequence[Any], actual: Sequence[Any]) -> float:
+    """The largest mean absolute difference of two outputs, divided by the mean magnitude."""
+    return max(map(_relative, expected, actual))
+
+
+def measured(base: Any, net: OptimizedNet, sample: Sequence[Any], classes: bool) -> Measured:
+    """Compare the outputs of two nets on a sample, and their times in turn."""
+    expected, actual = arrays_in(base(*sample)), arrays_in(net(*sample))
+    taken: Dict[Any, List[float]] = {base: [], net: []}
+    calls = {one: max(1, round(_SECONDS / max(_seconds(one, sample, 1), 1e-6))) for one in taken}
+    for _ in range(_ROUNDS):
+        for one, times in taken.items():
+            times.append(_seconds(one, sample, calls[one]))
+    largest = max(float(np.abs(_host(one) - _host(other)).max(initial=0)) for one, other in zip(expected, actual))
+    seconds = median(taken[net])
+    return Measured(
+        len(sample[0]),
+        _agreement(expected, actual) if classes else None,
+        largest,
+        difference_of(expected, actual),
+        seconds,
+        median(taken[base]) / seconds,
+    )
+
+
+def layer_rows(graph: NetGraph, net: OptimizedNet, sample: Sequence[Any], paths: Dict[str, str]) -> List[LayerRow]:
+    """Compare the outputs of the layers in `paths`, which has them by the names of their operators.
+
+    Layers that are called more than once are left out: their operators have one name.
+    """
+    inputs = {name: legacy(one).asnumpy() for name, one in zip(graph.inputs, sample)}
+    made = net.prediction_graph()
+    names = Counter(node.name for node in Graph.of(graph.symbol).nodes)
+    nodes = {node.name: node.attrs for node in Graph.of(made.symbol).nodes}
+    joined = {**{name: [name] for name in paths if name in nodes}, **fused_parts(made.symbol)}
+    # the last operator that is joined with a layer: in which node, and the layer's path
+    shown = {
+        made.folded.get(inner[-1], inner[-1]): (node, paths[name])
+        for node, inner in joined.items()
+        for name in inner
+        if name in paths and all(names[one] == 1 for one in inner)
+    }
+    if not shown:
+        return []
+    values = _values(graph, made, {node: nodes[node] for node, _ in shown.values()}, inputs)
+    rows = []
+    for value in computed(graph, inputs):
+        if value.name in shown and not value.entry.output:
+            node, path = shown[value.name]
+            array, kind = values[node]
+            rows.append(LayerRow(path, kind, _relative(value.array, array)))
+    return rows
+
+
+def _values(
+    graph: NetGraph, made: Any, nodes: Mapping[str, Mapping[str, str]], inputs: Mapping[str, Any]
+) -> Dict[str, Tuple[Any, str]]:
+    """Values of nodes in float32, and in which precision they are computed."""
+    internals = made.symbol.get_internals()
+    described = json.loads(internals.tojson(remove_amp_cast=False))
+    found = [  # an array in int8 has its range as two more outputs
+        (described["nodes"][node]["name"], internals[place])
+        for place, (node, *_) in enumerate(described["heads"])
+        if described["nodes"][node]["name"] in nodes
+    ]
+    compute = graph_function(mx.sym.Group([part for _, part in found]), made.arrays, graph.numpy)
+    with switches(graph.numpy):
+        given = {name: mx.nd.array(one, dtype=one.dtype) for name, one in inputs.items()}
+    by_node: Dict[str, List[Any]] = {}
+    for (name, _), array in zip(found, compute(given)):
+        by_node.setdefault(name, []).append(array)
+    return {name: _in_float(parts, nodes[name]) for name, parts in by_node.items()}
+
+
+def _in_float(parts: Sequence[Any], attributes: Mapping[str, str]) -> Tuple[Any, str]:
+    kind = dtype_name(parts[0].dtype)
+    if kind == "bfloat16":
+        return mx.nd.amp_cast(parts[0], dtype="float32").asnumpy(), kind
+    array, whole = parts[0].asnumpy(), attributes.get("quantized", "").lower() == "true"
+    if kind in ("int8", "uint8"):
+        end = max(abs(float(part.asnumpy().ravel()[0])) for part in parts[1:])
+        array = array.astype(np.float32) * (end / (127 if kind == "int8" else 255))
+    return array, "int8" if whole else kind
+
+
+def _seconds(net: Any, sample: Sequence[Any], calls: int) -> float:
+    begun = time.perf_counter()
+    for _ in range(calls):
+        for array in arrays_in(net(*sample)):
+            array.wait_to_read()
+    return (time.perf_counter() - begun) / calls
+
+
+def _agreement(expected: Sequence[Any], actual: Sequence[Any]) -> Optional[float]:
+    first = expected[0]
+    if len(expected) != 1 or first.ndim != 2 or first.shape[1] < 2:
+        return None
+    return float(np.mean(_host(first).argmax(1) == _host(actual[0]).argmax(1)))
+
+
+def _relative(expected: Any, actual: Any) -> float:
+    one, other = _host(expected), _host(actual)
+    magnitude = float(np.abs(one).mean()) if one.size else 0.0
+    difference = float(np.abs(one - other).mean()) if one.size else 0.0
+    return difference / magnitude if magnitude else float("inf") if difference else 0.0
+
+
+def _host(array: Any) -> Any:
+    return (array if isinstance(array, np.ndarray) else array.asnumpy()).astype(np.float64)

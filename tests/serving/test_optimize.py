@@ -14,7 +14,7 @@ from mxkit.nets import prediction_graphs
 from mxkit.nets.prediction_report import LayerRow
 from mxkit.runtime.machine import processor_flags, processor_model
 from mxkit.serving import optimizing
-from mxkit.serving.optimization_report import measured
+from mxkit.serving.optimizing import measured
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

@@ -12,8 +12,7 @@ import warnings
 from asking_threads import LONGEST, Gate, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
 import mxkit
 from mxkit.errors import BusyError, DataError
-from mxkit.serving.dispatching import Dispatcher
-from mxkit.serving.waiting_requests import Called, Submitted
+from mxkit.serving.dispatching import Called, Dispatcher, Submitted
 from mxnet import gluon
 import numpy as np
 import pytest

@@ -6,6 +6,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from mxkit.core.blocks import own_parameters
+from mxkit.core.graph import Entry
 from mxkit.core.graphs import traced_graph
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Layer
@@ -21,7 +22,7 @@ from mxkit.exporting.to_torch.modules import (
     part_of,
 )
 from mxkit.exporting.to_torch.operators import Problem, expression, names_used
-from mxkit.exporting.to_torch.program import Entry, Operator, Program, Scope, flat
+from mxkit.exporting.to_torch.program import Operator, Program, Scope, flat
 from mxnet import gluon
 
 

@@ -5,10 +5,11 @@ import keyword
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.blocks import child_blocks, join_path, own_parameters
+from mxkit.core.graph import Entry
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Argument, Call, Layer, Node
 from mxkit.exporting.to_torch.operators import layer
-from mxkit.exporting.to_torch.program import Entry, Operator, Program, Scope
+from mxkit.exporting.to_torch.program import Operator, Program, Scope
 from mxnet import gluon
 
 # Attributes of nn.Module and its containers, and names that the generated file uses

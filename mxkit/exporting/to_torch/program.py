@@ -3,12 +3,12 @@
 from contextlib import redirect_stdout
 from functools import lru_cache
 import io
-import json
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 import warnings
 
 from mxkit.core.arrays import legacy, switches
 from mxkit.core.blocks import check_net, is_numpy_net, place_of
+from mxkit.core.graph import Entry, Graph, Node
 from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.replicas import first_value
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
@@ -21,13 +21,6 @@ import numpy as np
 
 # Numbers below are those of operators that MXNet's graph does not have
 _FLATTENED = -1000000
-
-
-class Entry(NamedTuple):
-    """An array in the graph: the number of its operator, and which of the operator's outputs."""
-
-    node: int
-    output: int
 
 
 class Operator(NamedTuple):
@@ -176,14 +169,13 @@ class _Division:
 
     def __init__(self, net: Any, traced: Trace, arrays: Sequence[Any], numpy: bool) -> None:
         self.net, self.traced, self.numpy = net, traced, numpy
+        self.owners: Dict[int, int] = {}  # of the operators that a SymbolBlock's graph had before the trace
         symbols = [one for call in traced.calls for one in (*call.inputs, *call.outputs) if one is not None]
         with switches(numpy):
             flat_symbols = legacy([*traced.outputs, *symbols])
             self.internals = mx.sym.Group(flat_symbols).get_internals()
-            graph = mx.sym.Group([self.internals, *flat_symbols])
-            content = json.loads(graph.tojson())
-            self.nodes: List[Dict[str, Any]] = content["nodes"]
-            heads = [Entry(head[0], head[1]) for head in content["heads"]]
+            graph = Graph.of(mx.sym.Group([self.internals, *flat_symbols]))
+            self.nodes, heads = graph.nodes, graph.heads
             count = len(self.internals.list_outputs())
             self.entries = heads[:count]
             rest = iter(heads[count + sum(len(one.list_outputs()) for one in legacy(traced.outputs)) :])
@@ -195,7 +187,7 @@ class _Division:
                 shapes = self._shapes(arrays)
                 dtypes = self._dtypes(arrays)
         self.shapes, self.dtypes = dict(zip(self.entries, shapes)), dict(zip(self.entries, dtypes))
-        variables = {node["name"]: Entry(number, 0) for number, node in enumerate(self.nodes) if node["op"] == "null"}
+        variables = {name: Entry(node.index) for name, node in graph.variables.items()}
         self.inputs = [variables.get(one.name, Entry(-1 - number, 0)) for number, one in enumerate(traced.inputs)]
         # a recurrent layer's first states of zeros reach its own forward pass, but are no arguments of the net
         given, made = self.calls[0]
@@ -206,7 +198,7 @@ class _Division:
         for entry in self.entries:
             self.outputs_of.setdefault(entry.node, []).append(entry)
         self.flattening: Dict[int, Operator] = {}
-        self.owners = self._untagged()
+        self.owners.update(self._untagged())
         self.children: Dict[int, List[int]] = {}
         for index, call in enumerate(traced.calls):
             self.children.setdefault(call.parent, []).append(index)
@@ -229,18 +221,14 @@ class _Division:
         return group(call, entries) if structure is not None else entries
 
     def _shapes(self, arrays: Sequence[Any]) -> List[Tuple[int, ...]]:
-        nodes = [node for node in self.nodes if node["op"] != "null"]
-        if not nodes:
+        operators = [node for node in self.nodes if not node.is_variable]
+        if not operators:
             raise ExportError("export: the net returns its inputs and computes nothing, so there is nothing to convert")
         try:
             return infer_shapes(self.traced, [self.internals], [array.shape for array in arrays])[0]
         except ValueError:
-            calls = [
-                (self.traced.calls[int(node.get("attrs", {}).get(CALL, 0))], node["op"])
-                for node in nodes
-                if node["op"] in SUBGRAPHS
-            ]
-            refuse([Problem(call.path, call.block, operator, SUBGRAPHS[operator]) for call, operator in calls])
+            inside = [(self.traced.calls[self.owner(node)], node.operator) for node in operators]
+            refuse([Problem(call.path, call.block, one, SUBGRAPHS[one]) for call, one in inside if one in SUBGRAPHS])
             raise
 
     def _dtypes(self, arrays: Sequence[Any]) -> List[str]:
@@ -262,31 +250,28 @@ class _Division:
             inputs = set(flat(self.calls[index][0]))
             below = [entry for entry in flat(self.calls[index][1]) if entry not in inputs]
             while below:
-                number = below.pop().node
-                node = self.nodes[number]
-                if node["op"] != "null" and number not in owners:
-                    owners[number] = index
-                    sources = [Entry(source[0], source[1]) for source in node["inputs"]]
-                    below.extend(entry for entry in sources if entry not in inputs)
+                node = self.nodes[below.pop().node]
+                if not node.is_variable and node.index not in owners:
+                    owners[node.index] = index
+                    below.extend(entry for entry in node.inputs if entry not in inputs)
         return owners
 
     def is_variable(self, entry: Entry) -> bool:
         """Whether an entry is an input or a parameter."""
-        return entry.node not in self.flattening and self.nodes[entry.node]["op"] == "null"
+        return entry.node not in self.flattening and self.nodes[entry.node].is_variable
 
-    def owner(self, number: int) -> int:
+    def owner(self, node: Node) -> int:
         """Index of the innermost call that made an operator."""
-        return self.owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
+        return self.owners.get(node.index, int(node.attrs.get(CALL, 0)))
 
     @lru_cache(maxsize=None)  # noqa: B019 - lives as long as one extraction
     def operator(self, number: int) -> Operator:
         """An operator of the graph."""
         node = self.nodes[number]
-        attrs = {name: text for name, text in node.get("attrs", {}).items() if not name.startswith("__")}
-        inputs = [Entry(source[0], source[1]) for source in node["inputs"]]
-        if node["op"] == "FullyConnected" and attrs.get("flatten", "True") in ("True", "1"):
-            inputs[0] = self._flattened(number, node["name"], inputs[0])
-        return Operator(number, node["name"], node["op"], attrs, inputs, self.outputs_of[number])
+        inputs = list(node.inputs)
+        if node.operator == "FullyConnected" and node.flag("flatten"):
+            inputs[0] = self._flattened(number, node.name, inputs[0])
+        return Operator(number, node.name, node.operator, node.arguments, inputs, self.outputs_of[number])
 
     def _flattened(self, number: int, name: str, entry: Entry) -> Entry:
         """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""
@@ -364,7 +349,7 @@ class _Order:
         if entry.node in self.graph.flattening:
             return self.graph.flattening[entry.node]
         operator = self.graph.operator(entry.node)
-        owner = self.graph.owner(entry.node)
+        owner = self.graph.owner(self.graph.nodes[entry.node])
         # an operator without inputs, like the zeros of a first state, is computed where it is used
         if owner != self.index and operator.inputs:
             calls = self.graph.traced.calls

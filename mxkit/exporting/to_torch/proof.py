@@ -3,10 +3,10 @@
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-import json
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arrays import legacy, switches
+from mxkit.core.graph import Entry, Graph
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.exporting.net_check import net_outputs
@@ -15,7 +15,7 @@ from mxkit.exporting.summands import Draw, beside_summands, summands
 from mxkit.exporting.to_torch.classes import beside
 from mxkit.exporting.to_torch.code import Source, layers_with_state, state
 from mxkit.exporting.to_torch.modules import Module, part_of
-from mxkit.exporting.to_torch.program import Entry, Operator, Program, as_lists, flat
+from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat
 import mxnet as mx
 import numpy as np
 
@@ -404,15 +404,13 @@ def _gradient(array: Any) -> Any:
 
 def _for_training(symbol: Any, wide: bool) -> Any:
     """Return the graph without dropout."""
-    content = json.loads(symbol.tojson())
-    for node in content["nodes"]:
-        attrs = node.get("attrs", {})
-        if node["op"] in ("Dropout", "RNN") and "p" in attrs:
-            attrs["p"] = "0"
-        if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
-            attrs["dtype"] = "float64"
-            node["attrs"] = attrs
-    return mx.sym.load_json(json.dumps(content))
+    graph = Graph.of(symbol, casts=True)
+    for node in graph.nodes:
+        if node.operator in ("Dropout", "RNN") and "p" in node.attrs:
+            node.update(p="0")
+        if wide and node.operator.startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
+            node.update(dtype="float64")
+    return legacy(graph.symbol())
 
 
 def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
