@@ -182,14 +182,10 @@ class _Builder:
     def _sequence(self, module: Module) -> bool:
         """Whether a layer's other operators are layers, too, so that it can stand inside an nn.Sequential."""
         part = module.part
-        return (
-            part is not None
-            and all(
-                layer_of(self.program, operator) is not None and len(operator.inputs) == 1
-                for operator in part.before + part.after
-            )
-            and part.layer.call is None
-        )
+        if part is None or part.layer.call is not None:
+            return False
+        around = part.before + part.after
+        return all(len(one.inputs) == 1 and layer_of(self.program, one) is not None for one in around)
 
     def _part(self, scope: Scope) -> Optional[Part]:
         operators = scope.all_operators()
@@ -211,15 +207,13 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
     found = layer_of(program, core)
     if found is None:
         return None
-    rest = [
-        one for one in operators if one.number not in fixed and one is not core and not is_first_state(program, one)
-    ]
-    at = [one.number for one in operators].index(core.number)
-    position = {one.number: index for index, one in enumerate(operators)}
-    before = [one for one in rest if position[one.number] < at]
-    after = [one for one in rest if position[one.number] > at]
     if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
         return None
+    at = operators.index(core)
+    before, after = (
+        [one for one in side if one.number not in fixed and not is_first_state(program, one)]
+        for side in (operators[:at], operators[at + 1 :])
+    )
     return _batch_first(Part(core, found, before, after))
 
 
