@@ -22,8 +22,8 @@ from .metrics import Metric as Metric
 from .nets.features import Features as Features
 from .nets.finetuning import finetune as finetune
 from .nets.initializers import initialize as initialize
+from .nets.initializers import to as to
 from .nets.layer_table.table import layers as layers
-from .nets.moving import to as to
 from .nets.parameter_table import parameters as parameters
 from .nets.saving import load_net as load_net
 from .nets.saving import save_net as save_net

@@ -6,9 +6,24 @@ from typing import Any, Callable, Dict, List, Union
 from mxkit.core.arguments import Plugged
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
-from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, vgg19
-from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax_regression
-from mxkit.models.residual import densenet121, resnet18, resnet34, resnet50
+from mxkit.models.networks import (
+    alexnet,
+    densenet121,
+    googlenet,
+    lenet,
+    lenet5,
+    linear_regression,
+    mlp,
+    nin,
+    resnet18,
+    resnet34,
+    resnet50,
+    softmax_regression,
+    vgg11,
+    vgg13,
+    vgg16,
+    vgg19,
+)
 from mxkit.models.sizes import SizedNet
 from mxkit.models.weights import load_weights
 from mxkit.nets.architecture.catalog import zoo_names

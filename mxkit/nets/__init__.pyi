@@ -2,12 +2,12 @@ from .architecture import build as build
 from .architecture import describe as describe
 from .architecture import register_block as register_block
 from .finetuning import preprocess as preprocess
-from .hybridizing import try_hybridize as try_hybridize
+from .finetuning import replace as replace
 from .layer_table.table import LayerTable as LayerTable
-from .net_comparison import compare as compare
-from .own_layer import Layer as Layer
+from .own_layers import Layer as Layer
+from .own_layers import try_hybridize as try_hybridize
+from .parameter_table import compare as compare
 from .parameter_table import count as count
-from .replacing import replace as replace
 from .settings import no_weight_decay as no_weight_decay
 from .settings import set_hyperparameters as set_hyperparameters
 from .settings import set_multipliers as set_multipliers

@@ -14,10 +14,9 @@ from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import MetricSpec
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
-from mxkit.profiling.clock import PHASES, Clock
+from mxkit.profiling.clock import PHASES, Clock, TimedUpdates
 from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
-from mxkit.profiling.timed_updates import TimedUpdates
 from mxkit.runtime.engine_settings import in_force
 from mxkit.training.rehearsal import rehearsal
 import numpy as np

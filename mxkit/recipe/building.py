@@ -20,8 +20,7 @@ from mxkit.errors import CheckpointError, DeviceError, MxkitError, RecipeError, 
 from mxkit.losses.own_losses import pair_accuracy, triplet_accuracy
 from mxkit.models.registry import MODELS, get_model
 from mxkit.nets.finetuning import finetune
-from mxkit.nets.initializers import initialize
-from mxkit.nets.moving import to
+from mxkit.nets.initializers import initialize, to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.schema import (
     FIT_KEYS,

@@ -17,8 +17,8 @@ from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.losses.named_losses import LOSSES, get_batch_loss
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.named_metrics import METRICS, get_metric, own_metrics
+from mxkit.models.networks import Siamese
 from mxkit.models.registry import MODELS, model_names
-from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import get_initializer, initializer_names
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.callbacks.learning_rate import Plateau

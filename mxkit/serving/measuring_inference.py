@@ -16,7 +16,7 @@ from mxkit.core.device import QUEUED_BYTES, as_ndarray, bytes_of, unpack
 from mxkit.core.system import aligned
 from mxkit.data.source import source_of
 from mxkit.errors import DataError, MxkitError
-from mxkit.nets.moving import to
+from mxkit.nets.initializers import to
 from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.nets.saving import load_net, save_net
 from mxkit.plots.plotting import new_figure, saved

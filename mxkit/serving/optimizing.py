@@ -16,7 +16,7 @@ from mxkit.core.graph import Graph
 from mxkit.data.source import Data, source_of, whole_source
 from mxkit.errors import DataError, TrapWarning
 from mxkit.exporting.net_graph import NetGraph, computed, graph_function, graph_of
-from mxkit.nets.architecture.graph_blocks import INPUT_DTYPES, OptimizedNet
+from mxkit.nets.architecture.graph_blocks import INPUT_DTYPES, LayerRow, Measured, OptimizedNet, Report
 from mxkit.nets.prediction_graphs import (
     PRECISIONS,
     PredictionGraph,
@@ -27,7 +27,6 @@ from mxkit.nets.prediction_graphs import (
     layers_with_weights,
     with_folded_norms,
 )
-from mxkit.nets.prediction_report import LayerRow, Measured, Report
 from mxkit.runtime.machine import processor_model
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx

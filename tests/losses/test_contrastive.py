@@ -5,7 +5,7 @@ from mxkit.data.loader import PairLoader
 from mxkit.errors import DataError
 from mxkit.gradients.functions import check_gradient
 from mxkit.losses.own_losses import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
-from mxkit.models.siamese import Siamese
+from mxkit.models.networks import Siamese
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 import numpy as np

@@ -3,7 +3,7 @@
 from built_nets import stack
 import mxkit
 from mxkit.errors import NotInitializedError
-from mxkit.nets.net_comparison import Difference, compare
+from mxkit.nets.parameter_table import Difference, compare
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -7,7 +7,7 @@ from built_nets import stack
 import mxkit
 from mxkit.core.arrays import call
 from mxkit.errors import ForwardError
-from mxkit.nets.hybridizing import try_hybridize
+from mxkit.nets.own_layers import try_hybridize
 import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn

@@ -3,7 +3,7 @@
 from built_nets import stack
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
-from mxkit.nets.moving import to
+from mxkit.nets.initializers import to
 import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn

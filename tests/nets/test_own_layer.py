@@ -7,7 +7,7 @@ import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.functions import check_gradient
 from mxkit.nets.finetuning import copy_net
-from mxkit.nets.own_layer import Layer
+from mxkit.nets.own_layers import Layer
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

@@ -4,7 +4,7 @@ from built_nets import stack
 import mxkit
 from mxkit.core.blocks import UnknownPathError, blocks_by_path, parameters_by_path
 from mxkit.errors import TrapWarning
-from mxkit.nets.replacing import replace
+from mxkit.nets.finetuning import replace
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -11,7 +11,7 @@ import mxkit
 from mxkit.core.blocks import UnknownPathError
 from mxkit.errors import ArchitectureError, CheckpointError, DataError, TrapWarning
 from mxkit.nets import prediction_graphs
-from mxkit.nets.prediction_report import LayerRow
+from mxkit.nets.architecture.graph_blocks import LayerRow
 from mxkit.runtime.machine import processor_flags, processor_model
 from mxkit.serving import optimizing
 from mxkit.serving.optimizing import measured

@@ -9,8 +9,8 @@ import math
 from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
+from mxkit.nets.architecture.graph_blocks import report_of
 from mxkit.nets.prediction_graphs import PRECISIONS
-from mxkit.nets.prediction_report import report_of
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 import numpy as np

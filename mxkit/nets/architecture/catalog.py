@@ -213,7 +213,7 @@ _READERS: Dict[str, Callable[[Any], Any]] = {
 
 REGISTERED: Dict[str, Type[Any]] = {}
 # mxkit's own blocks are registered when their module is imported, which a process that loads a net need not have done.
-_OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.siamese"}
+_OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.networks"}
 
 
 def registered_block(name: Any) -> Optional[Type[Any]]:
