@@ -4,11 +4,13 @@ The user's own graph stays as it is. A rule replaces one operator by others, whi
 known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
 """
 
+from contextlib import contextmanager
+import functools
 import json
 import re
 import threading
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.runtime.gpus import is_gpu
 from mxkit.runtime.operators import (
@@ -367,3 +369,56 @@ def eigenvectors(module: ModuleType) -> None:
         return run
 
     replace(module, eigh=with_both)
+
+
+def cond_that_writes_gradients(module: ModuleType) -> None:
+    """T258: the gradient of `contrib.cond` in a graph is not written for what the branch that is not taken reads.
+
+    Both branches read the same inputs here. MXNet knows one that a graph cuts off by two names, and so takes it twice;
+    what one branch alone reads is subtracted as a zero from the other's first output, which changes no bit. Upstream:
+    `symbol/contrib.py` line 671, `src/operator/control_flow.cc`, `CondGradComputeExCPU`.
+    """
+    upstream, cut = module.cond, module._cut_subgraph
+
+    class Input(mxnet_module("symbol.symbol").Symbol):  # type: ignore[misc]
+        __slots__ = ()
+        name = property(lambda self: self.list_outputs()[0])
+
+    @contextmanager
+    def one_name_each() -> Iterator[None]:
+        def named(graph: Any) -> List[Any]:
+            found = cut(graph)
+            for one in found:
+                one.__class__ = Input
+            return found  # type: ignore[no-any-return]
+
+        module._cut_subgraph = named  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            module._cut_subgraph = cut  # type: ignore[attr-defined]
+
+    @functools.wraps(upstream)
+    def cond(pred: Any, then_func: Callable[[], Any], else_func: Callable[[], Any], name: str = "cond") -> Any:
+        symbol = mxnet_module("symbol")
+        pred = symbol.BlockGrad(pred)
+        with one_name_each():
+            outputs = upstream(pred, then_func, else_func, name)
+            node = outputs[0] if isinstance(outputs, list) else outputs
+            then, other = (set(re.findall(r"\d+", node.attr(f"{branch}_input_locs"))) for branch in ("then", "else"))
+            if then == other:
+                return outputs
+            inputs = node.get_children()
+
+            def reading(branch: Callable[[], Any], places: Iterable[str]) -> Any:
+                outputs = branch()
+                first, rest = (outputs[0], list(outputs[1:])) if isinstance(outputs, (list, tuple)) else (outputs, None)
+                for place in sorted(places):
+                    first = symbol.broadcast_sub(first, symbol.sum(symbol.zeros_like(inputs[int(place)])))
+                return first if rest is None else [first, *rest]
+
+            return upstream(
+                pred, lambda: reading(then_func, other - then), lambda: reading(else_func, then - other), name
+            )
+
+    replace(module, cond=lambda _: cond)
