@@ -357,3 +357,16 @@ def test_a_batch_of_one_sample_counts_as_one(reduced, hybridize):
             losses = losses if reduced is None else reduced(losses)
         accumulator.backward(losses)
         assert accumulator.step().samples == 1
+
+
+def test_a_worker_alone_joins_no_others_and_applies_its_open_window():
+    net = make_net("cpu:1")
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    (x, y), *_ = make_batches([4])
+    with mxkit.Accumulator(trainer, every=2) as accumulator:
+        assert accumulator.join() is None
+        with autograd.record():
+            losses = SOFTMAX(net(x), y)
+        accumulator.backward(losses)
+        assert (accumulator.join().samples, accumulator.updates) == (4, 1)
+        assert accumulator.join() is None
