@@ -19,6 +19,9 @@ Answers = List[Dict[str, Any]]
 SCORES, PROBABILITIES, LOGS = "scores", "probabilities", "log_probabilities"
 # Ways to read classes from outputs
 CLASSES, BINARY, LABELS = "classes", "binary", "labels"
+BROADCAST = (
+    "Arrays of shape (n, 1) and (n,) broadcast to (n, n) (T11): reshape the labels, labels.reshape(outputs.shape)"
+)
 # Allowed deviation from 1 of a sum of probabilities, which float16 and bfloat16 round.
 ROUNDED = 1e-2
 # A net that cannot be traced seems to end in a sigmoid if this many outputs are between 0 and 1.
@@ -688,6 +691,29 @@ def is_plain(loss: Any) -> bool:
     """Whether the forward pass of a loss is code of Gluon or mxkit, not of a user."""
     owners = [kind for kind in type(loss).__mro__ if "hybrid_forward" in vars(kind) or "forward" in vars(kind)]
     return isinstance(loss, gluon.loss.Loss) and owners[0].__module__.startswith(("mxnet.gluon.", "mxkit."))
+
+
+def way_to_one_per_sample(one: str, several: str, shape: Shape, samples: int) -> str:
+    """How to get one value per sample from values of another shape; empty if they are (T4).
+
+    A scalar would count as one sample, and (n, n) as n means (T11).
+
+    Args:
+        one: What a value is called in the text.
+        several: What the values are called.
+        shape: Their shape.
+        samples: Number of samples of the batch.
+    """
+    size = int(np.prod(shape))
+    if shape[:1] == (samples,) and size == samples:
+        return ""
+    if size == 1:
+        return f"It is a mean or a sum already: return one {one} per sample, without .mean() or .sum()"
+    if shape == (samples, samples):
+        return f"{BROADCAST}. If axis 1 is not the samples, average over it: {several}.mean(axis=1)"
+    if shape[:1] == (samples,):
+        return f"Average over the other axes: {several}.reshape((len({several}), -1)).mean(axis=1)"
+    return BROADCAST
 
 
 def some_values(values: "np.ndarray") -> str:

@@ -6,6 +6,7 @@ import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import is_numpy, legacy, outputs_of, switches, to_host
+from mxkit.core.loss_meanings import way_to_one_per_sample
 from mxkit.errors import DataError, MxkitError
 import mxnet as mx
 from mxnet import gluon
@@ -88,13 +89,8 @@ class Metric:
         if isinstance(values, np.ndarray):
             values = mx.nd.array(values, ctx=scores.ctx, dtype=values.dtype)
         shape = tuple(getattr(values, "shape", ()))
-        if shape[:1] != (samples,) or values.size != samples:
-            if not shape or values.size == 1:
-                way = "Return the value of each sample, without .mean() or .sum()"
-            elif shape[0] == samples and len(shape) == 2 and shape[1] == samples:
-                way = "Arrays of shape (n, 1) and (n,) broadcast to this: reshape one of them (T11)"
-            else:
-                way = "Average over the other axes: values.reshape((len(values), -1)).mean(axis=1)"
+        way = way_to_one_per_sample("value", "values", shape, samples)
+        if way:
             kind = f"the shape {shape}" if hasattr(values, "shape") else type(values).__name__
             raise DataError(
                 f"metric {self.name!r} must give one value per sample: expected shape ({samples},); received {kind}. "

@@ -8,7 +8,7 @@ import warnings
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
 from mxkit.core.device import Shard
 from mxkit.core.graph import Graph, Node
-from mxkit.core.loss_meanings import is_plain, meaning_of, some_values
+from mxkit.core.loss_meanings import BROADCAST, is_plain, meaning_of, some_values, way_to_one_per_sample
 from mxkit.core.operators import known
 from mxkit.core.tracing import trace
 from mxkit.data.source import source_of
@@ -21,9 +21,6 @@ import numpy as np
 
 # Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
 CHECKED_BYTES = 2**28
-_BROADCAST = (
-    "Arrays of shape (n, 1) and (n,) broadcast to (n, n) (T11): reshape the labels, labels.reshape(outputs.shape)"
-)
 
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
@@ -45,16 +42,9 @@ def check_loss_shape(losses: Any, samples: int) -> None:
         LossShapeError: The losses of a batch of B samples do not have the shape (B,).
     """
     shape = tuple(losses.shape)
-    if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
+    way = way_to_one_per_sample("loss", "losses", shape, samples)
+    if not way:
         return
-    if losses.size == 1:
-        way = "It is a mean or a sum already: return one loss per sample, without .mean() or .sum()"
-    elif shape == (samples, samples):
-        way = f"{_BROADCAST}. If axis 1 is not the samples, average over it: losses.mean(axis=1)"
-    elif shape[:1] == (samples,):
-        way = "Average over the other axes: losses.reshape((len(losses), -1)).mean(axis=1)"
-    else:
-        way = _BROADCAST
     raise LossShapeError(
         f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples; "
         f"received {shape}. {way}"
@@ -167,7 +157,7 @@ def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any], numpy: bool
     if np.isclose(alone, reshaped, rtol=1e-3):
         raise LossShapeError(
             f"the loss of a sample depends on the other samples: outputs have the shape {output.shape}, labels "
-            f"{label.shape}. {_BROADCAST}"
+            f"{label.shape}. {BROADCAST}"
         )
 
 
