@@ -7,10 +7,9 @@ known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
 from contextlib import contextmanager
 import functools
 import json
-import re
 import threading
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.runtime.gpus import is_gpu
 from mxkit.runtime.operators import (
@@ -305,18 +304,6 @@ def operators_in(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
             yield node["op"], node.setdefault("attrs", {})
         for body in node.get("subgraphs", ()):
             yield from operators_in(body)
-
-
-_DRAWING = re.compile(
-    "_(npi_)?(random|sample)_(?!pdf)|_(npi_)?shuffle$|_(npx__)?image_random_|.*_uniform_sample$|"
-    "_npi_(bernoulli|choice|exponential|gamma|gumbel|laplace|logistic|multinomial|normal|pareto|powerd|rayleigh|uniform"
-    "|weibull)"
-)
-
-
-def draws_numbers(name: str, attributes: Mapping[str, str]) -> bool:
-    """Whether an operator of a graph draws random numbers in prediction too."""
-    return bool(_DRAWING.match(name)) or (name == "Dropout" and attributes.get("mode") == "always")
 
 
 def _needs_training_mode(name: str, attributes: Dict[str, str], on_gpu: bool) -> bool:

@@ -5,6 +5,7 @@ import ctypes
 from mxkit.core.graph import Graph, Node
 from mxkit.core.operators import PLAIN_HEADS, book, draws, draws_in_training, known, operators_that
 from mxkit.exporting.proof import JUMPING
+from mxkit.exporting.to_onnx import onnx_model
 from mxkit.nets.layer_table.costs import operator_cost, operator_stride
 from mxkit.profiling.operator_times import ONEDNN
 import mxnet as mx
@@ -83,7 +84,7 @@ def test_no_row_contradicts_itself(facts):
 
 
 def test_rooms_agree_about_every_operator():
-    converters = pytest.importorskip("mxkit.exporting.to_onnx.conversions", reason="mxkit[onnx]").CONVERTERS
+    converters = onnx_model.CONVERTERS
     for name in registered():
         row, one = known(name), node(name)
         if draws(one):

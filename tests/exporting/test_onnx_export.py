@@ -8,11 +8,11 @@ import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import graph_of
-from mxkit.exporting.to_onnx import conversions_recurrent
+from mxkit.exporting.to_onnx import layers
 from mxkit.exporting.to_onnx import onnx_model as model_of
-from mxkit.exporting.to_onnx.conversions import CONVERTERS
 from mxkit.exporting.to_onnx.onnx_model import onnx_model
 from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
+from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS
 from mxkit.models import get_model
 import mxnet as mx
 from mxnet.gluon import nn, rnn
@@ -294,7 +294,7 @@ def test_a_wrong_conversion_is_found_where_it_is(wrong, request, monkeypatch):
 
 
 def test_a_wrong_order_of_gates_is_found(lstm, monkeypatch):
-    monkeypatch.setitem(conversions_recurrent._GATES, "lstm", [0, 1, 2, 3])
+    monkeypatch.setitem(layers._GATES, "lstm", [0, 1, 2, 3])
     first = next(row for row in compared(lstm, [(5, 2, 3)], axes=[1]).rows if not row.relative <= TOLERANCE)
     assert first.operator == "RNN"
 

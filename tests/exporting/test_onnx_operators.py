@@ -6,9 +6,9 @@ from all_rows import ROWS
 from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph
-from mxkit.exporting.to_onnx.conversions import CONVERTERS
 from mxkit.exporting.to_onnx.onnx_model import onnx_model
 from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
+from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS
 import mxnet as mx
 import numpy as np
 from onnx_rows import ONNX_ROWS

@@ -5,8 +5,9 @@ from typing import Any, List, Mapping, Sequence, Tuple
 from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph
-from mxkit.exporting.to_onnx import conversions
-from mxkit.exporting.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
+from mxkit.exporting.to_onnx import arrays as _arrays  # noqa: F401 - it registers its conversions
+from mxkit.exporting.to_onnx import layers as _layers  # noqa: F401 - likewise
+from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS, OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.exporting.to_onnx.operators_of_graph import Operators, operators_of
 from mxkit.version import __version__
 import mxnet as mx
@@ -104,7 +105,7 @@ def _converted(parts: Operators) -> Writer:
 
 def _convert(operator: Operator, writer: Writer) -> None:
     """Write the nodes of an operator, and give its outputs their names."""
-    convert = conversions.CONVERTERS.get(operator.operator)
+    convert = CONVERTERS.get(operator.operator)
     if convert is None:
         reason = "it draws random numbers, which no other library draws alike"
         raise Unsupported(reason if draws(operator) else "mxkit has no conversion of this operator")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import place_of
+from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.arithmetic import ARITHMETIC
 from mxkit.exporting.to_torch.arrays import ARRAYS
@@ -24,7 +25,6 @@ from mxkit.exporting.to_torch.expressions import (
     options,
     size,
 )
-from mxkit.runtime.graphs import draws_numbers
 import numpy as np
 
 _Pairs = Dict[str, Tuple[Any, Any]]
@@ -635,7 +635,7 @@ def expression(node: Node) -> str:
         return node.filled(convert) if isinstance(convert, str) else convert(node)
     if node.operator == "RNN":
         _check_recurrent(node)
-    if draws_numbers(node.operator, node.attrs):
+    if draws(node):
         raise node.refused("it draws random numbers, which no other library draws alike")
     raise node.refused(_REASONS.get(node.operator, "mxkit knows no equivalent"))
 

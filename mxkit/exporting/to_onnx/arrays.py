@@ -1,0 +1,593 @@
+"""Conversions of operators of arrays: arithmetic, reductions, indices, shapes, sequences."""
+
+import math
+from typing import Any, List
+
+from mxkit.core.operators import known, operators_that
+from mxkit.exporting.to_onnx.onnx_writer import (
+    END,
+    Batch,
+    Operator,
+    Tensor,
+    Unsupported,
+    Writer,
+    axes_of,
+    converts,
+    count,
+    integers,
+    like,
+)
+import numpy as np
+
+
+@converts(*operators_that("unary"))
+def unary(operator: Operator, writer: Writer) -> str:
+    return writer.op(known(operator.operator).onnx, _cast(operator.inputs[0], operator, writer))
+
+
+@converts(*operators_that("binary", "swapped"))
+def binary(operator: Operator, writer: Writer) -> str:
+    row = known(operator.operator)
+    first, second = _operands(operator, writer)
+    if "swapped" in row.facts:  # "rminus"
+        first, second = second, first
+    return _remainder(first, second, operator, writer) if row.onnx == "Mod" else writer.op(row.onnx, first, second)
+
+
+@converts("_hypot", "broadcast_hypot", "_npi_hypot", "_hypot_scalar")
+def hypot(operator: Operator, writer: Writer) -> str:
+    first, second = _operands(operator, writer)
+    return writer.op("Sqrt", writer.op("Add", writer.op("Mul", first, first), writer.op("Mul", second, second)))
+
+
+def _operands(operator: Operator, writer: Writer) -> Any:
+    """Return both operands in the dtype of the output; the second one may be a number."""
+    first, *others = (_cast(tensor, operator, writer) for tensor in operator.inputs)
+    return first, others[0] if others else like(operator.outputs[0], operator.real("scalar"))
+
+
+def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> str:
+    out = operator.outputs[0]
+    if not np.issubdtype(out.dtype, np.floating):
+        return writer.op("Mod", first, second)
+    # MXNet's remainder has the sign of the divisor, and is 0 for a divisor of 0; fmod has the sign of the dividend
+    zero = like(out, 0)
+    by_zero = writer.op("Equal", second, zero)
+    rest = writer.op("Mod", first, writer.op("Where", by_zero, like(out, 1), second), fmod=1)
+    other = writer.op("Xor", writer.op("Less", rest, zero), writer.op("Less", second, zero))
+    nonzero = writer.op("Not", writer.op("Equal", rest, zero))
+    rest = writer.op("Where", writer.op("And", other, nonzero), writer.op("Add", rest, second), rest)
+    return writer.op("Where", by_zero, zero, rest)
+
+
+@converts(*operators_that("compared"))
+def comparison(operator: Operator, writer: Writer) -> str:
+    first: Any = operator.inputs[0]
+    if len(operator.inputs) == 1:
+        number = operator.real("scalar", 0)
+        if np.issubdtype(first.dtype, np.floating):
+            second: Any = like(first, number)
+        else:  # a whole number is compared with 2.5, not with 2
+            first, second = writer.cast(first, np.float64), np.float64(number)
+    else:
+        second = operator.inputs[1]
+        if second.dtype != first.dtype:
+            first, second = writer.cast(first, np.float64), writer.cast(second, np.float64)
+    negated, _, word = known(operator.operator).onnx.rpartition(" ")  # "not Equal"
+    made = writer.op(word, first, second)
+    return writer.cast(writer.op("Not", made) if negated else made, operator.outputs[0].dtype)
+
+
+@converts(*operators_that("logical"))
+def logical(operator: Operator, writer: Writer) -> str:
+    first, *others = (writer.cast(tensor, np.bool_) for tensor in operator.inputs)
+    second = others[0] if others else np.bool_(operator.real("scalar"))
+    return writer.cast(writer.op(known(operator.operator).onnx, first, second), operator.outputs[0].dtype)
+
+
+@converts("logical_not", "_npi_logical_not")
+def logical_not(operator: Operator, writer: Writer) -> str:
+    return writer.cast(writer.op("Not", writer.cast(operator.inputs[0], np.bool_)), operator.outputs[0].dtype)
+
+
+@converts("square", "_npi_square")
+def square(operator: Operator, writer: Writer) -> str:
+    return writer.op("Mul", operator.inputs[0], operator.inputs[0])
+
+
+@converts("rsqrt", "cbrt", "rcbrt", "_npi_cbrt")
+def root(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    if operator.operator == "rsqrt":
+        return writer.op("Reciprocal", writer.op("Sqrt", data))
+    made = cube_root(data, data, writer)
+    return writer.op("Reciprocal", made) if operator.operator == "rcbrt" else made
+
+
+def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
+    """Write the real cube root, which Pow does not give for negative numbers."""
+    return writer.op("Mul", writer.op("Sign", data), writer.op("Pow", writer.op("Abs", data), like(tensor, 1 / 3)))
+
+
+@converts(
+    "log10", "log2", "log1p", "expm1", "_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1", "degrees", "radians"
+)
+def logarithm(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    kind = known(operator.operator).kind
+    if kind == "log1p":
+        return writer.op("Log", writer.op("Add", data, like(data, 1)))
+    if kind == "expm1":
+        return writer.op("Sub", writer.op("Exp", data), like(data, 1))
+    if kind in ("degrees", "radians"):
+        return writer.op("Mul", data, like(data, 180 / math.pi if kind == "degrees" else math.pi / 180))
+    return writer.op("Div", writer.op("Log", data), like(data, math.log(10 if kind == "log10" else 2)))
+
+
+@converts("rint", "round", "trunc", "fix", "_npi_trunc", "_npi_fix", "_npi_rint")
+def rounding(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    half = like(data, 0.5)
+    kind = known(operator.operator).kind
+    if kind == "rint":  # MXNet rounds a half down
+        return writer.op("Ceil", writer.op("Sub", data, half))
+    size = writer.op("Abs", data)
+    size = writer.op("Add", size, half) if kind == "round" else size  # MXNet rounds a half away from zero
+    return writer.op("Mul", writer.op("Sign", data), writer.op("Floor", size))
+
+
+@converts("Activation")
+def activation(operator: Operator, writer: Writer) -> str:
+    kind = operator.get("act_type")
+    data = operator.inputs[0]
+    plain = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softsign": "Softsign", "softrelu": "Softplus"}
+    if kind in plain:
+        return writer.op(plain[kind], data)
+    raise Unsupported(f"act_type {kind!r}")
+
+
+@converts("LeakyReLU")
+def leaky_relu(operator: Operator, writer: Writer) -> str:
+    kind, data = operator.text("act_type", "leaky"), operator.inputs[0]
+    if kind in ("leaky", "elu"):
+        return writer.op("LeakyRelu" if kind == "leaky" else "Elu", data, alpha=operator.real("slope", 0.25))
+    if kind == "selu":
+        return writer.op("Selu", data, alpha=1.6732632423543772, gamma=1.0507009873554805)
+    if kind == "gelu":
+        part = writer.op("Erf", writer.op("Mul", data, like(data, math.sqrt(0.5))))
+        return writer.op("Mul", writer.op("Mul", data, like(data, 0.5)), writer.op("Add", part, like(data, 1)))
+    if kind == "prelu":
+        return writer.op("PRelu", data, _slope(operator, writer))
+    raise Unsupported("act_type='rrelu' draws its slopes" if kind == "rrelu" else f"act_type {kind!r}")
+
+
+def _slope(operator: Operator, writer: Writer) -> str:
+    """Lay PReLU's slopes along axis 1, where MXNet applies them; ONNX broadcasts from the last axis."""
+    data, slope = operator.inputs
+    if len(slope.dims) == 1 and slope.size(0) != 1 and len(data.dims) > 2:
+        return writer.reshape(slope, (slope.size(0), *[1] * (len(data.dims) - 2)))
+    return slope.name
+
+
+@converts("clip")
+def clip(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    made: Any = writer.named(data)
+    for kind, name in (("Max", "a_min"), ("Min", "a_max")):
+        if operator.text(name):
+            made = writer.op(kind, made, like(data, operator.real(name)))
+    return str(made)
+
+
+@converts("Cast", "amp_cast")
+def cast(operator: Operator, writer: Writer) -> str:
+    return writer.cast(operator.inputs[0], operator.outputs[0].dtype)
+
+
+@converts("amp_multicast")
+def multicast(operator: Operator, writer: Writer) -> Any:
+    return [writer.cast(tensor, output.dtype) for tensor, output in zip(operator.inputs, operator.outputs)]
+
+
+@converts("smooth_l1")
+def smooth_l1(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    squared = operator.real("scalar", 1) ** 2
+    size = writer.op("Abs", data)
+    curved = writer.op("Mul", writer.op("Mul", data, data), like(data, 0.5 * squared))
+    straight = writer.op("Sub", size, like(data, 0.5 / squared))
+    return writer.op("Where", writer.op("Less", size, like(data, 1 / squared)), curved, straight)
+
+
+@converts("where", "_npi_where")
+def where(operator: Operator, writer: Writer) -> str:
+    condition, first, second = operator.inputs
+    made = writer.cast(condition, np.bool_)
+    if operator.operator == "where" and len(condition.dims) == 1 and len(first.dims) > 1:  # it chooses rows
+        made = writer.reshape(made, (condition.dims[0], *[1] * (len(first.dims) - 1)))
+    return writer.op("Where", made, first, second)
+
+
+def _cast(tensor: Tensor, operator: Operator, writer: Writer) -> Any:
+    dtype = operator.outputs[0].dtype
+    return tensor if tensor.dtype == dtype else writer.cast(tensor, dtype)
+
+
+_REDUCED = {
+    "nansum": "ReduceSum",
+    **{kind: f"Reduce{kind.capitalize()}" for kind in ("sum", "mean", "max", "min", "prod")},
+}
+
+
+@converts(*_REDUCED, "_np_sum", "_np_max", "_np_min", "_np_prod", "_npi_mean")
+def reduction(operator: Operator, writer: Writer) -> str:
+    data, output = operator.inputs[0], operator.outputs[0]
+    kind = operator.operator.replace("_npi_", "").replace("_np_", "")
+    axes = axes_of(operator)
+    made: Any = data if data.dtype == output.dtype else writer.cast(data, output.dtype)
+    if kind == "nansum":
+        made = writer.op("Where", writer.op("IsNaN", made), like(data, 0), made)
+    if _REDUCED[kind] == "ReduceSum":
+        made = writer.op("ReduceSum", made, integers(*axes), keepdims=0)
+    else:
+        made = writer.op(_REDUCED[kind], made, axes=axes, keepdims=0)
+    # without np shape, MXNet's reduction of all axes has the shape (1,)
+    kept = len(output.dims) == len(data.dims) - len(axes)
+    return made if kept else writer.reshape(made, output.dims)
+
+
+@converts("argmax", "argmin", "_npi_argmax", "_npi_argmin")
+def argmax(operator: Operator, writer: Writer) -> str:
+    output = operator.outputs[0]
+    data: Any = operator.inputs[0]
+    axis = operator.get("axis")
+    if axis is None:
+        data, axis = writer.op("Reshape", data, integers(-1)), 0
+    made = writer.op("ArgMin" if "argmin" in operator.operator else "ArgMax", data, axis=int(axis), keepdims=0)
+    return writer.reshape(writer.cast(made, output.dtype), output.dims)
+
+
+@converts("topk")
+def topk(operator: Operator, writer: Writer) -> List[str]:
+    kind = operator.get("ret_typ", "indices")
+    operator.refuse((kind == "mask", "ret_typ='mask'"))
+    values, places = _sorted(operator, writer, operator.integer("k", 1))
+    if kind == "both":
+        return [values, writer.cast(places, operator.outputs[1].dtype)]
+    return [values if kind == "value" else writer.cast(places, operator.outputs[0].dtype)]
+
+
+@converts("sort", "argsort")
+def sort(operator: Operator, writer: Writer) -> str:
+    values, places = _sorted(operator, writer, 0, ascending=True)
+    return writer.cast(places, operator.outputs[0].dtype) if "argsort" in operator.operator else values
+
+
+def _sorted(operator: Operator, writer: Writer, count: int, ascending: bool = False) -> List[str]:
+    tensor = operator.inputs[0]
+    data: Any = tensor
+    axis = operator.get("axis", -1)
+    if axis is None:
+        data, axis = writer.op("Reshape", tensor, integers(-1)), 0
+        if not all(isinstance(size, int) for size in tensor.dims):
+            raise Unsupported("axis=None sorts across the batch")
+        size = int(np.prod(tensor.dims))
+    else:
+        size = tensor.size(int(axis))
+    largest = not operator.flag("is_ascend", ascending)
+    return writer.ops("TopK", 2, data, integers(count or size), axis=int(axis), largest=int(largest), sorted=1)
+
+
+@converts("_np_cumsum")
+def cumsum(operator: Operator, writer: Writer) -> str:
+    axis = operator.get("axis")
+    operator.refuse((axis is None, "axis=None sums across the batch"))
+    data: Any = operator.inputs[0]
+    dtype = operator.outputs[0].dtype
+    return writer.op("CumSum", data if data.dtype == dtype else writer.cast(data, dtype), np.int64(axis))
+
+
+@converts("moments")
+def moments(operator: Operator, writer: Writer) -> List[str]:
+    data = operator.inputs[0]
+    axes = axes_of(operator, "axes")
+    mean = writer.op("ReduceMean", data, axes=axes, keepdims=1)
+    apart = writer.op("Sub", data, mean)
+    variance = writer.op("ReduceMean", writer.op("Mul", apart, apart), axes=axes, keepdims=1)
+    return [writer.reshape(made, output.dims) for made, output in zip((mean, variance), operator.outputs)]
+
+
+def clipped(indices: Tensor, size: int, writer: Writer) -> str:
+    """Write indices as int64, clipped to an axis of `size`, as MXNet does."""
+    return writer.op("Clip", writer.cast(indices, np.int64), np.int64(0), np.int64(size - 1))
+
+
+@converts("take")
+def take(operator: Operator, writer: Writer) -> str:
+    data, indices = operator.inputs
+    axis = operator.axis(0)
+    return writer.op("Gather", data, _indices(operator, indices, data.size(axis), writer), axis=axis)
+
+
+def _indices(operator: Operator, indices: Any, size: int, writer: Writer) -> str:
+    mode = operator.get("mode", "clip")
+    if mode == "clip":
+        return clipped(indices, size, writer)
+    whole = writer.cast(indices, np.int64)
+    return writer.op("Mod", whole, np.int64(size)) if mode == "wrap" else whole
+
+
+@converts("pick")
+def pick(operator: Operator, writer: Writer) -> str:
+    data, indices = operator.inputs
+    axis = operator.axis()
+    made = _indices(operator, indices, data.size(axis), writer)
+    made = writer.reshape(made, (*data.dims[:axis], 1, *data.dims[axis + 1 :]))
+    return writer.reshape(writer.op("GatherElements", data, made, axis=axis), operator.outputs[0].dims)
+
+
+def _last(indices: Any, writer: Writer) -> str:
+    """Write the indices of gather_nd with the axis of coordinates last, as ONNX has it."""
+    return writer.transpose(writer.cast(indices, np.int64), *range(1, len(indices.dims)), 0)
+
+
+@converts("gather_nd")
+def gather_nd(operator: Operator, writer: Writer) -> str:
+    data, indices = operator.inputs
+    return writer.op("GatherND", data, _last(indices, writer))
+
+
+@converts("scatter_nd")
+def scatter_nd(operator: Operator, writer: Writer) -> str:
+    from onnx import numpy_helper
+
+    data, indices = operator.inputs
+    value = numpy_helper.from_array(np.zeros(1, data.dtype))
+    empty = writer.op("ConstantOfShape", writer.shape(operator.outputs[0].dims), value=value)
+    return writer.op("ScatterND", empty, _last(indices, writer), data)
+
+
+@converts("one_hot")
+def one_hot(operator: Operator, writer: Writer) -> str:
+    indices, output = operator.inputs[0], operator.outputs[0]
+    depth = operator.integer("depth")
+    # ONNX's OneHot counts negative indices from the end; MXNet gives them no place
+    column = writer.reshape(writer.cast(indices, np.int64), (*indices.dims, 1))
+    same = writer.op("Equal", column, np.arange(depth, dtype=np.int64))
+    values = operator.real("on_value", 1), operator.real("off_value", 0)
+    return writer.op("Where", same, *(like(output, value) for value in values))
+
+
+@converts("Reshape", "_np_reshape", "_npx_reshape", "reshape_like")
+@converts("Flatten", "expand_dims")
+def reshape(operator: Operator, writer: Writer) -> str:
+    sizes = [[count(tensor.dims, batch) for tensor in (operator.inputs[0], operator.outputs[0])] for batch in (2, 3)]
+    operator.refuse(
+        (any(old != new for old, new in sizes), "the new shape fits one batch size only; use 0 or -1 for it")
+    )
+    return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
+
+
+@converts("squeeze", "_np_squeeze")
+def squeeze(operator: Operator, writer: Writer) -> str:
+    unclear = operator.get("axis") is None and any(isinstance(size, Batch) for size in operator.inputs[0].dims)
+    operator.refuse((unclear, "without axis it removes the batch's axis too at batch size 1; give it an axis"))
+    return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
+
+
+@converts("transpose", "_np_transpose")
+def transpose(operator: Operator, writer: Writer) -> str:
+    ndim = operator.rank
+    axes = operator.get("axes") or range(ndim - 1, -1, -1)
+    return writer.transpose(operator.inputs[0], *(axis % ndim for axis in axes))
+
+
+@converts("SwapAxis")
+def swap_axis(operator: Operator, writer: Writer) -> str:
+    ndim = operator.rank
+    first, second = (int(operator.get(name, 0)) % ndim for name in ("dim1", "dim2"))
+    order = list(range(ndim))
+    order[first], order[second] = order[second], order[first]
+    return writer.transpose(operator.inputs[0], *order)
+
+
+@converts("slice")
+def slice_(operator: Operator, writer: Writer) -> str:
+    begins, ends = _listed(operator.get("begin")), _listed(operator.get("end"))
+    steps = _listed(operator.get("step", ())) or [None] * len(begins)
+    starts, stops, strides = [], [], []
+    for begin, end, step in zip(begins, ends, steps):
+        back = (step or 1) < 0
+        starts.append((END if back else 0) if begin is None else begin)
+        stops.append((-END if back else END) if end is None else end)
+        strides.append(step or 1)
+    return writer.slice(operator.inputs[0], starts, stops, list(range(len(begins))), strides)
+
+
+def _listed(value: Any) -> List[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+@converts("slice_axis")
+def slice_axis(operator: Operator, writer: Writer) -> str:
+    end = operator.get("end")
+    return writer.slice(
+        operator.inputs[0], operator.integer("begin"), END if end is None else int(end), operator.integer("axis")
+    )
+
+
+@converts("slice_like")
+def slice_like(operator: Operator, writer: Writer) -> str:
+    data, output = operator.inputs[0], operator.outputs[0]
+    axes = [axis for axis, (old, new) in enumerate(zip(data.dims, output.dims)) if old != new]
+    if not axes:
+        return data.name
+    ends = writer.shape(tuple(output.dims[axis] for axis in axes))
+    return writer.op("Slice", data, integers(*[0] * len(axes)), ends, integers(*axes))
+
+
+@converts("Crop")
+def crop(operator: Operator, writer: Writer) -> str:
+    data, output = operator.inputs[0], operator.outputs[0]
+    sizes = [output.size(axis) for axis in (2, 3)]
+    starts = [int(place) for place in operator.sizes("offset", 2, 0)]
+    if operator.flag("center_crop"):
+        starts = [(data.size(axis) - size) // 2 for axis, size in zip((2, 3), sizes)]
+    return writer.slice(data, starts, [start + size for start, size in zip(starts, sizes)], [2, 3])
+
+
+@converts("SliceChannel", "_split_v2")
+def split(operator: Operator, writer: Writer) -> List[str]:
+    data = operator.inputs[0]
+    axis = operator.axis(1)
+    squeezed = operator.flag("squeeze_axis")
+    count = len(operator.outputs)
+    sizes = [1] * count if squeezed else [output.dims[axis] for output in operator.outputs]
+    if count == 1:
+        made = [data.name]
+    elif all(isinstance(size, int) for size in sizes):
+        made = writer.ops("Split", count, data, np.array(sizes, np.int64), axis=axis)
+    else:
+        made = writer.ops("Split", count, data, axis=axis)
+    if not squeezed:
+        return made
+    return [writer.reshape(part, output.dims) for part, output in zip(made, operator.outputs)]
+
+
+@converts("Concat", "_rnn_param_concat", "_npi_concatenate")
+def concat(operator: Operator, writer: Writer) -> str:
+    axis = operator.get("axis", 0) if operator.operator == "_npi_concatenate" else operator.get("dim", 1)
+    operator.refuse((axis is None, "axis=None joins across the batch"))
+    return writer.op("Concat", *operator.inputs, axis=int(axis))
+
+
+@converts("stack", "_npi_stack")
+def stack(operator: Operator, writer: Writer) -> str:
+    ndim = len(operator.outputs[0].dims)
+    axis = operator.integer("axis", 0) % ndim
+    parts = [writer.reshape(tensor, (*tensor.dims[:axis], 1, *tensor.dims[axis:])) for tensor in operator.inputs]
+    return writer.op("Concat", *parts, axis=axis)
+
+
+@converts("broadcast_to", "broadcast_like", "broadcast_axis", "_npi_broadcast_to")
+def broadcast(operator: Operator, writer: Writer) -> str:
+    return writer.op("Expand", operator.inputs[0], writer.shape(operator.outputs[0].dims))
+
+
+@converts("tile")
+def tile(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    repeats = _listed(operator.get("reps", 1))
+    ndim = max(len(repeats), len(data.dims))
+    made: Any = data
+    if ndim > len(data.dims):
+        made = writer.reshape(data, (*[1] * (ndim - len(data.dims)), *data.dims))
+    return writer.op("Tile", made, integers(*[1] * (ndim - len(repeats)), *repeats))
+
+
+@converts("repeat")
+def repeat(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    axis, count = operator.get("axis"), operator.integer("repeats", 1)
+    if axis is None:
+        made: Any = writer.op("Tile", writer.op("Reshape", data, integers(-1, 1)), integers(1, count))
+        return writer.op("Reshape", made, integers(-1))
+    axis %= len(data.dims)
+    made = writer.reshape(data, (*data.dims[: axis + 1], 1, *data.dims[axis + 1 :]))
+    repeats = [1] * (len(data.dims) + 1)
+    repeats[axis + 1] = count
+    return writer.reshape(writer.op("Tile", made, integers(*repeats)), operator.outputs[0].dims)
+
+
+@converts("reverse", "_npi_flip")
+def reverse(operator: Operator, writer: Writer) -> str:
+    axes = _listed(operator.get("axis"))
+    return writer.slice(operator.inputs[0], [-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
+
+
+@converts("_zeros", "_ones", "_full", "zeros_like", "ones_like", "_npi_zeros", "_npi_ones")
+@converts("_npi_full_like", "_zeros_without_dtype")
+def filled(operator: Operator, writer: Writer) -> str:
+    from onnx import numpy_helper
+
+    output = operator.outputs[0]
+    number = 1.0 if "ones" in operator.operator else 0.0
+    if "full" in operator.operator:
+        number = operator.real("value" if "value" in operator.attrs else "fill_value", 0)
+    value = numpy_helper.from_array(np.array([number]).astype(output.dtype))
+    return writer.op("ConstantOfShape", writer.shape(output.dims), value=value)
+
+
+@converts("_arange", "_npi_arange", "_contrib_arange_like", "_linspace", "_eye")
+@converts("_npi_eye", "_npi_identity")
+def of_shape_only(operator: Operator, writer: Writer) -> str:
+    """Write what MXNet computes from constants and shapes as a constant."""
+    output = operator.outputs[0]
+    sizes = [output.size(axis) for axis in range(len(output.dims))]
+    if "eye" in operator.operator or "identity" in operator.operator:
+        return writer.constant(np.eye(sizes[0], sizes[1], operator.integer("k", 0), output.dtype))
+    alone = "arange" in operator.operator and "like" not in operator.operator and operator.get("stop") is None
+    start = 0.0 if alone else operator.real("start", 0)  # arange(20) ends at 20
+    repeat = operator.integer("repeat", 1)
+    places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
+    if "linspace" in operator.operator:
+        step = (operator.real("stop", 1) - start) / max(len(places) - operator.flag("endpoint", True), 1)
+    else:
+        step = operator.real("step", 1)
+    return writer.constant((start + places * step).reshape(sizes).astype(output.dtype))
+
+
+@converts("shape_array", "size_array")
+def shape_array(operator: Operator, writer: Writer) -> str:
+    made = writer.op("Shape", operator.inputs[0])
+    return made if operator.operator == "shape_array" else writer.op("ReduceProd", made, axes=[0], keepdims=1)
+
+
+@converts("diag")
+def diag(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    square = len(data.dims) == 2 and data.dims[0] == data.dims[1]
+    operator.refuse((not square or operator.get("k", 0), "only the main diagonal of a square matrix is converted"))
+    eye = np.eye(data.size(0), dtype=data.dtype)
+    return writer.op("ReduceSum", writer.op("Mul", data, like(data, 1) * eye), integers(1), keepdims=0)
+
+
+def _before_end(data: Tensor, lengths: Tensor, axis: int, writer: Writer) -> str:
+    """Write whether each position in time stands before the end of its sequence."""
+    ndim = len(data.dims)
+    time, batch = [1] * ndim, [1] * ndim
+    time[axis] = data.size(axis)
+    sizes = (lengths.dims[0], 1) if axis == 1 else (1, lengths.dims[0])
+    ends = writer.reshape(writer.cast(lengths, np.int64), (*sizes, *batch[2:]))
+    return writer.op("Less", np.arange(data.size(axis), dtype=np.int64).reshape(time), ends)
+
+
+@converts("SequenceMask")
+def sequence_mask(operator: Operator, writer: Writer) -> str:
+    data, *lengths = operator.inputs
+    if not operator.flag("use_sequence_length"):
+        return data.name
+    inside = _before_end(data, lengths[0], operator.integer("axis", 0), writer)
+    return writer.op("Where", inside, data, like(data, operator.real("value", 0)))
+
+
+@converts("SequenceLast")
+def sequence_last(operator: Operator, writer: Writer) -> str:
+    data, *lengths = operator.inputs
+    axis = operator.integer("axis", 0)
+    if not operator.flag("use_sequence_length"):
+        return writer.op("Squeeze", writer.slice(data, -1, 2**62, axis), integers(axis))
+    last = writer.op("Sub", writer.cast(lengths[0], np.int64), np.int64(1))
+    rest = data.dims[2:]
+    sizes = (lengths[0].dims[0], 1) if axis == 1 else (1, lengths[0].dims[0])
+    places = writer.reshape(last, (*sizes, *[1] * len(rest)))
+    places = writer.op("Expand", places, writer.shape((*sizes, *rest)))
+    return writer.op("Squeeze", writer.op("GatherElements", data, places, axis=axis), integers(axis))
+
+
+@converts("SequenceReverse")
+def sequence_reverse(operator: Operator, writer: Writer) -> str:
+    data, *lengths = operator.inputs
+    if not operator.flag("use_sequence_length"):
+        return writer.slice(data, -1, -(2**62), 0, -1)
+    return writer.op("ReverseSequence", data, writer.cast(lengths[0], np.int64), batch_axis=1, time_axis=0)

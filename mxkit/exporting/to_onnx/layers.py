@@ -1,0 +1,716 @@
+"""Conversions of layers: convolutions, norms, products, pooling, recurrent layers, attention, detectors' boxes."""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from mxkit.exporting.to_onnx.arrays import clipped, cube_root
+from mxkit.exporting.to_onnx.onnx_writer import (
+    Batch,
+    Operator,
+    Size,
+    Tensor,
+    Unsupported,
+    Writer,
+    axes_of,
+    converts,
+    integers,
+    like,
+    spread,
+)
+import mxnet as mx
+import numpy as np
+
+
+def check_layout(operator: Operator) -> None:
+    """Refuse layouts with the channels last."""
+    layout = operator.text("layout")
+    if layout not in ("", "NCW", "NCHW", "NCDHW"):
+        raise Unsupported(f"layout {layout}: MXNet computes it on a GPU only. Transpose the input to NCHW in the net")
+
+
+@converts("Convolution")
+def convolution(operator: Operator, writer: Writer) -> str:
+    check_layout(operator)
+    kernel = operator.ints("kernel")
+    pad = operator.sizes("pad", len(kernel), 0)
+    return writer.op(
+        "Conv",
+        *operator.inputs,
+        kernel_shape=kernel,
+        pads=[*pad, *pad],
+        strides=operator.sizes("stride", len(kernel), 1),
+        dilations=operator.sizes("dilate", len(kernel), 1),
+        group=operator.integer("num_group", 1),
+    )
+
+
+@converts("Deconvolution")
+def deconvolution(operator: Operator, writer: Writer) -> str:
+    check_layout(operator)
+    data = operator.inputs[0]
+    kernel = operator.ints("kernel")
+    count = len(kernel)
+    stride, dilate = operator.sizes("stride", count, 1), operator.sizes("dilate", count, 1)
+    pad, adjusted = operator.sizes("pad", count, 0), operator.sizes("adj", count, 0)
+    target = operator.sizes("target_shape", count, 0)
+    if any(target):  # it replaces pad and adj
+        full = [
+            stride[axis] * (data.size(axis + 2) - 1) + (kernel[axis] - 1) * dilate[axis] + 1 - target[axis]
+            for axis in range(count)
+        ]
+        pad, adjusted = [(size + 1) // 2 for size in full], [size % 2 for size in full]
+    return writer.op(
+        "ConvTranspose",
+        *operator.inputs,
+        kernel_shape=kernel,
+        pads=[*pad, *pad],
+        strides=stride,
+        dilations=dilate,
+        output_padding=adjusted,
+        group=operator.integer("num_group", 1),
+    )
+
+
+@converts("FullyConnected")
+def fully_connected(operator: Operator, writer: Writer) -> str:
+    data, weight, *bias = operator.inputs
+    if operator.flag("flatten", True):
+        flat = data.name if len(data.dims) == 2 else writer.op("Flatten", data, axis=1)
+        return writer.op("Gemm", flat, weight, *bias, transB=1)
+    made = writer.op("MatMul", data, writer.transpose(weight, 1, 0))
+    return writer.op("Add", made, bias[0]) if bias else made
+
+
+@converts("BatchNorm", "BatchNorm_v1", "CuDNNBatchNorm", "_contrib_SyncBatchNorm")
+def batch_norm(operator: Operator, writer: Writer) -> str:
+    data, gamma, beta, mean, variance = operator.inputs
+    operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
+    axis = operator.axis(1)
+    eps = operator.real("eps", 1e-3)
+    scale: Any = np.ones(gamma.dims, gamma.dtype) if operator.flag("fix_gamma", True) else gamma
+    if axis == 1:
+        return writer.op("BatchNormalization", data, scale, beta, mean, variance, epsilon=eps)
+    scale = writer.op("Div", scale, writer.op("Sqrt", writer.op("Add", variance, like(variance, eps))))
+    shift = writer.op("Sub", beta, writer.op("Mul", mean, scale))
+    shape = tuple(spread(gamma, axis, len(data.dims)))
+    return writer.op("Add", writer.op("Mul", data, writer.reshape(scale, shape)), writer.reshape(shift, shape))
+
+
+@converts("LayerNorm")
+def layer_norm(operator: Operator, writer: Writer) -> str:
+    data, gamma, beta = operator.inputs
+    operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
+    ndim = len(data.dims)
+    axis = operator.integer("axis", -1) % ndim
+    eps = operator.real("eps", 1e-5)
+    if axis == ndim - 1:
+        return writer.op("LayerNormalization", data, gamma, beta, axis=-1, epsilon=eps)
+    order = [*(index for index in range(ndim) if index != axis), axis]
+    made = writer.op("LayerNormalization", writer.transpose(data, *order), gamma, beta, axis=-1, epsilon=eps)
+    return writer.transpose(made, *np.argsort(order).tolist())
+
+
+@converts("GroupNorm")
+def group_norm(operator: Operator, writer: Writer) -> str:
+    data, gamma, beta = operator.inputs
+    operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
+    groups = operator.integer("num_groups", 1)
+    operator.refuse((gamma.dims != (groups,), f"gamma has the shape {gamma.dims}, not ({groups},)"))
+    # MXNet 1.9.1 scales each group by one number, as InstanceNorm does with channels
+    size = math.prod(data.size(axis) for axis in range(1, len(data.dims)))
+    grouped = writer.reshape(data, (data.dims[0], groups, size // groups))
+    made = writer.op("InstanceNormalization", grouped, gamma, beta, epsilon=operator.real("eps", 1e-5))
+    return writer.reshape(made, operator.outputs[0].dims)
+
+
+@converts("L2Normalization")
+def l2_normalization(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    ndim = len(data.dims)
+    axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode", "instance")]
+    total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
+    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps", 1e-10))))
+    return writer.op("Div", data, root)
+
+
+@converts("Dropout")
+def dropout(operator: Operator, writer: Writer) -> str:
+    operator.refuse((operator.get("mode", "training") != "training", "mode='always' draws random numbers"))
+    return operator.inputs[0].name
+
+
+@converts("Embedding")
+def embedding(operator: Operator, writer: Writer) -> str:
+    data, weight = operator.inputs
+    return writer.op("Gather", weight, clipped(data, weight.size(0), writer), axis=0)
+
+
+@converts("softmax", "log_softmax", "softmin")
+def softmax(operator: Operator, writer: Writer) -> str:
+    data, axis, heat = operator.inputs[0], operator.axis(), operator.real("temperature")
+    made: Any = data
+    made = writer.op("Neg", made) if operator.operator == "softmin" else made
+    made = writer.op("Div", made, like(data, heat)) if heat else made
+    kind = "LogSoftmax" if "log" in operator.operator else "Softmax"
+    if operator.flag("use_length"):
+        operator.refuse((kind != "Softmax", "use_length"))
+        inside = _inside(data, operator.inputs[1], axis, writer)
+        made = writer.op("Softmax", writer.op("Where", inside, made, like(data, -np.inf)), axis=axis)
+        made = writer.op("Where", inside, made, like(data, 0))
+    else:
+        made = writer.op(kind, made, axis=axis)
+    return made if operator.outputs[0].dtype == data.dtype else writer.cast(made, operator.outputs[0].dtype)
+
+
+def _inside(data: Tensor, length: Tensor, axis: int, writer: Writer) -> str:
+    """Write whether each element stands before the length of its row."""
+    places = [1] * len(data.dims)
+    places[axis] = data.size(axis)
+    counted = np.arange(data.size(axis), dtype=np.int64).reshape(places)
+    return writer.op("Less", counted, writer.op("Unsqueeze", writer.cast(length, np.int64), integers(axis)))
+
+
+@converts("SoftmaxActivation")
+def softmax_activation(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    if operator.get("mode", "instance") == "channel":
+        return writer.op("Softmax", data, axis=1)
+    # MXNet documents a softmax over all axes but the first, and computes one over the last axis
+    return writer.op("Softmax", data, axis=-1)
+
+
+@converts("UpSampling")
+def upsampling(operator: Operator, writer: Writer) -> str:
+    scale = operator.integer("scale")
+    if operator.get("sample_type") == "bilinear":
+        return writer.op(
+            "ConvTranspose",
+            *operator.inputs,
+            strides=[scale] * 2,
+            pads=[math.ceil((scale - 1) / 2)] * 4,
+            group=operator.inputs[0].size(1),
+        )
+    height, width = (operator.outputs[0].size(axis) for axis in (2, 3))
+    grown: List[str] = []
+    for data in operator.inputs:
+        scales = np.array([1, 1, height // data.size(2), width // data.size(3)], np.float32)
+        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        grown.append(writer.op("Resize", data, "", scales, **mode))
+    if operator.get("multi_input_mode", "concat") == "sum":
+        return writer.op("Sum", *grown)
+    return writer.op("Concat", *grown, axis=1)
+
+
+@converts("_contrib_BilinearResize2D")
+def bilinear_resize(operator: Operator, writer: Writer) -> str:
+    corners = operator.flag("align_corners", True)
+    return writer.op(
+        "Resize",
+        operator.inputs[0],
+        "",
+        "",
+        writer.shape(operator.outputs[0].dims),
+        mode="linear",
+        coordinate_transformation_mode="align_corners" if corners else "half_pixel",
+    )
+
+
+@converts("Pad")
+def pad(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    widths = list(operator.get("pad_width"))
+    value = like(data, operator.real("constant_value", 0))
+    mode = operator.get("mode")
+    return writer.op("Pad", data, integers(*widths[::2], *widths[1::2]), value, mode=mode)
+
+
+@converts("norm", "_npi_norm")
+def norm(operator: Operator, writer: Writer) -> str:
+    order = operator.get("ord", 2)
+    operator.refuse((order not in (1, 2), f"ord={order}"))
+    kind = "ReduceL1" if order == 1 else "ReduceL2"
+    made = writer.op(kind, operator.inputs[0], axes=axes_of(operator), keepdims=0)
+    return writer.reshape(made, operator.outputs[0].dims)
+
+
+def _turned(tensor: Tensor, turn: bool, writer: Writer) -> Any:
+    """Write a tensor with its last two axes swapped."""
+    ndim = len(tensor.dims)
+    return writer.transpose(tensor, *range(ndim - 2), ndim - 1, ndim - 2) if turn else tensor
+
+
+@converts("dot", "_np_dot")
+def dot(operator: Operator, writer: Writer) -> str:
+    first, second = operator.inputs
+    turns = operator.flag("transpose_a"), operator.flag("transpose_b")
+    if len(first.dims) > 2 or len(second.dims) > 2 or 0 in (len(first.dims), len(second.dims)):
+        operator.refuse((any(turns), "a transposed array of more than two axes"))
+        return _of_more_axes(operator, writer)
+    turned = [_turned(tensor, turn and len(tensor.dims) == 2, writer) for tensor, turn in zip(operator.inputs, turns)]
+    made = writer.op("MatMul", *turned)
+    return writer.reshape(made, operator.outputs[0].dims) if len(first.dims) == len(second.dims) == 1 else made
+
+
+def _of_more_axes(operator: Operator, writer: Writer) -> str:
+    """Write the product over the last axis of the first array and an axis of the second one."""
+    first, second = operator.inputs
+    if not first.dims or not second.dims:
+        return writer.op("Mul", first, second)
+    if operator.operator == "dot":  # mx.nd sums over the first axis of the second array, mx.np over the last but one
+        if not all(isinstance(size, int) for size in second.dims[1:]):
+            raise Unsupported("the second array has the batch behind its first axis")
+        flat: Any = writer.reshape(second, (second.dims[0], math.prod(int(str(size)) for size in second.dims[1:])))
+    else:
+        operator.refuse((len(second.dims) > 2, "a second array of more than two axes"))
+        flat = second
+    return writer.reshape(writer.op("MatMul", first, flat), operator.outputs[0].dims)
+
+
+@converts("batch_dot", "_linalg_gemm2", "_linalg_gemm", "_npi_matmul")
+def batch_dot(operator: Operator, writer: Writer) -> str:
+    first, second, *added = operator.inputs
+    operator.refuse((operator.integer("axis", -2) != -2, "an axis other than -2"))
+    turned = _turned(first, operator.flag("transpose_a"), writer), _turned(second, operator.flag("transpose_b"), writer)
+    made = writer.op("MatMul", *turned)
+    alpha, beta = operator.real("alpha", 1), operator.real("beta", 1)
+    made = writer.op("Mul", made, like(first, alpha)) if alpha != 1 else made
+    if added:
+        made = writer.op("Add", made, writer.op("Mul", added[0], like(first, beta)))
+    return made
+
+
+@converts("Pooling")
+def pooling(operator: Operator, writer: Writer) -> str:
+    check_layout(operator)
+    data = operator.inputs[0]
+    kind = operator.get("pool_type", "max")
+    operator.refuse(
+        (operator.get("pooling_convention") == "same", "pooling_convention='same', which MXNet computes for no input")
+    )
+    if operator.flag("global_pool"):
+        return _of_all(operator, kind, writer)
+    if kind == "max":
+        return _windows("MaxPool", data, operator, writer)
+    if kind == "avg":
+        return _average(operator, writer)
+    if kind == "sum":
+        return _summed(data, operator, writer)
+    order = operator.integer("p_value", 2)
+    return _root(_summed(_power(data, order, writer), operator, writer), order, operator, writer)
+
+
+def _of_all(operator: Operator, kind: str, writer: Writer) -> str:
+    data = operator.inputs[0]
+    if kind in ("max", "avg"):
+        return writer.op("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", data)
+    order = operator.integer("p_value", 2) if kind == "lp" else 1
+    axes = np.arange(2, len(data.dims))
+    total = writer.op("ReduceSum", _power(data, order, writer), axes, keepdims=1)
+    return _root(total, order, operator, writer)
+
+
+def _power(data: Any, order: int, writer: Writer) -> Any:
+    made = data
+    for _ in range(order - 1):
+        made = writer.op("Mul", made, data)
+    return made
+
+
+def _root(total: str, order: int, operator: Operator, writer: Writer) -> str:
+    if order == 1:
+        return total
+    return writer.op("Sqrt", total) if order == 2 else cube_root(total, operator.inputs[0], writer)
+
+
+def _average(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    with_border = operator.flag("count_include_pad", True)
+    kernel, _, pads = _geometry(operator)
+    count = len(kernel)
+    if pads[:count] == pads[count:] and all(size > pad for size, pad in zip(kernel, pads)):
+        return _windows("AveragePool", data, operator, writer, count_include_pad=int(with_border))
+    # A window beyond the border is divided by the part of it that MXNet counts
+    total = _summed(data, operator, writer)
+    return writer.op("Div", total, _counts(operator, with_border).astype(data.dtype))
+
+
+def _summed(data: Any, operator: Operator, writer: Writer) -> str:
+    kernel, _, _ = _geometry(operator)
+    mean = _windows("AveragePool", data, operator, writer, count_include_pad=1)
+    return writer.op("Mul", mean, like(operator.inputs[0], math.prod(kernel)))
+
+
+def _windows(kind: str, data: Any, operator: Operator, writer: Writer, **attributes: Any) -> str:
+    kernel, stride, pads = _geometry(operator)
+    if any(pad >= size for pad, size in zip(pads, kernel * 2)):  # ONNX pools only with less padding than a window
+        value = like(operator.inputs[0], float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
+        begin, end = pads[: len(kernel)], pads[len(kernel) :]
+        data = writer.op("Pad", data, np.array([0, 0, *begin, 0, 0, *end], np.int64), value)
+        pads = [0] * len(pads)
+    return writer.op(kind, data, kernel_shape=kernel, strides=stride, pads=pads, **attributes)
+
+
+def _geometry(operator: Operator) -> Any:
+    """Return kernel, stride and pads: `full` and `same` become padding at the end, to reach MXNet's output shape."""
+    data, output = operator.inputs[0], operator.outputs[0]
+    count = len(data.dims) - 2
+    kernel = operator.sizes("kernel", count, 1)
+    stride, pad = operator.sizes("stride", count, 1), operator.sizes("pad", count, 0)
+    ends: List[int] = []
+    for axis in range(count):
+        size, made = data.size(axis + 2), output.size(axis + 2)
+        ends.append(max(pad[axis], (made - 1) * stride[axis] + kernel[axis] - size - pad[axis]))
+    return kernel, stride, [*pad, *ends]
+
+
+def _counts(operator: Operator, with_border: bool) -> np.ndarray:
+    """Return how many positions MXNet counts in each window: of the input, or with the stated padding too."""
+    data, output = operator.inputs[0], operator.outputs[0]
+    kernel, stride, pads = _geometry(operator)
+    made = np.ones(())
+    for axis, (size, step) in enumerate(zip(kernel, stride)):
+        length, pad = data.size(axis + 2), pads[axis]
+        begin = np.arange(output.size(axis + 2)) * step - pad
+        end = np.minimum(begin + size, length + pad)
+        if not with_border:
+            begin, end = np.maximum(begin, 0), np.minimum(end, length)
+        made = np.multiply.outer(made, end - begin)
+    return made
+
+
+@converts("_contrib_AdaptiveAvgPooling2D")
+def adaptive_average(operator: Operator, writer: Writer) -> str:
+    data, output = operator.inputs[0], operator.outputs[0]
+    if output.dims[2:] == (1, 1):
+        return writer.op("GlobalAveragePool", data)
+    rows = _means(data.size(2), output.size(2)).astype(data.dtype)
+    columns = _means(data.size(3), output.size(3)).astype(data.dtype)
+    return writer.op("MatMul", rows, writer.op("MatMul", data, columns.T))
+
+
+def _means(size: int, parts: int) -> np.ndarray:
+    """Return the matrix that averages an axis over `parts` windows, which overlap where they do not divide it."""
+    matrix = np.zeros((parts, size))
+    for part in range(parts):
+        begin, end = part * size // parts, -(-(part + 1) * size // parts)
+        matrix[part, begin:end] = 1 / (end - begin)
+    return matrix
+
+
+@converts("_contrib_ROIAlign")
+def roi_align(operator: Operator, writer: Writer) -> str:
+    if operator.flag("position_sensitive"):
+        raise Unsupported("position_sensitive=True")
+    data, rois = operator.inputs
+    height, width = operator.get("pooled_size")
+    number = writer.slice(rois, 0, 1, 1)
+    return writer.op(
+        "RoiAlign",
+        data,
+        writer.slice(rois, 1, 5, 1),
+        writer.reshape(writer.cast(number, np.int64), rois.dims[:1]),
+        output_height=height,
+        output_width=width,
+        sampling_ratio=max(operator.integer("sample_ratio", -1), 0),
+        spatial_scale=operator.real("spatial_scale", 1),
+        coordinate_transformation_mode="half_pixel" if operator.flag("aligned") else "output_half_pixel",
+    )
+
+
+# Order of MXNet's gates by ONNX's: i, o, f, c of MXNet's i, f, c, o; z, r, n of r, z, n
+_GATES = {"lstm": [0, 3, 1, 2], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
+_KINDS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+class _Sizes(NamedTuple):
+    mode: str
+    width: int
+    layers: int
+    directions: int
+    channels: int
+
+
+@converts("RNN")
+def recurrent(operator: Operator, writer: Writer) -> List[str]:
+    operator.refuse(
+        (operator.get("projection_size"), "projection_size"),
+        (operator.get("lstm_state_clip_min") is not None, "lstm_state_clip_min"),
+        (operator.get("lstm_state_clip_max") is not None, "lstm_state_clip_max"),
+    )
+    data, flat, *more = operator.inputs
+    directions = 2 if operator.flag("bidirectional") else 1
+    layers = operator.integer("num_layers")
+    sizes = _Sizes(operator.get("mode"), operator.integer("state_size"), layers, directions, data.size(2))
+    states, more = (more[:2], more[2:]) if sizes.mode == "lstm" else (more[:1], more[1:])
+    lengths: Any = ""
+    if operator.flag("use_sequence_length"):
+        lengths = writer.cast(more[0], np.int32)
+    made: Any = data
+    last: List[List[str]] = []
+    time, batch = data.dims[:2]
+    for layer in range(layers):
+        weights = _weights(flat, layer, sizes, writer)
+        begin, end = layer * directions, (layer + 1) * directions
+        initial = [writer.slice(state, begin, end, 0) for state in states]
+        computed = _layer(made, weights, lengths, initial, sizes, writer)
+        made = writer.reshape(writer.transpose(computed[0], 0, 2, 1, 3), (time, batch, directions * sizes.width))
+        last.append(computed[1:])
+    joined = [writer.op("Concat", *parts, axis=0) for parts in zip(*last)]
+    return [made, *joined][: len(operator.outputs)]
+
+
+def _layer(data: Any, weights: List[str], lengths: Any, initial: List[str], sizes: _Sizes, writer: Writer) -> List[str]:
+    attributes: Dict[str, Any] = {
+        "hidden_size": sizes.width,
+        "direction": "bidirectional" if sizes.directions == 2 else "forward",
+    }
+    if sizes.mode == "gru":
+        attributes["linear_before_reset"] = 1  # MXNet applies the reset after the product
+    if sizes.mode == "rnn_relu":
+        attributes["activations"] = ["Relu"] * sizes.directions
+    return writer.ops(_KINDS[sizes.mode], 1 + len(initial), data, *weights, lengths, *initial, **attributes)
+
+
+def _weights(flat: Any, layer: int, sizes: _Sizes, writer: Writer) -> List[str]:
+    """Write W, R and B of a layer, cut out of the vector: weights of all layers first, then all biases."""
+    rows = len(_GATES[sizes.mode]) * sizes.width
+    above = sizes.width * sizes.directions
+    inputs = [sizes.channels if number == 0 else above for number in range(sizes.layers)]
+    start = sum(rows * (size + sizes.width) * sizes.directions for size in inputs[:layer])
+    biases = sum(rows * (size + sizes.width) * sizes.directions for size in inputs)
+    biases += 2 * rows * sizes.directions * layer
+    parts: List[List[str]] = [[], [], []]
+    for _ in range(sizes.directions):
+        for kind, columns in enumerate((inputs[layer], sizes.width)):
+            parts[kind].append(_matrix(flat, start, columns, sizes, writer))
+            start += rows * columns
+        bias = [_matrix(flat, biases + offset, 1, sizes, writer) for offset in (0, rows)]
+        parts[2].append(writer.op("Reshape", writer.op("Concat", *bias, axis=1), integers(1, -1)))
+        biases += 2 * rows
+    return [writer.op("Concat", *part, axis=0) if len(part) > 1 else part[0] for part in parts]
+
+
+def _matrix(flat: Any, start: int, columns: int, sizes: _Sizes, writer: Writer) -> str:
+    gates = _GATES[sizes.mode]
+    cut = writer.slice(flat, start, start + len(gates) * sizes.width * columns, 0)
+    made = writer.reshape(cut, (len(gates), sizes.width, columns))
+    made = writer.op("Gather", made, integers(*gates), axis=0) if len(gates) > 1 else made
+    return writer.reshape(made, (1, len(gates) * sizes.width, columns))
+
+
+def _part(tensor: Tensor, heads: int, parts: int, number: int, writer: Writer) -> Tuple[str, int]:
+    """Write one of `parts` arrays that lie side by side in each head, as (batch * heads, length, width)."""
+    length, batch, size = tensor.dims
+    width = tensor.size(2) // heads // parts
+    made: Any = writer.reshape(tensor, (length, batch, heads, parts, width))
+    made = writer.op("Squeeze", writer.slice(made, number, number + 1, 3), integers(3))
+    return writer.reshape(writer.transpose(made, 1, 2, 0, 3), (_times(batch, heads), length, width)), width
+
+
+def _times(batch: Size, count: int) -> Size:
+    return Batch(batch.factor * count, batch.offset * count) if isinstance(batch, Batch) else batch * count
+
+
+def _scores(query: str, width: int, key: str, tensor: Tensor, writer: Writer) -> str:
+    scaled = writer.op("Div", query, like(tensor, math.sqrt(width)))
+    return writer.op("MatMul", scaled, writer.transpose(key, 0, 2, 1))
+
+
+@converts("_contrib_interleaved_matmul_selfatt_qk")
+def self_attention_scores(operator: Operator, writer: Writer) -> str:
+    heads = operator.integer("heads")
+    data = operator.inputs[0]
+    query, width = _part(data, heads, 3, 0, writer)
+    return _scores(query, width, _part(data, heads, 3, 1, writer)[0], data, writer)
+
+
+@converts("_contrib_interleaved_matmul_encdec_qk")
+def attention_scores(operator: Operator, writer: Writer) -> str:
+    heads = operator.integer("heads")
+    query, width = _part(operator.inputs[0], heads, 1, 0, writer)
+    key = _part(operator.inputs[1], heads, 2, 0, writer)[0]
+    return _scores(query, width, key, operator.inputs[0], writer)
+
+
+@converts("_contrib_interleaved_matmul_selfatt_valatt", "_contrib_interleaved_matmul_encdec_valatt")
+def attention_values(operator: Operator, writer: Writer) -> str:
+    heads = operator.integer("heads")
+    parts = 3 if "selfatt" in operator.operator else 2
+    data, weights = operator.inputs
+    value, width = _part(data, heads, parts, parts - 1, writer)
+    length, batch, _ = operator.outputs[0].dims
+    made = writer.reshape(writer.op("MatMul", weights, value), (batch, heads, length, width))
+    return writer.reshape(writer.transpose(made, 2, 0, 1, 3), operator.outputs[0].dims)
+
+
+@converts("_contrib_div_sqrt_dim")
+def div_sqrt_dim(operator: Operator, writer: Writer) -> str:
+    data = operator.inputs[0]
+    return writer.op("Div", data, like(data, math.sqrt(data.size(len(data.dims) - 1))))
+
+
+@converts("_contrib_MultiBoxPrior")
+def anchors(operator: Operator, writer: Writer) -> str:
+    """Write the anchors as a constant: they depend on the map's height and width only."""
+    data = operator.inputs[0]
+    given = {name: operator.get(name) for name in ("sizes", "ratios", "clip", "steps", "offsets")}
+    known = {name: value for name, value in given.items() if value is not None}
+    size = mx.nd.zeros((1, 1, data.size(2), data.size(3)))
+    return writer.constant(mx.nd.contrib.MultiBoxPrior(size, **known).asnumpy())
+
+
+@converts("_contrib_box_decode")
+def box_decode(operator: Operator, writer: Writer) -> str:
+    data, anchors = operator.inputs
+    boxes: List[Any] = writer.ops("Split", 4, anchors, axis=2)
+    if operator.get("format", "center") == "corner":
+        boxes = _to_center(boxes, like(data, 0.5), writer)
+    moves = writer.ops("Split", 4, data, axis=2)
+    moves = [writer.op("Mul", move, like(data, operator.real(f"std{n}", 1))) for n, move in enumerate(moves)]
+    limit = operator.real("clip", -1)
+    sizes = [writer.op("Min", move, like(data, limit)) if limit > 0 else move for move in moves[2:]]
+    halves = [
+        writer.op("Mul", writer.op("Mul", writer.op("Exp", size), box), like(data, 0.5))
+        for size, box in zip(sizes, boxes[2:])
+    ]
+    centers = [
+        writer.op("Add", writer.op("Mul", move, box), center)
+        for move, box, center in zip(moves[:2], boxes[2:], boxes[:2])
+    ]
+    low = [writer.op("Sub", center, half) for center, half in zip(centers, halves)]
+    high = [writer.op("Add", center, half) for center, half in zip(centers, halves)]
+    return writer.op("Concat", *low, *high, axis=2)
+
+
+def _to_center(corners: List[Any], half: Any, writer: Writer) -> List[Any]:
+    sizes = [writer.op("Sub", corners[axis + 2], corners[axis]) for axis in (0, 1)]
+    centers = [writer.op("Add", corners[axis], writer.op("Mul", sizes[axis], half)) for axis in (0, 1)]
+    return [*centers, *sizes]
+
+
+@converts("_contrib_box_nms")
+def box_nms(operator: Operator, writer: Writer) -> str:
+    """Write MXNet's suppression: sort by score, then a loop over the boxes, each of which removes later ones."""
+    data = operator.inputs[0]
+    formats = operator.get("in_format", "corner"), operator.get("out_format", "corner")
+    operator.refuse((formats != ("corner", "corner"), "boxes in the format center"))
+    operator.refuse((len(data.dims) != 3, "boxes of other than three axes"))
+    place, start = operator.integer("score_index", 1), operator.integer("coord_start", 2)
+    scores = _column(data, place, writer)
+    usable = writer.op("Greater", scores, like(data, operator.real("valid_thresh", 0)))
+    kind, background = operator.integer("id_index", -1), operator.integer("background_id", -1)
+    if kind >= 0 and background >= 0:
+        other = writer.op("Not", writer.op("Equal", _column(data, kind, writer), like(data, background)))
+        usable = writer.op("And", usable, other)
+    total = data.size(1)
+    count = min(operator.integer("topk", -1), total) if operator.integer("topk", -1) > 0 else total
+    key = writer.op("Where", usable, scores, like(data, -np.inf))
+    best, order = writer.ops("TopK", 2, key, integers(count), axis=1)
+    rows = _rows(data, order, count, writer)
+    corners = writer.slice(rows, start, start + 4, 2)
+    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.real("overlap_thresh", 0.5)))
+    if kind >= 0 and not operator.flag("force_suppress"):
+        ids = writer.slice(rows, kind, kind + 1, 2)
+        near = writer.op("And", near, writer.op("Equal", ids, writer.transpose(ids, 0, 2, 1)))
+    usable = writer.op("Greater", best, like(data, -np.inf))
+    return _compacted(operator, rows, _survivors(near, usable, writer), count, writer)
+
+
+def _column(data: Any, place: int, writer: Writer) -> str:
+    return writer.op("Squeeze", writer.slice(data, place, place + 1, 2), integers(2))
+
+
+def _rows(data: Any, order: str, count: int, writer: Writer) -> str:
+    """Write the rows of each sample in the given order."""
+    width = data.size(2)
+    places = writer.op("Unsqueeze", order, integers(2))
+    places = writer.op("Expand", places, integers(1, count, width))
+    return writer.op("GatherElements", data, places, axis=1)
+
+
+def _overlaps(corners: str, data: Any, writer: Writer) -> str:
+    """Write intersection over union of each box with each other one of its sample."""
+    sides = writer.ops("Split", 4, corners, axis=2)
+    turned = [writer.transpose(side, 0, 2, 1) for side in sides]
+    zero = like(data, 0)
+    spans = []
+    for axis in (0, 1):
+        low = writer.op("Max", sides[axis], turned[axis])
+        high = writer.op("Min", sides[axis + 2], turned[axis + 2])
+        spans.append(writer.op("Max", writer.op("Sub", high, low), zero))
+    common = writer.op("Mul", *spans)
+    lengths = [writer.op("Max", writer.op("Sub", sides[axis + 2], sides[axis]), zero) for axis in (0, 1)]
+    area = writer.op("Mul", *lengths)
+    union = writer.op("Sub", writer.op("Add", area, writer.transpose(area, 0, 2, 1)), common)
+    none = writer.op("LessOrEqual", common, zero)
+    return writer.op("Where", none, zero, writer.op("Div", common, writer.op("Where", none, like(data, 1), union)))
+
+
+def _survivors(near: str, usable: str, writer: Writer) -> str:
+    """Write which boxes stay: a Scan over the boxes in order, whose state is the boxes not yet removed."""
+    from onnx import TensorProto, helper
+
+    def info(name: str, *dims: Any) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.BOOL, dims)
+
+    place = writer.prefix
+    body = helper.make_graph(
+        [
+            helper.make_node("And", [f"{place}/place", f"{place}/left"], [f"{place}/here"]),
+            helper.make_node("Cast", [f"{place}/here"], [f"{place}/number"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMax", [f"{place}/number"], [f"{place}/most"], axes=[1], keepdims=1),
+            helper.make_node("Cast", [f"{place}/most"], [f"{place}/stays"], to=TensorProto.BOOL),
+            helper.make_node("And", [f"{place}/stays", f"{place}/row"], [f"{place}/removed"]),
+            helper.make_node("Not", [f"{place}/removed"], [f"{place}/others"]),
+            helper.make_node("And", [f"{place}/left", f"{place}/others"], [f"{place}/next"]),
+        ],
+        "suppression",
+        [info(f"{place}/left", None, None), info(f"{place}/row", None, None), info(f"{place}/place", None)],
+        [info(f"{place}/next", None, None)],
+    )
+    scanned = _scanned(near, usable, writer)
+    return writer.op("Scan", usable, *scanned, body=body, num_scan_inputs=2, scan_input_axes=[1, 0])
+
+
+def _scanned(near: str, usable: str, writer: Writer) -> Tuple[str, str]:
+    """Write, for each box in order, which later boxes it removes, and its own place."""
+    later = writer.op("Trilu", writer.cast(near, np.int32), np.int64(1), upper=1)
+    size = writer.op("Shape", usable, start=1, end=2)
+    square = writer.op("Expand", np.array([[1]], np.int32), writer.op("Concat", size, size, axis=0))
+    return writer.cast(later, np.bool_), writer.cast(writer.op("EyeLike", square), np.bool_)
+
+
+def _compacted(operator: Operator, rows: str, stays: str, count: int, writer: Writer) -> str:
+    """Write the surviving rows first, in their order, and -1 in all rows after them."""
+    data = operator.inputs[0]
+    rank = writer.op("Where", stays, np.arange(count, 0, -1, dtype=np.float32), np.float32(0))
+    left, order = writer.ops("TopK", 2, rank, integers(count), axis=1)
+    kept = writer.op("Unsqueeze", writer.op("Greater", left, np.float32(0)), integers(2))
+    made = writer.op("Where", kept, _rows(data._replace(name=rows), order, count, writer), like(data, -1))
+    if count == data.size(1):
+        return made
+    return writer.op("Pad", made, integers(0, 0, 0, 0, data.size(1) - count, 0), like(data, -1))
+
+
+_NODES: Dict[str, Tuple[str, Dict[str, Tuple[str, Any]]]] = {
+    **dict.fromkeys(("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy"), ("Identity", {})),
+    "add_n": ("Sum", {}),
+    "hard_sigmoid": ("HardSigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
+    "InstanceNorm": ("InstanceNormalization", {"epsilon": ("eps", 1e-3)}),
+    "LRN": (
+        "LRN",
+        {"alpha": ("alpha", 1e-4), "beta": ("beta", 0.75), "bias": ("knorm", 2.0), "size": ("nsize", None)},
+    ),
+    "depth_to_space": ("DepthToSpace", {"blocksize": ("block_size", None)}),
+    "space_to_depth": ("SpaceToDepth", {"blocksize": ("block_size", None)}),
+    "ROIPooling": ("MaxRoiPool", {"pooled_shape": ("pooled_size", None), "spatial_scale": ("spatial_scale", 1.0)}),
+}
+
+
+@converts(*_NODES)
+def renamed(operator: Operator, writer: Writer) -> str:
+    kind, names = _NODES[operator.operator]
+    values = {name: operator.get(own, default) for name, (own, default) in names.items()}
+    # ONNX tells 1 from 1.0: a number is of the type of its default
+    typed = {name: float(value) if isinstance(names[name][1], float) else value for name, value in values.items()}
+    return writer.op(kind, *operator.inputs, **typed)
