@@ -15,7 +15,7 @@ from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
 from mxkit.nets.architecture.arguments import FLAG, KINDS
 from mxkit.nets.architecture.catalog import SUPPORTED, constructed
-from mxkit.nets.layer_table.traced_layers import Output, find_fault
+from mxkit.nets.layer_table.measures import Output, find_fault
 import mxnet as mx
 from mxnet.gluon import nn
 
