@@ -7,6 +7,7 @@ known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
 from contextlib import contextmanager
 import functools
 import json
+import re
 import threading
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
