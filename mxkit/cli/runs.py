@@ -16,19 +16,7 @@ def print_json(value: Any) -> None:
     """Print a value as JSON: NamedTuples become mappings, paths become texts, NaN and infinity become null."""
     from mxkit.recipe.folder import null_for_nan
 
-    typer.echo(json.dumps(null_for_nan(_plain(value)), indent=1))
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value.item() if hasattr(value, "item") else value  # a number of NumPy
+    typer.echo(json.dumps(null_for_nan(value), indent=1))
 
 
 RUN = typer.Argument(..., help="The folder of a run.", autocompletion=run_folders)

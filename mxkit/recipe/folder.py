@@ -468,20 +468,25 @@ def _rows(value: Any) -> List[str]:
 
 
 def null_for_nan(value: Any) -> Any:
-    """Replace NaN and infinity by None, because JSON has neither; also in lists and mappings.
+    """Make a value fit for JSON: NaN and infinity become None, also in lists, mappings and NamedTuples.
 
     >>> null_for_nan({"test": {"loss": float("nan"), "accuracy": 0.5}})
     {'test': {'loss': None, 'accuracy': 0.5}}
     """
-    return _replaced(value, lambda one: None if isinstance(one, float) and not math.isfinite(one) else one)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): null_for_nan(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [null_for_nan(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    value = value.item() if hasattr(value, "item") else value  # a number of NumPy
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def nan_for_null(value: Any) -> Any:
     """Replace None by NaN in the content of `scores.json`, where null is a score that was NaN or infinite."""
-    return _replaced(value, lambda one: math.nan if one is None else one)
-
-
-def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
-        return {key: _replaced(one, change) for key, one in value.items()}
-    return [_replaced(one, change) for one in value] if isinstance(value, list) else change(value)
+        return {key: nan_for_null(one) for key, one in value.items()}
+    return [nan_for_null(one) for one in value] if isinstance(value, list) else math.nan if value is None else value
