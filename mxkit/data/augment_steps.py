@@ -143,13 +143,7 @@ class Resize(Step):
     checks: ClassVar[Checks] = {"size": SIZE, "interpolation": INTERPOLATION}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
-        height, width = image.shape[:2]
-        if not isinstance(self.size, int):
-            target = self.size
-        elif height > width:  # as mx.image.resize_short
-            target = (self.size, self.size * height // width)
-        else:
-            target = (self.size * width // height, self.size)
+        target = with_short_side(image, self.size) if isinstance(self.size, int) else self.size
         return _resized(image, target, self.interpolation, white)
 
 
@@ -263,14 +257,26 @@ def _sides(area: float, ratio: float) -> Tuple[int, int]:
     return round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
 
 
-def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
+def resized(image: "np.ndarray", size: Tuple[int, int], code: int) -> "np.ndarray":
+    """The image in `(width, height)`, by OpenCV's interpolation of this code."""
     import cv2
 
     if image.shape[1::-1] == tuple(size):
         return image
-    resized = cv2.resize(np.ascontiguousarray(image), tuple(size), interpolation=INTERPOLATIONS[interpolation])
-    resized = resized.reshape(size[1], size[0], image.shape[2])
-    return resized if resized.dtype == np.uint8 else clipped(resized, white)  # bicubic exceeds black and white
+    return cv2.resize(image, tuple(size), interpolation=code).reshape(size[1], size[0], image.shape[2])
+
+
+def with_short_side(image: "np.ndarray", side: int) -> Tuple[int, int]:
+    """Width and height after the shorter side becomes `side`, as `mx.image.resize_short` computes them."""
+    rows, columns = image.shape[:2]
+    return (side, side * rows // columns) if rows > columns else (side * columns // rows, side)
+
+
+def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
+    if image.shape[1::-1] == tuple(size):
+        return image
+    changed = resized(np.ascontiguousarray(image), size, INTERPOLATIONS[interpolation])
+    return changed if changed.dtype == np.uint8 else clipped(changed, white)  # bicubic exceeds black and white
 
 
 def _filled(

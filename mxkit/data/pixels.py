@@ -27,6 +27,7 @@ from mxkit.core.blocks import (
     transform_options,
     transformed,
 )
+from mxkit.data.augment_steps import resized, with_short_side
 from mxkit.data.batching import Deferred, to_batch
 from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError
@@ -319,7 +320,7 @@ def _random_crop(
         if width <= columns and height <= rows:
             left = rng.randint(0, columns - width)
             top = rng.randint(0, rows - height)
-            return _resized(image[top : top + height, left : left + width], size, interpolation)
+            return resized(image[top : top + height, left : left + width], size, interpolation)
     return _center_crop(image, size, interpolation)
 
 
@@ -327,29 +328,13 @@ def _center_crop(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndar
     rows, columns = image.shape[:2]
     width, height = mx.image.scale_down((columns, rows), size)
     left, top = int((columns - width) / 2), int((rows - height) / 2)
-    return _resized(image[top : top + height, left : left + width], size, interpolation)
+    return resized(image[top : top + height, left : left + width], size, interpolation)
 
 
 def _resize(image: "np.ndarray", size: Any, keep_ratio: bool, interpolation: int) -> "np.ndarray":
-    rows, columns = image.shape[:2]
-    if isinstance(size, (tuple, list)):
-        return _resized(image, size, interpolation)
-    short = int(size)
-    if not keep_ratio:
-        return _resized(image, (short, short), interpolation)
-    if rows > columns:
-        return _resized(image, (short, short * rows // columns), interpolation)
-    return _resized(image, (short * columns // rows, short), interpolation)
-
-
-def _resized(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndarray":
-    """The image in `(width, height)`."""
-    import cv2
-
-    width, height = size
-    if image.shape[1::-1] == (width, height):
-        return image
-    return cv2.resize(image, (width, height), interpolation=interpolation).reshape(height, width, image.shape[2])
+    if not isinstance(size, (tuple, list)):
+        size = with_short_side(image, int(size)) if keep_ratio else (int(size), int(size))
+    return resized(image, size, interpolation)
 
 
 def _flipped(image: "np.ndarray", code: int) -> "np.ndarray":
