@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import legacy, switches
 from mxkit.core.replicas import first_value, gradients_of, set_fresh, values_of
-from mxkit.core.system import environment
+from mxkit.runtime.engine_settings import environment
 import mxnet as mx
 from mxnet import gluon
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call

@@ -5,7 +5,6 @@ Warnings have no handler either, so that Python writes their text to stderr, unl
 A process that must end at once writes its last words to stderr itself: a handler may hold a lock.
 """
 
-from contextlib import contextmanager
 import hashlib
 from io import StringIO
 import logging
@@ -13,26 +12,7 @@ import os
 from pathlib import Path
 import shutil
 import sys
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
-
-
-@contextmanager
-def environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
-    """Set variables of the environment inside `with`; None removes one."""
-    before: Dict[str, Optional[str]] = {name: os.environ.get(name) for name in variables}
-
-    def put(values: Mapping[str, Optional[str]]) -> None:
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    put(variables)
-    try:
-        yield
-    finally:
-        put(before)
+from typing import Any, Collection, Iterable, List, Optional, Sequence
 
 
 def is_offline(offline: Optional[bool] = None) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
-from mxkit.core.system import environment
 from mxkit.core.trainers import TrainerSpec
 from mxkit.data.source import Data, source_of
 from mxkit.errors import MxkitError
@@ -17,7 +16,7 @@ from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock, TimedUpdates
 from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
-from mxkit.runtime.engine_settings import in_force
+from mxkit.runtime.engine_settings import environment, in_force
 from mxkit.training.rehearsal import rehearsal
 import numpy as np
 

@@ -133,7 +133,7 @@ def chosen_threads() -> Iterator[None]:
     global _loaded
     choice = choose(read_processors(), os.environ, _wanted)
     spins = {} if any(map(os.environ.get, _WAITING)) else _SPINS
-    with _variables({**spins, **({_MOST: str(choice.taken)} if choice.by_mxkit else {})}):
+    with environment({**spins, **({_MOST: str(choice.taken)} if choice.by_mxkit else {})}):
         yield
     _loaded = choice
 
@@ -144,21 +144,27 @@ def one_thread_in_children() -> Iterator[None]:
 
     A user's setting wins. A forked process has one thread in any case.
     """
-    with _variables({} if choose(read_processors(), os.environ).setting else {_MOST: "1"}):
+    with environment({} if choose(read_processors(), os.environ).setting else {_MOST: "1"}):
         yield
 
 
 @contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+def environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
+    """Set variables of the environment inside `with`; None removes one."""
+    before: Dict[str, Optional[str]] = {name: os.environ.get(name) for name in variables}
+
+    def put(values: Mapping[str, Optional[str]]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:  # it was set to an empty text
-                os.environ[name] = value
+        put(before)
 
 
 def threads(number: int) -> None:

@@ -219,9 +219,6 @@ _MAGIC = 0xBA55ED50
 _PTX, _MACHINE_CODE = 1, 2  # the driver does not load other kinds by itself (8: link-time code)
 _THIS_ONE, _FAMILY = 0x100000, 0x200000  # flags of an entry: sm_90a; sm_100f
 
-# MXNet's library holds 198 fat binaries of 5 entries each. A file with more headers than this is damaged.
-_MOST_HEADERS = 100_000
-
 
 class Architectures(NamedTuple):
     """Compute capabilities, like (8, 6), that every fat binary of a library has code for, in rising order.
@@ -312,10 +309,8 @@ def _sections(file: BinaryIO, wanted: bytes) -> Iterator[Tuple[int, int]]:
 
 
 def _fat_binaries(file: BinaryIO, start: int, end: int) -> Iterator[FrozenSet[Tuple[str, Capability]]]:
-    for _ in range(_MOST_HEADERS):
-        start += _padding(file, start)
-        if start >= end:
-            return
+    start += _padding(file, start)
+    while start < end:
         magic, header, size = _unpacked(file, "<I2xHQ", start)
         if magic != _MAGIC or header < 16 or start + header + size > end:
             raise ValueError(f"its GPU code is damaged: no fat binary at byte {start}")
@@ -323,20 +318,17 @@ def _fat_binaries(file: BinaryIO, start: int, end: int) -> Iterator[FrozenSet[Tu
         if inside:
             yield inside
         start += header + size
-    raise ValueError(f"its GPU code is damaged: more than {_MOST_HEADERS} fat binaries")
+        start += _padding(file, start)
 
 
 def _entries(file: BinaryIO, start: int, end: int) -> Iterator[Tuple[str, Capability]]:
-    for _ in range(_MOST_HEADERS):
-        if start >= end:
-            return
+    while start < end:
         kind, header, size, architecture, flags = _unpacked(file, "<H2xIQ12xI8xQ", start)
         if header < 64 or start + header + size > end:
             raise ValueError(f"its GPU code is damaged: no entry of a fat binary at byte {start}")
         if kind in (_PTX, _MACHINE_CODE):
             yield _reach(kind, flags), divmod(architecture, 10)
         start += header + size
-    raise ValueError(f"its GPU code is damaged: more than {_MOST_HEADERS} entries in a fat binary")
 
 
 def _reach(kind: int, flags: int) -> str:

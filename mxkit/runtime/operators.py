@@ -213,13 +213,15 @@ def adding(operator: Function) -> Function:
     gradients with an operator.
     """
 
+    return _with_copies(operator, copy_of_leaf, is_recording)
+
+
+def _with_copies(operator: Function, copy: Callable[[Any], Any], needed: Callable[[], bool]) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not is_recording():
+        if not needed():
             return operator(*args, **kwargs)
-        return operator(
-            *[copy_of_leaf(value) for value in args],
-            **{name: value if name == "out" else copy_of_leaf(value) for name, value in kwargs.items()},
-        )
+        named = {name: value if name == "out" else copy(value) for name, value in kwargs.items()}
+        return operator(*[copy(value) for value in args], **named)
 
     return run
 
@@ -254,14 +256,7 @@ def adding_optimized(add: Wrapper) -> Wrapper:
 
 def adding_in_graphs(operator: Function) -> Function:
     """As `adding`, for symbols: parameters are copied."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return operator(
-            *[_copy_of_parameter(value) for value in args],
-            **{name: _copy_of_parameter(value) for name, value in kwargs.items()},
-        )
-
-    return run
+    return _with_copies(operator, _copy_of_parameter, lambda: True)
 
 
 def copy_of_leaf(value: Any) -> Any:
