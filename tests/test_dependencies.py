@@ -20,6 +20,7 @@ DISTRIBUTIONS = {
     "cv2": "opencv-python",
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",
+    "pydantic_core": "pydantic",  # which needs one version of it and documents its errors there
     "tensorboardX": "tensorboardx",
 }
 # Asked for by extras, of which a user takes one or none.

@@ -503,6 +503,7 @@ def _one_per_line(name: str, elements: List[Any]) -> str:
 def public_name(function: Any) -> str:
     """Name of a function in a script: `mxkit.data.digits`; a user's function with its module.
 
+    >>> from mxkit.recipe.data_checks import load_data
     >>> public_name(load_data), public_name(data_room.digits), public_name(data_room.Augment.preset)
     ('mxkit.recipe.load_data', 'mxkit.data.digits', 'mxkit.data.Augment.preset')
     """
