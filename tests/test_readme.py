@@ -130,7 +130,7 @@ def test_links_lead_somewhere():
 
 def test_files_and_rooms_that_contributing_names_exist():
     text = CONTRIBUTING.read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![/\w])(?:docs|mxkit|tests)/[\w./]*\w", text))
+    named = set(re.findall(r"(?<![/\w])(?:docs|mxkit|tests)/[\w./-]*\w", text))
     assert {name for name in named if not (ROOT / name).exists()} == set()
     picture = set(re.findall(r"\b(\w+)\[\"", text)) - {"errors"}
     assert picture == {path.parent.name for path in (ROOT / "mxkit").glob("*/__init__.py")}
@@ -143,7 +143,9 @@ def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
         for path in Path(mxkit.__file__).parent.rglob("*.py")
         for number in re.findall(r"\bT(\d{1,3})\b", path.read_text(encoding="utf-8"))
     }
-    explained = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} | {
+    rows = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert len(rows) == len(set(rows)), "a number has one row"
+    explained = set(rows) | {
         57,
         80,
         *range(84, 93),

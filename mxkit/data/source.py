@@ -363,7 +363,7 @@ class _Loader(Source):
 
     @property
     def missed(self) -> str:
-        if self.drops_last and self.data.balance is None and isinstance(self.data, EpochOrder):
+        if isinstance(self.data, EpochOrder) and self.drops_last and self.data.balance is None:
             left = self.data.size - len(self.data) * self.data.batch_size
             return f"has drop_last=True, which leaves out {left}. Make it without drop_last" if left else ""
         return super().missed

@@ -89,6 +89,12 @@ def samples_of(loader):
     return np.concatenate(columns).astype(int).tolist()
 
 
+def test_every_loader_is_in_the_tables_of_this_file():
+    loaders = {name for name in dir(mxkit.data) if name.endswith("Loader")}
+    assert {type(make(7)).__name__ for make in SHUFFLED.values()} == loaders
+    assert {name.split()[0] for name in PLACED} == {*loaders, "from_lines"}
+
+
 @pytest.mark.parametrize("name", SHUFFLED)
 def test_the_order_of_a_seed_is_fixed_for_good(name):
     # a run that is resumed by another version of mxkit or NumPy must read on in the same order

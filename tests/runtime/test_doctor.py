@@ -73,6 +73,11 @@ def test_it_says_what_is_there(report):
     assert "float16 on the CPU" in lines(report, "limits")
 
 
+def test_the_page_has_every_key_of_its_data(report):
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    assert {key for line in report.lines for key in line.data or {}} <= set(re.findall(r"`(\w+)`", page))
+
+
 def test_variables_are_judged(report, home):
     variables = lines(report, "variables")
     assert variables["MXNET_HOME"].value == str(home)

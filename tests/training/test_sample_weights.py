@@ -4,7 +4,7 @@ import re
 
 import mxkit
 from mxkit.errors import DataError, LossShapeError
-from mxkit.losses.named_losses import get_loss
+from mxkit.losses.named_losses import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -67,6 +67,11 @@ def train_by_hand(key, batches):
         trainer.step(len(x))
         means.append(float(losses.mean().asscalar()))
     return net, means
+
+
+def test_every_loss_of_outputs_and_weights_has_its_labels_here():
+    others = {"contrastive", "ctc", "triplet"}
+    assert {key if isinstance(key, str) else key[0] for key in LABELS} == set(LOSSES) - others
 
 
 @pytest.mark.parametrize(("key", "way"), pairs(LABELS, ["plain", "hybridized", "graph of a loss object", "cpu:2"]))

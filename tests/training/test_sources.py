@@ -183,6 +183,10 @@ PARTIAL = {
     "discard": (lambda: mx.io.NDArrayIter(X, Y, 4, last_batch_handle="discard"), "last_batch_handle='discard'"),
     "ResizeIter": (lambda: mx.io.ResizeIter(mx.io.NDArrayIter(X, Y, 4), 4), "ResizeIter gives a number of batches"),
     "rollover": (lambda: gluon.data.DataLoader(DATASET, 4, last_batch="rollover"), "last_batch='rollover'.* 'keep'"),
+    "stream with drop_last": (
+        lambda: mxkit.data.StreamLoader(lambda: zip(X, Y), 4, drop_last=True),
+        "drop_last=True, which leaves out the last ones. Make",
+    ),
     "drop_last": (lambda: mxkit.data.ArrayLoader(X, Y, 4, drop_last=True), "drop_last=True, which leaves out 3. Make"),
 }
 
