@@ -269,7 +269,7 @@ class Packed:
 
 @lru_cache(maxsize=64)
 def _largest_of(scale: float) -> Optional[float]:
-    """Upper end of the range for which `dequantize` computes every uint8 times `scale` to the last bit; None for none.
+    """The range's end with which `dequantize` multiplies each uint8 by `scale`, bit for bit; None if no end does.
 
     oneDNN's operator takes a seventh of the time of a cast and a product on one thread. Its factor is this end divided
     by 255.5, in float32; MXNet without oneDNN divides by 255.

@@ -1,10 +1,24 @@
-"""Recipes that several tests change."""
+"""Recipes that several tests change, and what their runs end with."""
+
+import json
 
 from mxkit.errors import RecipeError
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import prepare
+from mxkit.recipe.run import load_run, prepare
+import numpy as np
 import pytest
 
+RESUMED = """
+name: small
+seed: 3
+data: {name: digits, batch_size: 64}
+model: {name: mlp, classes: 10, hidden: [32], dropout: 0.3}
+loss: softmax_ce
+optimizer: {name: adam, learning_rate: 0.01}
+epochs: 4
+metrics: [accuracy]
+checkpoints: {every: 16 updates, keep_last: 2, keep_best: [valid_accuracy, max]}
+"""
 SMALL = {
     "name": "small",
     "data": {"name": "digits", "batch_size": 64},
@@ -68,3 +82,13 @@ def refusal(recipe, *overrides, check=load_recipe):
 
 def prepared(recipe, overrides=()):
     return prepare(load_recipe(recipe, overrides))
+
+
+def values(run):
+    _, net = load_run(run)
+    return np.concatenate([p.data().asnumpy().ravel() for p in net._collect_params_with_prefix().values()])
+
+
+def rows(run):
+    found = json.loads((run / "history.json").read_text())["epochs"]
+    return [{name: value for name, value in row.items() if "second" not in name} for row in found]

@@ -19,19 +19,9 @@ from mxkit.reports.run_files import list_runs
 from mxkit.storage.directory import only_writer
 import numpy as np
 import pytest
+from recipe_parts import RESUMED as RECIPE
+from recipe_parts import rows, values
 from sharing import command, long
-
-RECIPE = """
-name: small
-seed: 3
-data: {name: digits, batch_size: 64}
-model: {name: mlp, classes: 10, hidden: [32], dropout: 0.3}
-loss: softmax_ce
-optimizer: {name: adam, learning_rate: 0.01}
-epochs: 4
-metrics: [accuracy]
-checkpoints: {every: 16 updates, keep_last: 2, keep_best: [valid_accuracy, max]}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +33,6 @@ def whole(tmp_path_factory, forks):
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
     return run, done.stdout
-
-
-def values(run):
-    _, net = load_run(run)
-    return np.concatenate([p.data().asnumpy().ravel() for p in net._collect_params_with_prefix().values()])
-
-
-def rows(run):
-    found = json.loads((run / "history.json").read_text())["epochs"]
-    return [{name: value for name, value in row.items() if "second" not in name} for row in found]
 
 
 STATES = {

@@ -20,26 +20,14 @@ import threading
 import time
 
 from mxkit.cli import main
-from mxkit.recipe.run import load_run
 from mxkit.reports.run_files import list_runs
-import numpy as np
+from recipe_parts import RESUMED, rows, values
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import contextlib
 
 from forked import Forks  # noqa: E402
 
-RECIPE = """
-name: small
-seed: 3
-data: {name: digits, batch_size: 64}
-model: {name: mlp, classes: 10, hidden: [32], dropout: 0.3}
-loss: softmax_ce
-optimizer: {name: adam, learning_rate: 0.01}
-epochs: 4
-metrics: [accuracy]
-checkpoints: {every: 16 updates, keep_last: 2, keep_best: [valid_accuracy, max]}
-"""
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGINT": signal.SIGINT}
 
 
@@ -80,17 +68,13 @@ def piped(path, seconds, *words):
 
 def result(run):
     """Weights, rows without times, and scores of a finished run."""
-    _, net = load_run(run)
-    weights = np.concatenate([p.data().asnumpy().ravel() for p in net._collect_params_with_prefix().values()])
-    rows = json.loads((run / "history.json").read_text())["epochs"]
-    rows = [{name: value for name, value in row.items() if "second" not in name} for row in rows]
-    return weights.tobytes(), rows, json.loads((run / "scores.json").read_text())
+    return values(run).tobytes(), rows(run), json.loads((run / "scores.json").read_text())
 
 
 class Torture:
     def __init__(self, folder, disk):
         self.forks, self.folder, self.disk = Forks(), folder, disk
-        (folder / "small.yaml").write_text(RECIPE)
+        (folder / "small.yaml").write_text(RESUMED)
         words = ("train", folder / "small.yaml", "--quiet", "--output")
         done = self.run("timed", folder / "clock", *words, folder / "whole")
         assert done.returncode == 0, done.stderr
