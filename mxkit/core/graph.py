@@ -234,7 +234,7 @@ class Graph:
 
     @property
     def variables(self) -> Dict[str, Node]:
-        """Variables by name, of several with one name the last one."""
+        """Variables by name; of several with one name, the last."""
         return {node.name: node for node in self.nodes if node.is_variable}
 
     def operators(self) -> Iterator[Node]:
@@ -268,8 +268,8 @@ def symbol_of(nodes: Sequence[Mapping[str, Any]], heads: Iterable[Sequence[int]]
 def with_merged_variables(symbols: Sequence[Any], names: Collection[str]) -> List[Any]:
     """Return the same symbols, but in their graph each of some variables stands once.
 
-    Each call of a SymbolBlock copies its graph with the variables of its parameters: MXNet then takes the variables of
-    one parameter for several arguments of one name.
+    Each call of a SymbolBlock copies its graph, and with it the variables of its parameters: MXNet then counts one
+    parameter as several arguments of one name.
 
     Args:
         symbols: Symbols of one kind.

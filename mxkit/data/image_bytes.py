@@ -77,7 +77,7 @@ def read_index(index: Path, size: int) -> "np.ndarray":
         The byte at which each key's record begins, int64, in the order of the index.
 
     Raises:
-        DataError: It is not an index, or of another file.
+        DataError: The file is no index, or it belongs to another `.rec` file.
     """
     try:
         with index.open(encoding="ascii") as lines:

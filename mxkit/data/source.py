@@ -542,7 +542,7 @@ class _Begun:
 
 
 def _is_array(data: Any) -> bool:
-    """Whether `data` is an array, or like a DataFrame becomes one."""
+    """Whether `data` is an array, or can be converted to one, as a DataFrame can."""
     return hasattr(data, "__array__") and hasattr(data, "shape")
 
 

@@ -55,7 +55,7 @@ def sigmoid_bce(
     class_weight: Optional[ClassWeight] = None,
     pos_weight: Union[None, float, Sequence[float]] = None,
 ) -> gluon_losses.SigmoidBCELoss:
-    """`SigmoidBCELoss`, or with weights for classes `WeightedSigmoidBCELoss`."""
+    """`SigmoidBCELoss`; with weights for classes, `WeightedSigmoidBCELoss`."""
     if class_weight is None and pos_weight is None:
         return gluon_losses.SigmoidBCELoss(from_sigmoid, weight, batch_axis)
     arguments = {"from_sigmoid": from_sigmoid, "weight": weight, "batch_axis": batch_axis}

@@ -374,7 +374,7 @@ class MCC(_Counted):
 
 
 def _check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label: Optional[float]) -> None:
-    """Refuse labels of a first batch that are no class: they would count as wrong, or would not count."""
+    """Refuse labels of the first batch that name no class: they would count as wrong answers, or not at all."""
     host = label.asnumpy()
     host = host.astype(np.float64) if host.dtype.kind != "f" else host
     if ignore_label is not None:

@@ -156,7 +156,7 @@ def check_processor(precision: str) -> None:
 def arrays_to_calibrate(
     symbol: Any, arguments: Dict[str, Any], states: Dict[str, Any], float_layers: Collection[str]
 ) -> Tuple[Any, List[str]]:
-    """Return a graph in float32, and the names of its arrays whose ranges a graph in int8 needs."""
+    """Return the graph in float32, and the names of the arrays whose ranges must be known to compute it in int8."""
     _, collector = _quantized(symbol, arguments, states, float_layers)
     return symbol.get_backend_symbol("MKLDNN_QUANTIZE"), list(collector.include_layer)
 

@@ -304,7 +304,7 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
         overrides: Changes that it was loaded with; one without effect on the data is refused.
 
     Raises:
-        RecipeError: The data or the net refuses values of the recipe.
+        RecipeError: A value of the recipe does not fit the data or the net.
         DeviceError: The recipe's devices do not exist here, or do not compute in the precision of `amp`.
 
     Side effects:

@@ -368,7 +368,8 @@ def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> D
 
     Args:
         count: Number of GPUs that MXNet sees.
-        architectures: Of MXNet's library. If they could not be read, or the library has no kernels, no GPU is refused.
+        architectures: GPU architectures that MXNet's library has kernels for. If they could not be read, or the
+            library has no kernels, no GPU is refused.
         driver: The driver, whose GPUs have MXNet's numbers.
 
     Returns:

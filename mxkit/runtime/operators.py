@@ -207,7 +207,7 @@ NEVER_ADD_INSIDE_NUMPY = (
 
 
 def adding(operator: Function) -> Function:
-    """Wrap an operator so that its gradients add to those of parameters and other leaves (T143).
+    """Wrap an operator so that it adds its gradients to those that parameters and other leaves hold (T143).
 
     It reads copies of the leaves, and the gradient of a copy adds. Intermediate results need no copy: MXNet adds their
     gradients with an operator.

@@ -306,7 +306,7 @@ def _find_best(directory: Path) -> Checkpoint:
 
 
 def _better_epoch(newest: Checkpoint, scored: Sequence[Checkpoint]) -> str:
-    """Name an epoch of the newest checkpoint's history that was better than all scored checkpoints, if any."""
+    """If an epoch in the newest checkpoint's history was better than every scored checkpoint, name it."""
     best = scored[0].score
     column, sign = best["column"], 1 if best["mode"] == "min" else -1
     history = newest.run.get("history") or []

@@ -55,9 +55,10 @@ def load_parameters(
 ) -> Loaded:
     """Load a parameter file into `net`, completely or not at all.
 
-    It recognises files of `save_parameters`, `npx.save`, `collect_params().save`, `export` and Module, also if the
-    counters in their full names differ from the net's. Files of nets of `mx.nd` and of `mx.np` are loaded into nets of
-    both kinds, under both switches; an uninitialized net becomes one of `mx.np` under `npx.set_np()`.
+    It reads files of `save_parameters`, `npx.save`, `collect_params().save`, `export` and Module, even if the numbers
+    in their names, like the 3 of `dense3_weight`, differ from the net's. Files of nets of `mx.nd` and of `mx.np` are
+    loaded into nets of both kinds, under both switches; an uninitialized net becomes one of `mx.np` under
+    `npx.set_np()`.
 
     Args:
         net: Any block; it may be uninitialized.

@@ -34,8 +34,8 @@ class MixedPrecision:
     permanently.
 
     Args:
-        dtype: "bfloat16", or "float16", which needs a loss scale because of its small range: the loss is multiplied
-            by `scale`, so that small gradients do not vanish, and an update with overflowing gradients is skipped.
+        dtype: "bfloat16" or "float16". The range of float16 is small: the loss is multiplied by `scale`, so that
+            small gradients do not become 0, and an update whose gradients overflow is skipped.
 
     Attributes:
         dtype: The same.

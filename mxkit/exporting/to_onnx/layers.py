@@ -234,7 +234,7 @@ def norm(operator: Operator, writer: Writer) -> str:
 
 
 def _turned(tensor: Tensor, turn: bool, writer: Writer) -> Any:
-    """Write a tensor with its last two axes swapped."""
+    """Write a Transpose that swaps the last two axes."""
     ndim = len(tensor.dims)
     return writer.transpose(tensor, *range(ndim - 2), ndim - 1, ndim - 2) if turn else tensor
 

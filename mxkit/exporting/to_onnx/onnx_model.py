@@ -42,8 +42,8 @@ def onnx_model(
         A `ModelProto` that onnx's checker accepts.
 
     Raises:
-        ExportError: Operators have no right conversion (all are listed), the net fits one batch size only, or its
-            parameters are larger than ONNX's 2 GB.
+        ExportError: An operator has no exact conversion (the text lists all such operators), the net accepts one batch
+            size only, or its parameters are larger than ONNX's limit of 2 GB.
     """
     from onnx import checker, helper
 

@@ -224,8 +224,8 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
         NotInitializedError: The net must run to be measured, and has parameters without values.
 
     Side effects:
-        The net is left as it was. A net that must run draws from MXNet's random generator if it does so in predict
-        mode, or if the initialization of parameters is deferred.
+        The net is left as it was. If it must run, MXNet's random generator moves on: by the numbers that the net draws
+        in predict mode, and by those for parameters that are initialized in this run.
     """
     numpy = is_numpy_net(net)
     with switches(numpy):

@@ -41,7 +41,7 @@ def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, s
     """Import modules one after the other in another process.
 
     Args:
-        names: The modules. If one ends the process, the ones after it are imported in a new one.
+        names: The modules, in order. If importing one ends the process, a new process imports the next ones.
         variables: Additional environment variables of the process.
         seconds: Limit for each process.
 
