@@ -6,11 +6,10 @@ import gc
 import os
 from pathlib import Path
 import tempfile
-import time
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import check_number, whole_number
-from mxkit.core.arrays import arrays_in, call, of_kind, to_host
+from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.blocks import is_numpy_net
 from mxkit.core.device import QUEUED_BYTES, as_ndarray, bytes_of, unpack
 from mxkit.core.system import aligned
@@ -28,7 +27,7 @@ from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
 from mxkit.runtime.engine_settings import in_force
 from mxkit.runtime.machine import processor_model
-from mxkit.serving.optimizing import optimize
+from mxkit.serving.optimizing import in_turns, optimize, seconds_of
 from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.evaluation import predict
 import mxnet as mx
@@ -221,6 +220,7 @@ def measure_inference(
             refused[precision] = str(error).strip().splitlines()[0]
     agreement = _agreement(recipe, facts.classes, forms, read, base)
     timed: Dict[int, Dict[str, List[List[float]]]] = {}
+    nets = {name: form.net for name, form in forms.items()}
 
     def figures() -> InferenceFigures:
         rows = [
@@ -233,7 +233,7 @@ def measure_inference(
     try:
         with batches_bar("benchmark", len(sizes) * _ROUNDS, None, progress) as bar, autograd.pause(train_mode=False):
             for size in sizes:
-                for rounds in _in_turns(forms, inputs[size], seconds / _ROUNDS):
+                for rounds in in_turns(nets, inputs[size], seconds / _ROUNDS, _ROUNDS):
                     timed[size] = rounds
                     bar.update()
     except KeyboardInterrupt as error:
@@ -273,10 +273,7 @@ def _inputs(
     if not hosts:
         random = np.random.RandomState(0)
         hosts = [random.uniform(size=(max(sizes), *one.shape[1:])).astype(one.dtype) for one in shapes]
-    try:
-        taken = {size: [np.take(host, np.arange(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
-    except MemoryError as error:
-        raise ValueError(f"batch: {max(sizes)} samples do not fit into the memory: {error}") from error
+    taken = {size: [np.take(host, np.arange(size), axis=0, mode="wrap") for host in hosts] for size in sizes}
     return {size: of_kind(tuple(map(as_ndarray, arrays)), numpy) for size, arrays in taken.items()}
 
 
@@ -311,31 +308,9 @@ def _growth(net: Any, inputs: Mapping[int, Any], before: float) -> Dict[int, flo
     with autograd.pause(train_mode=False):
         for size, arrays in inputs.items():
             for _ in range(2):  # the second call may allocate, too
-                _call(net, arrays)
+                seconds_of(net, arrays)
             grown[size] = _resident() - before
     return grown
-
-
-def _call(net: Any, arrays: Any) -> float:
-    """Seconds of a call, with the wait for its results."""
-    begun = time.perf_counter()
-    for array in arrays_in(call(net, arrays)):
-        array.wait_to_read()
-    return time.perf_counter() - begun
-
-
-def _in_turns(forms: Mapping[str, _Form], arrays: Any, seconds: float) -> Iterator[Dict[str, List[List[float]]]]:
-    """Yield, after each round, the seconds of each call for each round of a form; another form begins in each round."""
-    names = list(forms)
-    taken: Dict[str, List[List[float]]] = {name: [] for name in names}
-    for number in range(_ROUNDS):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            calls = [_call(forms[name].net, arrays)]
-            while sum(calls) < seconds:
-                calls.append(_call(forms[name].net, arrays))
-            taken[name].append(calls)
-        yield {name: list(rounds) for name, rounds in taken.items()}
 
 
 def _row(

@@ -1,17 +1,16 @@
 """Turns a trained net into a faster one for prediction, and compares the two."""
 
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
-import json
 from statistics import median
 import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.arrays import arrays_in, legacy, of_kind, switches
+from mxkit.core.arrays import arrays_in, call, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, parameters_by_path, unknown_path
-from mxkit.core.device import as_ndarray, batch_size, describe_batch, unpack
+from mxkit.core.device import as_ndarray, batch_size, unpack
 from mxkit.core.graph import Graph
 from mxkit.data.source import Data, source_of, whole_source
 from mxkit.errors import DataError, TrapWarning
@@ -91,23 +90,25 @@ def optimize(
     with autograd.pause(train_mode=False):
         graph = graph_of(net, [array.shape for array in arrays])
         with switches(graph.numpy):
-            return _Making(net, graph, of_kind(arrays, graph.numpy), classes).run(
-                precision, calibration, calibration_mode, calibration_samples, keep, limit
-            )
+            making = _Making(net, graph, of_kind(arrays, graph.numpy), precision, classes)
+            kept = making.matched(keep)
+            if precision == "int8":
+                making.check_joined()
+                making.ranges = ranges_of(graph, calibration, calibration_mode, calibration_samples, making.sample)
+            return making.optimized(kept, limit)
 
 
 class _Making:
     """One call of `optimize`."""
 
-    def __init__(self, net: Any, graph: NetGraph, sample: List[Any], classes: bool) -> None:
-        self._graph, self._sample, self._classes = graph, sample, classes
+    def __init__(self, net: Any, graph: NetGraph, sample: List[Any], precision: str, classes: bool) -> None:
+        self._graph, self.sample, self._precision, self._classes = graph, sample, precision, classes
         paths = {parameter.name: path for path, parameter in reversed(list(parameters_by_path(net).items()))}
         found = layers_with_weights(legacy(graph.symbol))
         self._paths = {name: paths.get(weight, weight).rpartition(".")[0] or weight for name, weight in found.items()}
-        self._ranges: Dict[str, Tuple[float, float]] = {}
+        self.ranges: Dict[str, Tuple[float, float]] = {}
         self._joined = True
-        self._base = gluon.SymbolBlock(*self._parts())
-        _fill(self._base, graph)
+        self._base = self._filled(gluon.SymbolBlock(*self._parts()))
         self._base.hybridize(static_alloc=True, static_shape=True)
         self._expected = arrays_in(self._base(*sample))
         if not all(np.isfinite(one.asnumpy()).all() for one in self._expected):
@@ -116,50 +117,30 @@ class _Making:
                 "(mxkit.parameters(net)) and in the sample"
             )
 
-    def run(
-        self,
-        precision: str,
-        calibration: Optional[Data],
-        mode: str,
-        samples: int,
-        keep: Sequence[str],
-        limit: float,
-    ) -> OptimizedNet:
-        kept = self._matched(keep)
-        if kept and len(kept) == len(self._paths):
-            raise ValueError(
-                f"optimize: keep={list(keep)} matches all layers with weights, so none is left for {precision}"
-            )
-        if precision == "int8":
-            self._check_joined()
-            self._ranges = ranges_of(self._graph, calibration, mode, samples, self._sample)
+    def optimized(self, kept: List[str], limit: float) -> OptimizedNet:
+        """The net with its report; at least the layers `kept` compute in float32."""
+        precision = self._precision
         self._joined = precision != "bfloat16" or self._loss_of_joining() <= _EXACT
-        net, loss = self._tried(precision, kept)
+        net, loss = self._tried(kept)
         text = net.prediction_graph().symbol.tojson(remove_amp_cast=False)
         if {"bfloat16": "amp_cast", "int8": "_contrib_quantize"}.get(precision, "") not in text:
             raise ValueError(f"optimize: MXNet computes no layer of this net in {precision}: use precision='float32'")
         wrong = not self._joined or precision == "float32" and not loss <= _EXACT  # T196
         if precision != "float32" and not loss <= limit:
-            net = self._within(precision, kept, limit, loss)
-        times = measured(self._base, net, self._sample, self._classes)
+            net = self._within(kept, limit, loss)
+        times = measured(self._base, net, self.sample, self._classes)
         not_joined = "MXNet joins them wrongly (T196)" if wrong else ""
         if precision == "float32" and times.speed < 1:  # convolutions of few channels are slower with a joined ReLU
             not_joined = not_joined or "that is slower here"
         if precision == "float32" and not_joined:
             net = self._made(Settings("float32", joined=False))
-            times = measured(self._base, net, self._sample, self._classes)
-        net.report = Report(
-            precision,
-            times,
-            layer_rows(self._graph, net, self._sample, self._paths),
-            tuple(self._paths[name] for name in net.settings.float_layers),
-            limit,
-            not_joined,
-            processor_model(),
-        )
+            times = measured(self._base, net, self.sample, self._classes)
+        rows = layer_rows(self._graph, net, self.sample, self._paths)
+        kept_paths = tuple(self._paths[name] for name in net.settings.float_layers)
+        net.report = Report(precision, times, rows, kept_paths, limit, not_joined, processor_model())
         return net
 
-    def _check_joined(self) -> None:
+    def check_joined(self) -> None:
         """Refuse a net whose operators oneDNN joins wrongly (T196); in int8 this would pass for a loss of digits."""
         loss = self._loss_of_joining("MKLDNN_QUANTIZE")
         if not loss <= _EXACT:
@@ -170,16 +151,14 @@ class _Making:
 
     def _loss_of_joining(self, backend: str = "MKLDNN") -> float:
         """The loss in float32 of the graph whose operators are joined for int8, or for bfloat16."""
-        arguments, states = split(self._graph)
-        graph = PredictionGraph(legacy(self._graph.symbol), {**arguments, **states})
+        graph = PredictionGraph(legacy(self._graph.symbol), _values_of(self._graph))
         if backend == "MKLDNN":
             graph = with_folded_norms(*graph[:2])
         compute = graph_function(graph.symbol.get_backend_symbol(backend), graph.arrays, self._graph.numpy)
-        return difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self._sample)))))
+        return difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self.sample)))))
 
     def _made(self, settings: Settings) -> OptimizedNet:
-        net = OptimizedNet(*self._parts(), settings)
-        _fill(net, self._graph)
+        net: OptimizedNet = self._filled(OptimizedNet(*self._parts(), settings))
         return net
 
     def _parts(self) -> Tuple[List[Any], List[Any]]:
@@ -187,67 +166,70 @@ class _Making:
         heads = [of_kind(one, numpy) for one in legacy(self._graph.symbol)]
         return heads, [of_kind(mx.sym.var(name, dtype="float32"), numpy) for name in self._graph.inputs]
 
-    def _matched(self, keep: Sequence[str]) -> List[str]:
+    def _filled(self, block: Any) -> Any:
+        """Give a block of the graph its values, copies of the net's."""
+        for name, array in _values_of(self._graph).items():
+            parameter = block.params[name]
+            parameter.shape = array.shape
+            parameter.grad_req = "null"
+            parameter.initialize(ctx=mx.cpu(), init=mx.init.Zero())
+            parameter.set_data(of_kind(array, self._graph.numpy))
+        return block
+
+    def matched(self, keep: Sequence[str]) -> List[str]:
+        """The layers that `keep` matches, by the names of their operators."""
         for glob in keep:
             if not any(fnmatchcase(path, glob) for path in self._paths.values()):
                 raise unknown_path(f"optimize: keep {glob!r} matches no layer with weights", glob, self._paths.values())
-        return [name for name, path in self._paths.items() if any(fnmatchcase(path, glob) for glob in keep)]
+        kept = [name for name, path in self._paths.items() if any(fnmatchcase(path, glob) for glob in keep)]
+        if kept and len(kept) == len(self._paths):
+            raise ValueError(f"optimize: keep={list(keep)} matches all layers, so none is left for {self._precision}")
+        return kept
 
-    def _tried(self, precision: str, kept: Sequence[str]) -> Tuple[OptimizedNet, float]:
+    def _tried(self, kept: Sequence[str]) -> Tuple[OptimizedNet, float]:
         """Make the net, and compute its loss."""
         ranges: Mapping[str, Tuple[float, float]] = {}
-        if precision == "int8":
-            arguments, states = split(self._graph)
-            _, names = arrays_to_calibrate(legacy(self._graph.symbol), arguments, states, kept)
-            ranges = {name: self._ranges[name] for name in names}
-        net = self._made(Settings(precision, tuple(kept), ranges, self._joined))
+        if self._precision == "int8":
+            symbol, values = legacy(self._graph.symbol), _values_of(self._graph)
+            arguments, states = (
+                {name: values[name] for name in names if name in values}
+                for names in (symbol.list_arguments(), symbol.list_auxiliary_states())
+            )
+            _, names = arrays_to_calibrate(symbol, arguments, states, kept)
+            ranges = {name: self.ranges[name] for name in names}
+        net = self._made(Settings(self._precision, tuple(kept), ranges, self._joined))
         return net, self._loss(net)
 
     def _loss(self, net: OptimizedNet) -> float:
         """The loss of a second call, in which MXNet refuses some arrays in int8 that the first one read (T223)."""
-        exact = net.settings.precision == "float32"
+        classes = self._classes and self._precision != "float32"
         try:
-            for _ in range(2):
-                outputs = arrays_in(net(*self._sample))
-                if exact:
-                    found = difference_of(self._expected, outputs)
-                else:
-                    found = loss_of(self._expected, outputs, self._classes)
+            return [loss_of(self._expected, arrays_in(net(*self.sample)), classes) for _ in range(2)][1]
         except mx.MXNetError:
             with suppress(mx.MXNetError):
                 mx.nd.waitall()  # it may report the error once more
             return float("inf")
-        return found
 
-    def _within(self, precision: str, kept: List[str], limit: float, loss: float) -> OptimizedNet:
+    def _within(self, kept: List[str], limit: float, loss: float) -> OptimizedNet:
         """Keep one more layer in float32 until the loss is within the limit."""
         first = loss
         free = [name for name in self._paths if name not in kept]
-        alone = {name: self._tried(precision, [one for one in self._paths if one != name])[1] for name in free}
+        alone = {name: self._tried([one for one in self._paths if one != name])[1] for name in free}
         for name in sorted(free, key=lambda one: alone[one], reverse=True)[:-1]:
             kept = [*kept, name]
-            net, loss = self._tried(precision, kept)
+            net, loss = self._tried(kept)
             if loss <= limit:
                 return net
-        if loss == float("inf"):
-            raise ValueError(
-                f"optimize: MXNet fails to compute this net in {precision} for the sample's shape, however many layers "
-                "stay in float32 (T223): use precision='float32', or larger images"
-            )
         raise ValueError(
-            f"optimize: {precision} loses {first:.3g} on the sample, expected at most {limit:g}; with {len(kept)} of "
-            f"{len(self._paths)} layers in float32 it still loses {loss:.3g}. Calibrate with data like the sample's, "
-            "give a larger sample or a larger limit=, or use precision='float32'"
+            f"optimize: {self._precision} loses {first:.3g} on the sample, expected at most {limit:g}; with "
+            f"{len(kept)} of {len(self._paths)} layers in float32 it still loses {loss:.3g} (inf: MXNet fails, T223). "
+            "Calibrate with data like the sample's, give a larger sample or limit=, or use precision='float32'"
         )
 
 
-def split(graph: NetGraph) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Arguments and auxiliary states of a graph, by name."""
-    named = [(name.partition(":"), array) for name, array in graph.arrays.items()]
-    return (
-        {name: array for (kind, _, name), array in named if kind == "arg"},
-        {name: array for (kind, _, name), array in named if kind == "aux"},
-    )
+def _values_of(graph: NetGraph) -> Dict[str, Any]:
+    """Values of a graph's arguments and auxiliary states, by name."""
+    return {name.partition(":")[2]: array for name, array in graph.arrays.items()}
 
 
 def _checked(net: Any, sample: Any) -> List[Any]:
@@ -266,48 +248,29 @@ def _checked(net: Any, sample: Any) -> List[Any]:
     for array in arrays:
         if not array.size or array.ndim < 1:
             raise DataError(f"optimize: expected a sample with the axis of the batch, received shape {array.shape}")
-        if str(np.dtype(array.dtype)) not in INPUT_DTYPES:
-            raise DataError(
-                f"optimize: expected a sample of float32 (or of whole numbers, int32), received "
-                f"{np.dtype(array.dtype)}: convert it, scaled like the training's inputs"
-            )
+        dtype = np.dtype(array.dtype)
+        if str(dtype) not in INPUT_DTYPES:
+            raise DataError(f"optimize: expected a sample of float32, or of int32, scaled alike; received {dtype}")
         if not np.isfinite(array.asnumpy()).all():
             raise DataError("optimize: the sample holds NaN or infinity")
     return [array.as_in_context(mx.cpu()) for array in arrays]
 
 
-def _fill(block: Any, graph: NetGraph) -> None:
-    """Give a block of the graph its values, copies of the net's."""
-    arguments, states = split(graph)
-    for name, array in {**arguments, **states}.items():
-        parameter = block.params[name]
-        parameter.shape = array.shape
-        parameter.grad_req = "null"
-        parameter.initialize(ctx=mx.cpu(), init=mx.init.Zero())
-        parameter.set_data(of_kind(array, graph.numpy))
-
-
 def _check_arguments(
     precision: str, calibration: Any, mode: str, samples: int, keep: Sequence[str], limit: float
 ) -> None:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; received {precision!r}")
-    if (calibration is not None) != (precision == "int8"):
-        raise ValueError(
-            "calibration: int8 needs batches of real inputs, like calibration=validation_loader"
-            if calibration is None
-            else f"calibration: {precision} has no ranges to calibrate, only int8 has"
-        )
-    if mode not in ("naive", "entropy"):
-        raise ValueError(f"calibration_mode: expected 'naive' or 'entropy', received {mode!r}")
-    if isinstance(keep, str):
-        raise ValueError(f"keep: expected a list of paths, received {keep!r}: write keep=[{keep!r}]")
-    if keep and precision == "float32":
-        raise ValueError("keep: with precision='float32' all layers stay float32")
-    if not 0 <= limit < 1 or not samples > 0:
-        raise ValueError(
-            f"expected limit from 0 to below 1 and calibration_samples above 0; received {limit!r} and {samples!r}"
-        )
+    in_range = 0 <= limit < 1 and samples > 0
+    for fits, text in (
+        (precision in PRECISIONS, f"precision: expected one of {', '.join(PRECISIONS)}; received {precision!r}"),
+        (calibration is not None or precision != "int8", "calibration: int8 needs batches of real inputs"),
+        (calibration is None or precision == "int8", f"calibration: {precision} has no ranges to calibrate"),
+        (mode in ("naive", "entropy"), f"calibration_mode: expected 'naive' or 'entropy', received {mode!r}"),
+        (not isinstance(keep, str), f"keep: expected a list of paths, received {keep!r}: write keep=[{keep!r}]"),
+        (not keep or precision != "float32", "keep: with precision='float32' all layers stay float32"),
+        (in_range, f"expected limit in [0, 1) and calibration_samples above 0; received {limit!r} and {samples!r}"),
+    ):
+        if not fits:
+            raise ValueError(text)
 
 
 _BINS = 8001  # MXNet's number
@@ -326,34 +289,30 @@ def ranges_of(
         sample: Inputs whose range is compared with that of the data.
 
     Raises:
-        DataError: A batch has another number of inputs than the net, or other shapes than it computes, or an array is
-            NaN or infinite.
+        DataError: A batch has another number of inputs than the net, or an array is NaN or infinite.
+        mxnet.MXNetError: The net cannot compute the shapes of a batch.
 
     Warns:
         TrapWarning: The data's inputs have another scale than the sample's.
     """
-    fused = legacy(graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
-    internals = fused.get_internals()
-    own = {name.partition(":")[2] for name in graph.arrays}
+    internals = legacy(graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE").get_internals()
+    own = _values_of(graph)
     # by number: a block that is called twice gives two arrays of one name, whose range is that of both
     wanted = [(number, name) for number, name in enumerate(internals.list_outputs()) if name not in own]
-    names = [name for _, name in wanted]
-    known = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
-    compute = graph_function(mx.sym.Group([internals[number] for number, _ in wanted]), known, graph.numpy)
+    compute = graph_function(mx.sym.Group([internals[number] for number, _ in wanted]), own, graph.numpy)
     ranges: Dict[str, Tuple[float, float]] = {}
     histograms: Dict[str, Any] = {}
     largest = 0.0
-    for number, inputs in enumerate(_batches(data, graph, samples), 1):
-        largest = max(largest, *(_magnitude(one) for one in inputs))
-        with _described(number, inputs, sample):
-            for name, array in zip(names, compute(dict(zip(graph.inputs, inputs)))):
-                if array.dtype == np.float32:
-                    host = array.asnumpy()
-                    ends = float(host.min()), float(host.max())
-                    known_ends = ranges.get(name, ends)
-                    ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
-                    if mode == "entropy" and np.isfinite(ends).all():
-                        histograms[name] = _histogram(histograms.get(name), host, ends)
+    for inputs in _batches(data, graph, samples):
+        largest = max(largest, *map(_magnitude, inputs))
+        for (_, name), array in zip(wanted, compute(dict(zip(graph.inputs, inputs)))):
+            if array.dtype == np.float32:
+                host = array.asnumpy()
+                ends = float(host.min()), float(host.max())
+                known_ends = ranges.get(name, ends)
+                ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
+                if mode == "entropy" and np.isfinite(ends).all():
+                    histograms[name] = _histogram(histograms.get(name), host, ends)
     wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
     if wrong:
         raise DataError(f"optimize: the calibration's data gives NaN or infinity first at {wrong[0]}")
@@ -370,20 +329,6 @@ def ranges_of(
 
         ranges = quantization._get_optimal_thresholds(histograms, "auto")
     return {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
-
-
-@contextmanager
-def _described(number: int, inputs: Sequence[Any], sample: Sequence[Any]) -> Iterator[None]:
-    try:
-        yield
-    except mx.MXNetError as error:
-        with suppress(mx.MXNetError):
-            mx.nd.waitall()  # it may report the error once more
-        expected, received = (describe_batch((tuple(arrays),)) for arrays in (sample, inputs))
-        raise DataError(
-            f"calibration: the net cannot compute batch {number}: expected any number of samples like those of the "
-            f"sample ({expected}); received {received}. {str(error).strip().splitlines()[-1]}"
-        ) from error
 
 
 def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
@@ -437,21 +382,43 @@ def difference_of(expected: Sequence[Any], actual: Sequence[Any]) -> float:
 def measured(base: Any, net: OptimizedNet, sample: Sequence[Any], classes: bool) -> Measured:
     """Compare the outputs of two nets on a sample, and their times in turn."""
     expected, actual = arrays_in(base(*sample)), arrays_in(net(*sample))
-    taken: Dict[Any, List[float]] = {base: [], net: []}
-    calls = {one: max(1, round(_SECONDS / max(_seconds(one, sample, 1), 1e-6))) for one in taken}
-    for _ in range(_ROUNDS):
-        for one, times in taken.items():
-            times.append(_seconds(one, sample, calls[one]))
+    *_, taken = in_turns({"base": base, "net": net}, sample, _SECONDS, _ROUNDS)
+    before, seconds = (median(sum(calls) / len(calls) for calls in taken[name]) for name in ("base", "net"))
     largest = max(float(np.abs(_host(one) - _host(other)).max(initial=0)) for one, other in zip(expected, actual))
-    seconds = median(taken[net])
-    return Measured(
-        len(sample[0]),
-        _agreement(expected, actual) if classes else None,
-        largest,
-        difference_of(expected, actual),
-        seconds,
-        median(taken[base]) / seconds,
-    )
+    agreement = _agreement(expected, actual) if classes else None
+    relative = difference_of(expected, actual)
+    return Measured(len(sample[0]), agreement, largest, relative, seconds, before / seconds)
+
+
+def in_turns(
+    nets: Mapping[str, Any], arrays: Sequence[Any], seconds: float, rounds: int
+) -> Iterator[Dict[str, List[List[float]]]]:
+    """Let nets take turns; yield, after each round, the seconds of each call for each round of a net.
+
+    Args:
+        nets: By name; another one begins in each round.
+        arrays: Inputs of a call.
+        seconds: How long a net is timed in a round, at least one call.
+        rounds: Number of rounds.
+    """
+    names = list(nets)
+    taken: Dict[str, List[List[float]]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            calls = [seconds_of(nets[name], arrays)]
+            while sum(calls) < seconds:
+                calls.append(seconds_of(nets[name], arrays))
+            taken[name].append(calls)
+        yield {name: list(each) for name, each in taken.items()}
+
+
+def seconds_of(net: Any, arrays: Sequence[Any]) -> float:
+    """Seconds of a call, with the wait for its results."""
+    begun = time.perf_counter()
+    for array in arrays_in(call(net, arrays)):
+        array.wait_to_read()
+    return time.perf_counter() - begun
 
 
 def layer_rows(graph: NetGraph, net: OptimizedNet, sample: Sequence[Any], paths: Dict[str, str]) -> List[LayerRow]:
@@ -487,13 +454,10 @@ def _values(
     graph: NetGraph, made: Any, nodes: Mapping[str, Mapping[str, str]], inputs: Mapping[str, Any]
 ) -> Dict[str, Tuple[Any, str]]:
     """Values of nodes in float32, and in which precision they are computed."""
-    internals = made.symbol.get_internals()
-    described = json.loads(internals.tojson(remove_amp_cast=False))
-    found = [  # an array in int8 has its range as two more outputs
-        (described["nodes"][node]["name"], internals[place])
-        for place, (node, *_) in enumerate(described["heads"])
-        if described["nodes"][node]["name"] in nodes
-    ]
+    internals, described = made.symbol.get_internals(), Graph.of(made.symbol, internals=True, casts=True)
+    heads = [(described.nodes[entry.node].name, place) for place, entry in enumerate(described.heads)]
+    # an array in int8 has its range as two more outputs
+    found = [(name, internals[place]) for name, place in heads if name in nodes]
     compute = graph_function(mx.sym.Group([part for _, part in found]), made.arrays, graph.numpy)
     with switches(graph.numpy):
         given = {name: mx.nd.array(one, dtype=one.dtype) for name, one in inputs.items()}
@@ -512,14 +476,6 @@ def _in_float(parts: Sequence[Any], attributes: Mapping[str, str]) -> Tuple[Any,
         end = max(abs(float(part.asnumpy().ravel()[0])) for part in parts[1:])
         array = array.astype(np.float32) * (end / (127 if kind == "int8" else 255))
     return array, "int8" if whole else kind
-
-
-def _seconds(net: Any, sample: Sequence[Any], calls: int) -> float:
-    begun = time.perf_counter()
-    for _ in range(calls):
-        for array in arrays_in(net(*sample)):
-            array.wait_to_read()
-    return (time.perf_counter() - begun) / calls
 
 
 def _agreement(expected: Sequence[Any], actual: Sequence[Any]) -> Optional[float]:
