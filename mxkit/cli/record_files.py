@@ -65,21 +65,13 @@ def make_records(
 def list_records(file: Path = _FILE, json: bool = JSON) -> None:
     """List the records: number, byte, id, labels, bytes, format, height and width. Damaged records are left out."""
     from mxkit.core.system import write_lines
-    from mxkit.data.records import rows
+    from mxkit.data.records import rows, table_of
 
     if json:
         print_json(list(rows(file)))
         return
-    table = [["record", "byte", "id", "labels", "bytes", "image", "size"]]
-    for row in rows(file):
-        labels = " ".join(f"{label:g}" for label in row.labels[:6]) + (" ..." if len(row.labels) > 6 else "")
-        size = "" if row.height is None else f"{row.width} x {row.height}"
-        numbers = [str(row.number), str(row.byte), str(row.id)]
-        table.append([*numbers, labels, str(row.bytes), row.format or "no image", size])
-    widths = [max(map(len, column)) for column in zip(*table)]
-    form = "  ".join(f"{{:{'<' if column in (3, 5, 6) else '>'}{width}}}" for column, width in enumerate(widths))
-    # rich takes 0.5 ms a line
-    write_lines([*(form.format(*row).rstrip() for row in table), f"{len(table) - 1} records"])
+    lines = table_of(rows(file))
+    write_lines([*lines, f"{len(lines) - 1} records"])
 
 
 @rec_app.command("check")

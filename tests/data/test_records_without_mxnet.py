@@ -2,6 +2,7 @@
 
 import csv
 from io import BytesIO
+import re
 import struct
 
 from files_of_old_mxnet import run_without_mxnet
@@ -60,13 +61,10 @@ def test_a_file_is_extracted_in_a_fresh_interpreter_without_mxnet(index, tmp_pat
     assert files_of(tmp_path / "out/images") == EXTRACTED
     assert labels_of(tmp_path / "out/images") == dict(zip(EXTRACTED, ("0", "2", "0.5", "2")))
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["record", "byte", "id", "labels", "bytes", "image"]
-    assert lines[1].split() == ["0", "0", "5", "0", str(len(CONTENTS[0][2])), ".jpg"]
-    state = "a.idx agrees" if index else "no .idx file"
+    assert lines[0].split() == ["record", "byte", "id", "labels", "bytes", "image", "size"]
+    assert lines[1].split() == ["0", "0", "5", "0", str(len(CONTENTS[0][2])), ".jpg", "8", "x", "6"]
+    state = "its .idx file fits" if index else "no .idx file"
     assert f"{file}: 4 records (1 .jpg, 1 .png, 1 .bmp, 1 .bin); {state}" in lines
-    sizes = sorted(len(content) for _, _, content in CONTENTS)
-    assert f"images: {sizes[0]:,} to {sizes[-1]:,} bytes, {sum(sizes):,} in all" in lines
-    assert "labels: 3 different ones, 0 to 2" in lines
     assert lines[-1] == "wrote 4 images and labels.csv into out/images"
 
 
@@ -85,9 +83,8 @@ def test_several_labels_stand_in_the_table(tmp_path):
     boxes = np.array([4, 5, 0.1, 0.25], np.float32)
     file = write(tmp_path / "a.rec", [(boxes, 1, picture(1)), ([7], 2, picture(2)), ([], 3, picture(3))])
     found = summarize(file)
-    # an empty array of labels is a flag of 0: a label of 0
-    assert (found.several, found.faces, dict(found.labels)) == (1, False, {7.0: 1, 0.0: 1})
-    assert extract(file, tmp_path / "out", found) == 3
+    assert not found.faces
+    assert extract(file, tmp_path / "out", found) == 3  # an empty array of labels is a flag of 0: a label of 0
     assert labels_of(tmp_path / "out") == {"images/1.jpg": "4 5 0.100000001 0.25", "7/2.jpg": "7", "0/3.jpg": "0"}
 
 
@@ -99,7 +96,7 @@ def test_a_file_of_insightface(tmp_path, capsys):
         file = write(tmp_path / f"{order}.rec", contents)
         command_line(file, "--to", tmp_path / order)
         printed = capsys.readouterr().out
-        assert "6 records (3 .jpg, 3 without an image)" in printed
+        assert re.search(r": 6 records \(.*3 without an image", printed)
         assert "insightface's header: records without an image name ranges of ids" in printed
         expected = {"0/1.jpg": images[0][2], "0/2.jpg": images[1][2], "1/3.jpg": images[2][2]}
         assert files_of(tmp_path / order) == expected
@@ -110,7 +107,6 @@ def test_ids_that_are_not_distinct(tmp_path):
     file = write(tmp_path / "a.rec", [(1, 0, picture(number)) for number in range(3)])
     found = summarize(file)
     assert not found.distinct
-    assert found.index_state == "a.idx agrees"
     extract(file, tmp_path / "out", found)
     assert sorted(files_of(tmp_path / "out")) == ["1/0.jpg", "1/1.jpg", "1/2.jpg"]
 
@@ -119,21 +115,14 @@ def command_line(*words):
     return command.main([str(word) for word in words])
 
 
-def test_an_index_of_another_file(tmp_path):
+@pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [*lines[:3], "6\t4\n"], lambda lines: "x"])
+def test_an_index_that_does_not_fit_is_told_and_not_needed(tmp_path, change):
     file = write(tmp_path / "a.rec", CONTENTS)
     index = file.with_suffix(".idx")
-    lines = index.read_text().splitlines(True)
-    index.write_text("".join(lines[:-1]))
-    assert summarize(file).index_state == "a.idx lacks 1 of 4 records"
-    index.write_text("".join([*lines[:2], "6\t4\n"]))
-    with pytest.raises(DataError, match=r"a.idx: entry 3 is byte 4, where no record of a.rec begins. It is of another"):
-        summarize(file)
-    index.write_text("6\t9999999\n")
-    with pytest.raises(DataError, match=r"a.idx: it has records up to byte 9999999; the .rec file has"):
-        summarize(file)
-    index.write_text("6\t99999999999999999999999\n")
-    with pytest.raises(DataError, match="a.idx: expected lines of a key, a tab and a place in the file"):
-        summarize(file)
+    index.write_text("".join(change(index.read_text().splitlines(True))))
+    found = summarize(file)
+    assert found.index_state == "its .idx file does not fit"
+    assert extract(file, tmp_path / "out", found) == 4
 
 
 def part(kind, content):
@@ -153,10 +142,7 @@ REFUSED = [
     (part(1, b"begin") + WHOLE, "no further part of a record begins at byte 16"),
     (part(1, b"begin") + part(2, b"on"), "no further part of a record begins at byte 28"),
     (WHOLE + part(0, b"short"), "record 1 at byte 40 is damaged: expected a header of 24 bytes, received 5 bytes"),
-    (
-        part(0, struct.pack("<IfQQ", 2**32 - 1, 1, 2, 0)),
-        "record 0 .* expected 4294967295 labels .* received 0 bytes",
-    ),
+    (part(0, struct.pack("<IfQQ", 2**32 - 1, 1, 2, 0)), "expected 4294967295 labels .* received 0 bytes"),
 ]
 
 
@@ -164,7 +150,7 @@ REFUSED = [
 def test_what_is_refused(data, expected, tmp_path):
     file = tmp_path / "a.rec"
     file.write_bytes(data)
-    with pytest.raises(DataError, match=rf"a\.rec: {expected}"):
+    with pytest.raises(DataError, match=rf"a\.rec: .*{expected}"):
         summarize(file)
     with pytest.raises(SystemExit, match=r"error: .*a\.rec: "):
         command_line(file, "--to", tmp_path / "out")
@@ -176,7 +162,7 @@ def test_the_folder_is_complete_or_absent(tmp_path):
     found = summarize(file)
     with file.open("ab") as end:
         end.write(b"more")
-    with pytest.raises(DataError, match="no record begins at byte"):
+    with pytest.raises(DataError, match="damaged: "):
         extract(file, tmp_path / "out", found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "a.rec"]
     (tmp_path / "empty").mkdir()
