@@ -192,8 +192,8 @@ def cifar10(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] =
     """CIFAR-10: 60,000 colour images of 32x32 pixels.
 
     Args:
-        root: An archive (`cifar-10-binary.tar.gz`, `cifar-10-python.tar.gz`), a folder with one of them or with its
-            unpacked files, or the folder to download the archive to. None is the cache, `datasets/cifar10`.
+        root: The archive `cifar-10-binary.tar.gz`, a folder with it or with its unpacked files, or the folder to
+            download the archive to. None is the cache, `datasets/cifar10`.
         valid: As for `mnist`, of 50,000.
         offline: As for `mnist`.
 
@@ -239,56 +239,43 @@ def _idx_splits(name: str, root: Root, valid: Share, offline: Optional[bool], cl
 
 def _idx_files(name: str, root: Root, offline: Optional[bool]) -> List[Path]:
     files = files_of(name)
-    unzipped = [file.name[:-3] for file in files]
-    if root is not None:
-        target = Path(root).expanduser()
-        folders = [target / inner for inner in ("", name, "raw", "MNIST/raw", "FashionMNIST/raw")]
-        existing = [[_existing(folder / f"{one}.gz", folder / one) for one in unzipped] for folder in folders]
-        paths = next(filter(all, existing), existing[0])
-        missing = [file for file, path in zip(files, paths) if not path]
-        if missing:
-            fetch_files(missing, target, offline=offline)
-        return [path or target / file.name for file, path in zip(files, paths)]
-    folders = [home / "datasets" / name for home in homes()]
-    for folder in folders:
-        if all(is_right(folder / file.name, file) for file in files):
-            return [folder / file.name for file in files]
-    for folder in folders:
-        if all((folder / one).is_file() for one in unzipped):
-            return [folder / one for one in unzipped]
-    return fetch_files(files, dataset_folder(name), offline=offline)
-
-
-def _existing(*paths: Path) -> Optional[Path]:
-    return next((path for path in paths if path.is_file()), None)
+    target = dataset_folder(name) if root is None else Path(root).expanduser()
+    inner = ("", name, "raw", "MNIST/raw", "FashionMNIST/raw")
+    for folder in [home / "datasets" / name for home in homes()] if root is None else [target / one for one in inner]:
+        for paths in ([folder / file.name for file in files], [folder / file.name[:-3] for file in files]):
+            genuine = root is not None or paths[0].suffix != ".gz" or all(map(is_right, paths, files))
+            if genuine and all(path.is_file() for path in paths):
+                return paths
+    # what is in a folder of the user's own is not replaced
+    missing = [file for file in files if root is None or not (target / file.name).is_file()]
+    fetch_files(missing, target, offline=offline)
+    return [target / file.name for file in files]
 
 
 def _cifar_splits(
     name: str, files: CifarFiles, root: Root, valid: Share, offline: Optional[bool], column: int, classes: Sequence[str]
 ) -> Splits:
-    place, version = _cifar_place(name, files, root, offline)
+    place = _cifar_place(name, files, root, offline)
     parts = []
-    for names in (files.train[version], files.test[version]):
+    for names in (files.train, files.test):
         x, y = read_cifar(place, names, files)
         parts.append(Split(x, np.ascontiguousarray(y[:, column])))
     return _splits(parts[0], parts[1], classes, valid, place, (50000, 10000) if root is None else None)
 
 
-def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[bool]) -> Tuple[Path, int]:
-    """The folder or archive of the files, and its version: 0 binary, 1 python."""
-    if root is not None and Path(root).expanduser().is_file():
-        return Path(root).expanduser(), int("python" in Path(root).name)
+def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[bool]) -> Path:
+    """The folder or archive of the files."""
     target = dataset_folder(name) if root is None else Path(root).expanduser()
+    if target.is_file():
+        return target
     for folder in [home / "datasets" / name for home in homes()] if root is None else [target, target / name]:
-        for version in (0, 1):
-            for place in (folder, folder / files.folders[version]):
-                if all((place / one).is_file() for one in files.train[version] + files.test[version]):
-                    return place, version
-        for version, archive in enumerate(files.archives):
-            genuine = root is not None or version == 1 or is_right(folder / archive, files_of(name)[0])
-            if (folder / archive).is_file() and genuine:
-                return folder / archive, version
-    return fetch_files(files_of(name), target, offline=offline)[0], 0
+        for place in (folder, folder / files.folder):
+            if all((place / one).is_file() for one in files.train + files.test):
+                return place
+        archive = folder / files.archive
+        if archive.is_file() and (root is not None or is_right(archive, files_of(name)[0])):
+            return archive
+    return fetch_files(files_of(name), target, offline=offline)[0]
 
 
 def _splits(
@@ -366,15 +353,13 @@ def made_linear(
         x float32 of shape (N, len(weights)), normal with standard deviation 1; y float32 of shape (N,). No classes.
 
     Raises:
-        ValueError: An argument is out of range.
+        ValueError: There are fewer than 3 samples, or the parts leave no training data.
 
     >>> data = made_linear(100, noise=0)
     >>> float(abs(data.test.x @ np.array([2, -3.4]) + 4.2 - data.test.y).max()) < 1e-5
     True
     """
     whole_number(samples, "made_linear: samples", least=3)
-    if not len(weights) or not noise >= 0:
-        raise ValueError(f"made_linear: expected weights, and noise of at least 0; received {weights!r} and {noise!r}")
     draws = np.random.RandomState(seed)
     x = draws.standard_normal((samples, len(weights)))
     y = x @ np.asarray(weights, np.float64) + bias + noise * draws.standard_normal(samples)

@@ -2,6 +2,7 @@
 
 import contextlib
 from contextlib import suppress
+import fcntl
 from functools import partial
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from time import sleep
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from mxkit.core.system import LOG, file_digest, flush_directory, is_offline
-from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles
+from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
 
@@ -25,17 +26,13 @@ _LEFTOVER = re.compile(rf"(^\..+\.part$)|(\.[\w-]*{_UUID}$)|(\.zip{_UUID}$)")
 _MODEL = re.compile(r"-([0-9a-f]{8})\.params$")
 
 
-def _versions_of(files: CifarFiles) -> List[List[str]]:
-    return [*([archive] for archive in files.archives), *map(list.__add__, files.train, files.test)]
-
-
 _IDX = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
 # The files of a complete dataset, in each of its versions; a name stands for the file itself or its `.gz`.
 _COMPLETE: Dict[str, List[List[str]]] = {
     "mnist": [_IDX],
     "fashion-mnist": [_IDX],
-    "cifar10": _versions_of(CIFAR10_FILES),
-    "cifar100": _versions_of(CIFAR100_FILES),
+    "cifar10": [[CIFAR10_FILES.archive], CIFAR10_FILES.train + CIFAR10_FILES.test],
+    "cifar100": [[CIFAR100_FILES.archive], CIFAR100_FILES.train + CIFAR100_FILES.test],
 }
 
 
@@ -64,9 +61,8 @@ class CacheEntry(NamedTuple):
 
 
 def home() -> Path:
-    """The cache folder: `$MXNET_HOME`, else `~/.mxnet` (on Windows `%APPDATA%/mxnet`), read at each call (T57)."""
-    named = os.environ.get("MXNET_HOME")
-    return Path(named).expanduser() if named else _default_home()
+    """The cache folder: `$MXNET_HOME`, else `~/.mxnet`, read at each call (T57)."""
+    return Path(os.environ.get("MXNET_HOME") or "~/.mxnet").expanduser()
 
 
 def dataset_folder(name: str) -> Path:
@@ -78,17 +74,10 @@ def homes() -> List[Path]:
     """All cache folders that exist, `home()` first.
 
     gluoncv 0.10.5 reads weights from `$MXNET_HOME/models` if the variable is set, even if `root` is given, and
-    datasets from `~/.mxnet` always (T57). A process with another HOME (sudo, containers) may have written to the
-    account's own folder.
+    datasets from `~/.mxnet` always (T57).
     """
-    candidates = [home(), _default_home(), Path("~/.mxnet").expanduser()]
-    # Windows has no pwd; a container's user may have no account
-    with contextlib.suppress(ImportError, KeyError):
-        import pwd
-
-        candidates.append(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".mxnet")
     distinct: Dict[Path, Path] = {}
-    for path in filter(Path.is_dir, candidates):
+    for path in filter(Path.is_dir, (home(), Path("~/.mxnet").expanduser())):
         distinct.setdefault(path.resolve(), path)
     return list(distinct.values())
 
@@ -150,11 +139,6 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     Yields:
         Whether this process has the lock; False only if `wait` is False and another process has it.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows: if two processes write a file at once, its digest is wrong and it is read again
-        yield True
-        return
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -162,12 +146,6 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
             yield False
             return
         yield True
-
-
-def _default_home() -> Path:
-    if os.name == "nt" and os.environ.get("APPDATA"):
-        return Path(os.environ["APPDATA"]) / "mxnet"
-    return Path("~/.mxnet").expanduser()
 
 
 def _entries(folder: Path) -> Iterator[CacheEntry]:
@@ -229,9 +207,8 @@ def _is_idle(path: Path) -> bool:
 _CHUNK = 1 << 18
 # Statuses after which the same request may succeed later.
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
-# Seconds before the second and the third round over the mirrors, and the longest pause that a server may ask for.
+# Seconds before the second and the third round over the mirrors.
 _PAUSES = (0.0, 2.0)
-_LONGEST_PAUSE = 60.0
 _DIGITS = {"md5": 32, "sha1": 40, "sha256": 64}
 
 
@@ -369,8 +346,8 @@ def read_file(
 ) -> None:
     """Download a file from the first mirror that works, and resume a broken download.
 
-    There are three rounds over the mirrors, with pauses between them that a server's `Retry-After` may lengthen. A
-    mirror is left out of later rounds if it would answer the same.
+    There are three rounds over the mirrors, with pauses between them. A mirror is left out of later rounds if it would
+    answer the same.
 
     Args:
         file: The file.
@@ -386,28 +363,31 @@ def read_file(
     failures: Dict[str, str] = {}
     mirrors = list(file.mirrors)
     for pause in (*_PAUSES, None):
-        waits: Dict[Mirror, float] = {}
+        again = []
         for mirror in mirrors:
             part = _part_of(file, folder, mirror)
             resumed = part.exists()
             try:
                 _read_rest(mirror, part, file.name, progress, timeout)
-                _publish_or_delete(part, mirror, publish)
+                try:
+                    publish(part, mirror)
+                except WrongAnswer:
+                    part.unlink()
+                    raise
             except _network_errors() + (WrongAnswer,) as error:
                 failures[mirror.url] = str(error)
                 LOG.info("%s failed: %s", mirror.url, error)
-                wait = _wait_after(error, resumed)
-                waits.update({} if wait is None else {mirror: wait})
+                again += [mirror] * _may_change(error, resumed)
                 continue
             LOG.info("%s downloaded from %s", file.name, mirror.url)
             for each in file.mirrors:
                 with suppress(FileNotFoundError):
                     _part_of(file, folder, each).unlink()
             return
-        if pause is None or not waits:
+        if pause is None or not again:
             raise NothingWorked("\n".join(f"{url}: {text}" for url, text in failures.items()))
-        sleep(max(pause, min(waits.values())))
-        mirrors = list(waits)
+        sleep(pause)
+        mirrors = again
 
 
 def _part_of(file: RemoteFile, folder: Path, mirror: Mirror) -> Path:
@@ -415,21 +395,12 @@ def _part_of(file: RemoteFile, folder: Path, mirror: Mirror) -> Path:
     return folder / (f".{file.name}.{digits}.part" if digits else f".{file.name}.part")
 
 
-def _wait_after(error: Exception, resumed: bool) -> Optional[float]:
-    """Seconds after which to ask a failed mirror again; None if it would answer the same."""
-    import urllib3
-
+def _may_change(error: Exception, resumed: bool) -> bool:
+    """Whether a failed mirror may answer otherwise later."""
     if isinstance(error, WrongAnswer):
-        return 0.0 if resumed else None  # the resumed part may have been of another file
+        return resumed  # the resumed part may have been of another file
     response = getattr(error, "response", None)
-    if response is None:
-        return 0.0
-    if response.status_code not in _BUSY:
-        return None
-    wait = 0.0
-    with suppress(urllib3.exceptions.InvalidHeader):
-        wait = float(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "0")))
-    return wait if wait <= _LONGEST_PAUSE else None
+    return response is None or response.status_code in _BUSY
 
 
 def _read_rest(mirror: Mirror, part: Path, name: str, progress: bool, timeout: float) -> None:
@@ -484,14 +455,6 @@ def _network_errors() -> Tuple[Type[Exception], ...]:
     import urllib3
 
     return requests.RequestException, urllib3.exceptions.HTTPError
-
-
-def _publish_or_delete(part: Path, mirror: Mirror, publish: Callable[[Path, Mirror], None]) -> None:
-    try:
-        publish(part, mirror)
-    except WrongAnswer:
-        part.unlink()
-        raise
 
 
 def _check_and_rename(path: Path, part: Path, mirror: Mirror) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import pickle
 import struct
 import tarfile
 
@@ -25,25 +24,6 @@ def cifar_arrays(count, classes, seed=0):
 
 def binary_bytes(x, y):
     return np.concatenate([y, x], axis=1).tobytes()
-
-
-class OldPickler(pickle._Pickler):
-    """Writes bytes as Python 2 wrote its strings, which is how the genuine files are."""
-
-    dispatch = dict(pickle._Pickler.dispatch)
-
-    def save_string(self, content):
-        self.write(b"T" + struct.pack("<i", len(content)) + content)
-
-    dispatch[bytes] = save_string
-
-
-def python_bytes(x, y, keys, old=True):
-    batch = {key.encode(): column.tolist() for key, column in zip(keys, y.T)}
-    batch.update({b"data": x, b"batch_label": b"testing batch 1 of 1", b"filenames": [b"a.png"] * len(x)})
-    file = io.BytesIO()
-    (OldPickler if old else pickle.Pickler)(file, protocol=2).dump(batch)
-    return file.getvalue()
 
 
 def tar_bytes(files):

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 from pathlib import Path
 
-from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, python_bytes, tar_bytes
+from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, tar_bytes
 import mxkit
 from mxkit.data import datasets
 from mxkit.data.datasets import (
@@ -210,7 +210,7 @@ def test_the_cache_takes_only_genuine_files(tmp_path, monkeypatch):
     put(folder, mnist_files(), unzip=True)
     with pytest.raises(DataError, match=r"expected the \(60000, 10000\) samples.*received \(60, 40\).*root="):
         mnist(valid=0.1, offline=True)
-    put(tmp_path / "datasets/cifar10", cifar_files(CIFAR10_FILES, 0)[0])  # as MXNet unpacks it
+    put(tmp_path / "datasets/cifar10", cifar_files(CIFAR10_FILES)[0])  # as MXNet unpacks it
     with pytest.raises(DataError, match=r"expected the \(50000, 10000\) samples"):
         cifar10(offline=True)
 
@@ -231,37 +231,26 @@ def test_files_that_do_not_belong_together(tmp_path):
 # CIFAR
 
 
-def cifar_files(layout, version):
+def cifar_files(layout):
     """Contents by name, and what they hold: images and labels of training and test."""
-    make = python_bytes if version else lambda x, y, keys: binary_bytes(x, y)
-    train = [cifar_arrays(10, layout.classes, seed) for seed in range(len(layout.train[0]))]
-    test = cifar_arrays(8, layout.classes, 99)
-    names = layout.train[version] + layout.test[version]
-    files = {name: make(x, y, layout.labels) for name, (x, y) in zip(names, [*train, test])}
+    classes = layout.labels.values()
+    train = [cifar_arrays(10, classes, seed) for seed in range(len(layout.train))]
+    test = cifar_arrays(8, classes, 99)
+    files = {name: binary_bytes(x, y) for name, (x, y) in zip(layout.train + layout.test, [*train, test])}
     return files, [np.concatenate(arrays) for arrays in zip(*train)], test
 
 
-@pytest.mark.parametrize(
-    ("layout", "version", "place"),
-    [
-        (CIFAR10_FILES, 0, "folder of an archive"),
-        (CIFAR10_FILES, 0, "files"),
-        (CIFAR10_FILES, 1, "named archive"),
-        (CIFAR100_FILES, 0, "unpacked folder"),
-        (CIFAR100_FILES, 1, "folder of an archive"),
-        (CIFAR100_FILES, 1, "unpacked folder"),
-    ],
-)
-def test_cifar_wherever_it_lies(tmp_path, layout, version, place):
-    files, (x, y), test = cifar_files(layout, version)
-    folder = layout.folders[version]
+@pytest.mark.parametrize("layout", [CIFAR10_FILES, CIFAR100_FILES], ids=["10", "100"])
+@pytest.mark.parametrize("place", ["folder of an archive", "named archive", "files", "unpacked folder"])
+def test_cifar_wherever_it_lies(tmp_path, layout, place):
+    files, (x, y), test = cifar_files(layout)
     root = tmp_path
     if place.endswith("archive"):
-        archive = tmp_path / layout.archives[version]
-        archive.write_bytes(tar_bytes([(f"{folder}/{name}", content) for name, content in files.items()]))
+        archive = tmp_path / layout.archive
+        archive.write_bytes(tar_bytes([(f"{layout.folder}/{name}", content) for name, content in files.items()]))
         root = archive if place == "named archive" else tmp_path
     else:
-        put(tmp_path / (folder if place == "unpacked folder" else ""), files)
+        put(tmp_path / (layout.folder if place == "unpacked folder" else ""), files)
     load = cifar10 if layout is CIFAR10_FILES else cifar100
     data = load(root, valid=0, offline=True)
     np.testing.assert_array_equal(data.train.x.reshape(-1, 3072), x)
@@ -276,7 +265,7 @@ def test_cifar_wherever_it_lies(tmp_path, layout, version, place):
         assert coarse.classes == list(CIFAR100_COARSE)
         assert data.classes == list(CIFAR100_FINE)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == (
-        [tmp_path / folder] if place == "unpacked folder" else []
+        [tmp_path / layout.folder] if place == "unpacked folder" else []
     )
 
 

@@ -2,16 +2,14 @@
 
 import gzip
 import io
-import pickle
 import tarfile
 
-from genuine_files import IDX_CODES, binary_bytes, cifar_arrays, idx_bytes, python_bytes, tar_bytes
+from genuine_files import IDX_CODES, binary_bytes, cifar_arrays, idx_bytes, tar_bytes
 from mxkit.data.datasets import CIFAR10_FILES, CIFAR100_FILES, read_cifar, read_idx
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import examples
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -35,11 +33,12 @@ GOOD = idx_bytes(np.arange(60, dtype="u1").reshape(5, 4, 3))
     [
         (b"", "an empty file"),
         (b"<html>404</html>", "expected an IDX file.*received 3c 68 74 6d"),
-        (GOOD[:-1], "(the file is smaller|ends early: expected 60 more bytes, received 59)"),
-        (GOOD[:9], "ends early"),
-        (GOOD + b"\0", "longer than the 60 bytes"),
+        (GOOD[:-1], "76 bytes; it has 75 bytes"),
+        (GOOD[:9], "expected an IDX file"),
+        (GOOD + b"\0", "76 bytes; it has 77 bytes"),
         (b"\0\0\x07\x01" + GOOD[4:], "expected an IDX file"),
-        (b"\0\0\x08\x03" + b"\xff" * 12, "the file is smaller"),
+        (b"\0\0\x08\x00" + GOOD[4:], "expected an IDX file"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "it has 16 bytes"),
     ],
 )
 def test_idx_files_that_are_none(tmp_path, content, words, zipped):
@@ -68,8 +67,8 @@ def test_gzip_files_that_were_cut_off_or_changed(tmp_path):
 
 @pytest.mark.parametrize(("layout", "oracle"), [(CIFAR10_FILES, "CIFAR10"), (CIFAR100_FILES, "CIFAR100")])
 def test_binary_files_are_read_as_mxnet_reads_them(tmp_path, layout, oracle):
-    x, y = cifar_arrays(20, layout.classes)
-    name = layout.test[0][0]
+    x, y = cifar_arrays(20, layout.labels.values())
+    name = layout.test[0]
     (tmp_path / name).write_bytes(binary_bytes(x, y))
     found_x, found_y = read_cifar(tmp_path, [name], layout)
     reader = object.__new__(getattr(mx.gluon.data.vision, oracle))
@@ -82,104 +81,14 @@ def test_binary_files_are_read_as_mxnet_reads_them(tmp_path, layout, oracle):
     assert found_y.dtype == np.int32
 
 
-@pytest.mark.parametrize("old", [True, False])
-@pytest.mark.parametrize("layout", [CIFAR10_FILES, CIFAR100_FILES])
-def test_python_files_hold_what_the_binary_ones_hold(tmp_path, layout, old):
-    x, y = cifar_arrays(12, layout.classes)
-    content = python_bytes(x, y, layout.labels, old)
-    assert np.array_equal(pickle.loads(content, encoding="bytes")[b"data"], x)
-    (tmp_path / "python").write_bytes(content)
-    (tmp_path / "binary.bin").write_bytes(binary_bytes(x, y))
-    for one, other in zip(read_cifar(tmp_path, ["python"], layout), read_cifar(tmp_path, ["binary.bin"], layout)):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_batches_stand_in_the_order_of_their_names(tmp_path):
     parts = [cifar_arrays(3, [10], seed) for seed in range(5)]
-    names = CIFAR10_FILES.train[0]
+    names = CIFAR10_FILES.train
     files = [(f"cifar-10-batches-bin/{name}", binary_bytes(*part)) for name, part in zip(names, parts)]
     (tmp_path / "a.tar.gz").write_bytes(tar_bytes(files[::-1]))
     x, y = read_cifar(tmp_path / "a.tar.gz", names, CIFAR10_FILES)
     np.testing.assert_array_equal(x.reshape(15, 3072), np.concatenate([part[0] for part in parts]))
     np.testing.assert_array_equal(y, np.concatenate([part[1] for part in parts]))
-
-
-class Crafted:
-    """Makes a pickle that calls a function."""
-
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
-
-
-def in_array(crafted):
-    array = np.empty(1, dtype=object)
-    array[0] = crafted
-    return array
-
-
-CRAFTED = {
-    "call": lambda harm: Crafted(open, harm, "w"),
-    "eval": lambda harm: Crafted(eval, f"open({harm!r}, 'w')"),
-    "getattr": lambda harm: Crafted(getattr, [], "append"),
-    "inside an array": lambda harm: in_array(Crafted(open, harm, "w")),
-    "a numpy function": lambda harm: Crafted(np.load, harm),
-}
-
-
-@pytest.mark.parametrize("name", CRAFTED)
-def test_crafted_pickles_are_refused_and_run_nothing(tmp_path, name):
-    content = pickle.dumps({b"data": CRAFTED[name](str(tmp_path / "harm")), b"labels": [1]}, protocol=2)
-    (tmp_path / "data_batch_1").write_bytes(content)
-    with pytest.raises(DataError, match=r"data_batch_1: it is no pickle of lists.*it asks for [\w.]+, which"):
-        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
-    assert not (tmp_path / "harm").exists()
-
-
-def test_a_pickle_cannot_ask_for_room(tmp_path):
-    """Under a limit of 8 GB of addresses, Python's unpickler raises MemoryError at this file."""
-    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02Nr\xff\xff\xff\x3f.")
-    with pytest.raises(DataError, match="it remembers an object as number 1073741823 at byte 3"):
-        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
-
-
-def test_pickles_of_mutated_bytes_never_do_anything_but_fail_or_give_pixels(tmp_path):
-    x, y = cifar_arrays(2, [10])
-    content = python_bytes(x, y, ["labels"])
-    ends = [place for place in range(len(content)) if place < 200 or place > len(content) - 300]
-    random = np.random.RandomState(0)
-    for place in random.choice(ends, examples(300)):
-        changed = bytearray(content)
-        changed[place] = random.randint(256)
-        (tmp_path / "data_batch_1").write_bytes(changed)
-        try:
-            found, _ = read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
-        except DataError:
-            continue
-        assert found.shape[1:] == (3, 32, 32)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda batch: batch.update({b"data": batch[b"data"].astype("i1")}), "expected an array of uint8"),
-        (lambda batch: batch.update({b"data": np.asfortranarray(batch[b"data"])}), "expected an array of uint8"),
-        (lambda batch: batch.update({b"data": [1, 2]}), "expected data and lists of numbers"),
-        (lambda batch: batch.update({b"labels": [1]}), "expected as many labels as images"),
-        (lambda batch: batch.update({b"labels": [b"1", b"2"]}), "expected data and lists of numbers"),
-        (lambda batch: batch.pop(b"labels"), "expected data and lists of numbers"),
-        (lambda batch: batch.update({b"labels": [3, 10]}), "labels from 3 to 10; expected 0 to 9"),
-    ],
-)
-def test_python_files_of_something_else(tmp_path, change, words):
-    x, y = cifar_arrays(2, [10])
-    batch = {b"data": x, b"labels": y[:, 0].tolist()}
-    change(batch)
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(DataError, match=f"data_batch_1: {words}"):
-        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
 
 
 def test_the_other_cifar_is_told(tmp_path):
@@ -219,11 +128,10 @@ def archive_of_a_link():
     [
         (tar_bytes([("d/test_batch.bin", CONTENT)])[:60_000], "the archive is damaged or was cut off"),
         (b"<html>", "the archive is damaged or was cut off"),
-        (tar_bytes([("d/test_batch.bin", CONTENT), ("e/test_batch.bin", CONTENT)]), "is there twice"),
         (tar_bytes([("d/other.bin", CONTENT)]), r"it does not have the file\(s\) test_batch.bin"),
         (archive_of_a_link(), "does not have the file"),
     ],
-    ids=["cut off", "a page", "twice", "other", "link"],
+    ids=["cut off", "a page", "other", "link"],
 )
 def test_archives_that_are_damaged(tmp_path, content, words):
     (tmp_path / "a.tar.gz").write_bytes(content)
