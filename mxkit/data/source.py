@@ -1,26 +1,12 @@
 """What a loop asks about its data: one object for every kind that users pass."""
 
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 import hashlib
 from itertools import chain, count, repeat
 import types
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Generator,
-    Iterable,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.arrays import is_numpy
 from mxkit.core.blocks import held_arrays, loader_parts, transformed
 from mxkit.data.batching import narrow_dtype
 from mxkit.data.buckets import BucketLoader
@@ -195,23 +181,16 @@ class Source:
         Raises:
             DataError: The data is an array, a tuple with an array, a `Split`, `Splits`, or a dataset of single samples.
         """
-        data, way = self.data, "ArrayLoader(x, y, batch_size=64, shuffle=True)"
-        if isinstance(data, Splits):
+        data = self.data
+        of_arrays = isinstance(data, tuple) and any(map(_is_array, data))
+        arrays = _is_array(data) or isinstance(data, (Split, Splits)) or of_arrays
+        if arrays or _is_dataset(data):
+            received = f"an array of shape {tuple(data.shape)}" if _is_array(data) else self.name
+            way = "ArrayLoader(x, y" if arrays else "DatasetLoader(dataset"
             raise DataError(
-                f"{name}: received Splits, the three parts of a dataset. Pass one of them, like splits.train"
+                f"{name}: expected batches (x, y); received {received}. Make batches of its samples (of Splits, of one "
+                f"part, like splits.train): mxkit.data.{way}, batch_size=64, shuffle=True)"
             )
-        if isinstance(data, Split):
-            received, way = "a Split", "ArrayLoader(part.x, part.y, batch_size=64, shuffle=True)"
-        elif _is_array(data):
-            received = f"one array of shape {tuple(data.shape)}"
-        elif isinstance(data, tuple) and any(_is_array(part) for part in data):
-            received = f"a tuple of {len(data)} arrays"
-        elif _is_dataset(data):
-            received = f"{self.name}, a dataset of single samples"
-            way = "DatasetLoader(dataset, batch_size=64, shuffle=True)"
-        else:
-            return
-        raise DataError(f"{name}: expected batches (x, y); received {received}. Make batches of it: mxkit.data.{way}")
 
     def check_rereadable(self, epochs: int, name: str) -> None:
         """Refuse data without batches, and data that is empty after one epoch (T62), before anything is trained.
@@ -282,7 +261,10 @@ class Source:
         first = next(batches, _END)
         of_others = getattr(data, "share", (0, 1))[1] > 1  # fewer samples than workers
         if first is _END and not skip and not of_others:
-            raise EmptyDataError(_empty(data, epoch, name))
+            raise EmptyDataError(
+                f"{name} gave no batch in epoch {(epoch or 0) + 1}: it is empty, or an iterator that earlier epochs "
+                f"used up. Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
+            )
         # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
         whole = () if first is _END else chain((first,), map(next, repeat(batches)))
         return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
@@ -309,7 +291,7 @@ class Source:
     def reset(self) -> None:
         """Let a DataIter begin again after a pass; other data does so by itself."""
 
-    def open(self) -> ContextManager[Any]:
+    def open(self) -> "AbstractContextManager[Any]":
         """Keep what reading needs, like a loader's processes, from one epoch to the next inside `with`."""
         return nullcontext()
 
@@ -323,7 +305,7 @@ class Source:
             if own_epoch is not None:
                 self.data.epoch = own_epoch
 
-    def shared(self, rank: int, size: int) -> ContextManager[None]:
+    def shared(self, rank: int, size: int) -> "AbstractContextManager[None]":
         """Let a loader read its share for one of several workers inside `with`."""
         return nullcontext()
 
@@ -388,7 +370,7 @@ class _Loader(Source):
     def samples_in(self, batches: int) -> Optional[int]:
         return None if self.batch_samples is None else min(batches * self.data.whole_batch, self.data.size)
 
-    def open(self) -> ContextManager[Any]:
+    def open(self) -> "AbstractContextManager[Any]":
         return self.data if isinstance(self.data, DatasetLoader) else nullcontext()
 
     @contextmanager
@@ -559,16 +541,6 @@ def _iterators(data: Any) -> List[Any]:
     return [data] if isinstance(data, mx.io.DataIter) else []
 
 
-def _empty(data: Any, epoch: Optional[int], name: str) -> str:
-    used_up = iter(data) is data and bool(epoch)
-    return f"{name} gave no batch in epoch {(epoch or 0) + 1}" + (
-        ": it is an iterator that earlier epochs used up. "
-        f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
-        if used_up
-        else f": an epoch needs at least one. Received {type(data).__name__}, which is empty"
-    )
-
-
 def _warn_of_resized_tensors(data: Any, name: str) -> None:
     step = resized_tensor(source_of(data).dataset, getattr(data, "transform", None))
     if step:
@@ -598,11 +570,6 @@ class _Padding:
                     f"{name}: {type(part).__name__} has the layout {layout!r}, with samples on axis "
                     f"{layout.find('N')}; axis 0 of every array is the sample axis. Transpose the arrays, and leave "
                     "layout out"
-                )
-            if isinstance(part, mx.io.NDArrayIter) and any(is_numpy(array) for _, array in part.data + part.label):
-                raise DataError(
-                    f"{name}: {type(part).__name__} cannot cut batches out of arrays of mx.np. Make it with "
-                    "x.as_nd_ndarray() and y.as_nd_ndarray(), or pass mxkit.data.ArrayLoader(x, y, batch_size=64)"
                 )
         self._name, self._once = name, once
         self._rolls = any(getattr(part, "last_batch_handle", None) == "roll_over" for part in parts)

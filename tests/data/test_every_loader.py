@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
-from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -211,12 +210,6 @@ def test_every_source_trains_nets_of_each_kind_under_either_switch(name, kind):
         weights.append(net[0].weight.data().asnumpy())
     np.testing.assert_array_equal(weights[1], weights[0])
     np.testing.assert_array_equal(weights[2], weights[0])
-
-
-def test_an_iterator_that_cannot_read_arrays_of_mx_np_is_refused():
-    x = Kind(True).of(np.zeros((6, 4)))
-    with pytest.raises(DataError, match=r"NDArrayIter cannot cut batches out of arrays of mx.np.*as_nd_ndarray\(\)"):
-        mxkit.predict(started(), mx.io.NDArrayIter(x, None, 4))
 
 
 @pytest.mark.parametrize("name", PLACED)

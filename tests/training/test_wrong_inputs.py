@@ -185,7 +185,7 @@ def test_t24_optimizers_whose_replicas_drift_apart(name):
 
 
 def test_empty_data():
-    text = "train gave no batch in epoch 1: an epoch needs at least one. Received list"
+    text = "train gave no batch in epoch 1: it is empty"
     with pytest.raises(EmptyDataError, match=text):
         train(make_net(), [])
     with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
@@ -255,9 +255,7 @@ def test_a_frame_of_numbers_is_an_array():
     np.testing.assert_array_equal(mxkit.predict(net, frame).asnumpy(), expected.asnumpy())
     ours, theirs = (mxkit.evaluate(net, (x, np.asarray(y)), loss="softmax_ce") for x in (frame, frame.to_numpy()))
     assert ours == theirs == mxkit.evaluate(net, (frame, y), loss="softmax_ce")
-    with pytest.raises(
-        DataError, match=r"train: expected batches \(x, y\); received a tuple of 2 arrays. .*ArrayLoader"
-    ):
+    with pytest.raises(DataError, match=r"train: expected batches \(x, y\); received tuple. .*ArrayLoader"):
         fit(net, (frame, y))
 
 
