@@ -1,12 +1,20 @@
-"""Reads what `export` wrote, as a block for `predict` and `evaluate`."""
+"""Reads what `export` wrote, as a block; onnxruntime and PyTorch compute files of their own."""
 
+import json
+import math
 from pathlib import Path
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
+from mxkit.core.arguments import require
+from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.device import DeviceSpec
-from mxkit.exporting.foreign_nets import onnx_net, torch_net
-from mxkit.exporting.safetensors_files import read_safetensors_net
+from mxkit.errors import CheckpointError
 from mxkit.exporting.symbol_files import GraphPath, read_symbol_files
+from mxkit.nets.architecture import build
+from mxkit.storage.loading import match_arrays, put_arrays
+from mxkit.storage.parameter_file import read_safetensors
+import mxnet as mx
+from mxnet import gluon
 
 
 def load_exported(
@@ -64,15 +72,152 @@ def load_exported(
     """
     if isinstance(path, (tuple, list)) or not str(path).endswith((".onnx", ".py", ".safetensors")):
         return read_symbol_files(path, epoch=epoch, scores=scores, devices=devices, inputs=inputs, outputs=outputs)
-    name = str(path)
-    if scores or any(one is not None for one in (epoch, inputs, outputs)):
+    file = Path(path)
+    of_graphs = scores or any(one is not None for one in (epoch, inputs, outputs))
+    if of_graphs or (devices is not None and file.suffix != ".safetensors"):
         raise ValueError(
-            f"load_exported: epoch=, inputs=, outputs= and scores= are for graphs of MXNet; received {path}"
+            "load_exported: epoch=, inputs=, outputs= and scores= are for graphs of MXNet, devices= for what MXNet "
+            f"computes; received {file}"
         )
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"load_exported: {path} does not exist, or is no file")
-    if name.endswith(".safetensors"):
-        return read_safetensors_net(Path(path), devices)
-    if devices is not None:
-        raise ValueError(f"load_exported: {path} is computed on the CPU by another program: leave devices= out")
-    return onnx_net(Path(path)) if name.endswith(".onnx") else torch_net(Path(path))
+    if file.suffix == ".safetensors":
+        return _described_net(file, devices)
+    return _onnx_net(file) if file.suffix == ".onnx" else _torch_net(file)
+
+
+class ForeignNet(gluon.Block):  # type: ignore[misc]
+    """A net that another program computes, on the CPU and without gradients.
+
+    Args:
+        compute: Returns the outputs for the inputs, both as NumPy's arrays.
+        path: The file, for errors.
+        names: Of the inputs; empty if the other program checks their number.
+    """
+
+    def __init__(self, compute: Callable[[List[Any]], Sequence[Any]], path: Path, names: Sequence[str]) -> None:
+        super().__init__()
+        self._compute, self._path, self._names = compute, path, list(names)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return what the other program computes, as NDArrays of the inputs' kind; one alone is not a tuple."""
+        if self._names and len(inputs) != len(self._names):
+            raise ValueError(
+                f"{self._path}: expected {len(self._names)} inputs ({', '.join(self._names)}), received {len(inputs)}"
+            )
+        numpy = isinstance(inputs[0], mx.np.ndarray)
+        found = [mx.nd.array(one, dtype=one.dtype) for one in self._compute([to_host(one) for one in inputs])]
+        outputs = of_kind(found, numpy)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def __repr__(self) -> str:
+        return f"ForeignNet({self._path})"
+
+
+def _onnx_net(path: Path) -> ForeignNet:
+    """Return a block that onnxruntime computes."""
+    require("onnx", "onnx")
+    runtime = require("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    content = read_onnx(path)
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of several classes, all of them private
+        raise CheckpointError(f"{path}: onnxruntime refuses it: {str(error)[:300]}") from error
+    inputs = session.get_inputs()
+
+    def compute(arrays: List[Any]) -> Sequence[Any]:
+        given = {
+            one.name: array.astype(_DTYPES.get(one.type, array.dtype), copy=False) for one, array in zip(inputs, arrays)
+        }
+        outputs: Sequence[Any] = session.run(None, given)
+        return outputs
+
+    return ForeignNet(compute, path, [one.name for one in inputs])
+
+
+_DTYPES = {
+    f"tensor({kind})": {"float": "float32", "double": "float64"}.get(kind, kind)
+    for kind in ("float", "double", "int64", "int32", "uint8", "int8", "bool")
+}
+
+
+def read_onnx(path: Path) -> bytes:
+    """Read a file that onnxruntime can load without harm: onnx's checker accepts it, and it holds all its data.
+
+    Raises:
+        CheckpointError: The file is damaged, or refers to other files.
+        OSError: It does not exist or cannot be read.
+    """
+    import onnx
+
+    content = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(content)
+        problem = next(filter(None, map(_tensor_problem, _tensors(model.graph))), "")
+        if not problem:
+            onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # of several classes, some of them private
+        problem = f"onnx refuses it ({' '.join(str(error).split())[:300]})"
+    if problem or not content:
+        raise CheckpointError(
+            f"{path} is no ONNX file that mxkit reads: {problem or 'it is empty'}. If it was copied, copy it again; "
+            "else export it again with one file for graph and weights"
+        )
+    return content
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield the tensors of a graph and of the graphs inside it."""
+    yield from graph.initializer
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        yield from attribute.tensors
+        yield attribute.t
+        for inner in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+            yield from _tensors(inner)
+
+
+def _tensor_problem(tensor: Any) -> str:
+    from onnx import TensorProto, helper
+
+    if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+        return f"tensor {tensor.name[:100]!r} stands in another file"
+    if not tensor.HasField("raw_data"):
+        return ""
+    wanted = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    have = len(tensor.raw_data)
+    return f"tensor {tensor.name[:100]!r} has {have} bytes; its shape needs {wanted}" if have != wanted else ""
+
+
+def _torch_net(path: Path) -> ForeignNet:
+    """Return a block that PyTorch computes; runs the file's code."""
+    torch = require("torch", "torch")
+    namespace: Dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    try:
+        net = namespace["load"](str(path.with_suffix(".safetensors")))
+    except (KeyError, RuntimeError) as error:
+        raise CheckpointError(f"{path} and its weights do not belong together: {str(error)[:300]}") from error
+
+    def compute(arrays: List[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            outputs = net(*map(torch.from_numpy, arrays))
+        flat = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return [one.numpy() for one in flat]
+
+    return ForeignNet(compute, path, ())
+
+
+def _described_net(path: Path, devices: Optional[DeviceSpec]) -> Any:
+    """Build the net that a safetensors file of `export` describes, with its values."""
+    arrays, metadata = read_safetensors(path)
+    if "description" not in metadata:
+        raise CheckpointError(
+            f"{path} holds parameters without a description of their net: make the net (a "
+            f"{metadata.get('class', 'block')!s:.100}) and call mxkit.load_parameters(net, {str(path)!r})"
+        )
+    try:
+        net = build(json.loads(metadata["description"]))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: its description: {str(error)[:300]}") from error
+    put_arrays(net, match_arrays(net, arrays), devices)
+    return net

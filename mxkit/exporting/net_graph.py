@@ -1,6 +1,6 @@
-"""The graph of a net as a Symbol with its arrays, and the values of every operator in it, computed by MXNet."""
+"""The graph of a net as a Symbol with its arrays, the values of its operators in MXNet, and inputs for them."""
 
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
@@ -9,9 +9,12 @@ from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
-from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import gluon
+import numpy as np
+
+# Sizes of the compared batches. A second size reveals a batch size that a conversion fixed by mistake.
+SIZES = (1, 4)
 
 
 class NetGraph(NamedTuple):
@@ -79,31 +82,6 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> NetGraph:
         wait_before_reading()
         arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
     return NetGraph(outputs, arrays, [variable.name for variable in inputs], parameters, numpy)
-
-
-def check_graph(graph: NetGraph, format: str) -> None:
-    """Refuse inputs that the net does not read and, for other programs, parameters that are not float32.
-
-    Raises:
-        ValueError: As said.
-    """
-    used = set(graph.symbol.list_inputs())
-    unused = [name for name in graph.inputs if name not in used]
-    if unused:
-        raise ValueError(
-            f"export: the net does not read {', '.join(unused)} of its inputs {', '.join(graph.inputs)}: export a "
-            "block without it"
-        )
-    if format in ("onnx", "torch"):
-        wrong = [name for name, array in graph.arrays.items() if str(dtype_name(array.dtype)) in _OTHER_FLOATS]
-        if wrong:
-            raise ValueError(
-                f"export: {format!r} takes parameters of float32; received {dtype_name(graph.arrays[wrong[0]].dtype)}: "
-                f"{', '.join(wrong[:5])}. Load them into a net that is cast: net.cast('float32')"
-            )
-
-
-_OTHER_FLOATS = frozenset(["float16", "bfloat16", "float64"])
 
 
 def computed(graph: NetGraph, inputs: Mapping[str, Any]) -> Iterator[Value]:
@@ -249,3 +227,111 @@ def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[st
             )
         arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = copy_to_cpu(parameter.list_data()[0])
     return arrays
+
+
+class GraphInput(NamedTuple):
+    """An input of a net.
+
+    Attributes:
+        name: In the graph.
+        shape: For one batch.
+        dtype: NumPy's name.
+        axis: The axis of the samples, whose size is free in the exported file.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: str
+    axis: int = 0
+
+    def __str__(self) -> str:
+        sizes = ["N" if axis == self.axis else str(size) for axis, size in enumerate(self.shape)]
+        return f"{self.name} ({', '.join(sizes)}{',' * (len(sizes) == 1)}) {self.dtype}"
+
+    def resized(self, size: int) -> Tuple[int, ...]:
+        """The shape for another batch size."""
+        return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])
+
+
+def by_name(values: Mapping[str, Any], names: Sequence[str]) -> List[Any]:
+    """Return `inputs=` or `input_shape=` of a dict in the order of the net's inputs.
+
+    Raises:
+        ValueError: The net has other inputs.
+    """
+    if set(values) != set(names):
+        raise ValueError(f"export: the net's inputs are {', '.join(names)}; received {', '.join(map(str, values))}")
+    return [values[name] for name in names]
+
+
+def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
+    """Read `input_shape` of `export`: shapes with numbers only, and the axes of the samples if a None names one.
+
+    >>> split_shapes((2, 3, 8, 8)), split_shapes([(35, None, 10), (2, 5)])
+    (([(2, 3, 8, 8)], []), ([(35, 1, 10), (2, 5)], [1, 0]))
+    """
+    if input_shape is None:
+        return [], []
+    shape = input_shape if isinstance(input_shape, (list, tuple)) else (-1,)
+    many = list(shape) if shape and all(isinstance(part, (list, tuple)) for part in shape) else [shape]
+    sizes = [size for one in many for size in one]
+    sound = all(size is None or (type(size) is int and size > 0) for size in sizes)
+    if not sound or any(list(one).count(None) > 1 for one in many):
+        raise ValueError(
+            "input_shape: expected a shape like (1, 3, 224, 224), or a list of them; None may stand for the batch "
+            f"size, as in (35, None, 100); got {input_shape!r}"
+        )
+    axes = [list(one).index(None) if None in one else 0 for one in many] if None in sizes else []
+    return [tuple(1 if size is None else size for size in one) for one in many], axes
+
+
+def as_arrays(inputs: Any) -> Tuple[Any, ...]:
+    """Return the arrays of `inputs=`: one array, or a tuple of them, as NumPy's."""
+    many = inputs if isinstance(inputs, (list, tuple)) else () if inputs is None else (inputs,)
+    arrays = (np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for one in many)
+    return tuple(array.astype("float32") if array.dtype == np.float64 else array for array in arrays)
+
+
+def example_batches(
+    graph: Any, forms: Sequence[GraphInput], examples: Sequence[Any], sizes: Sequence[Optional[int]] = SIZES
+) -> List[Dict[str, Any]]:
+    """Return batches of each size: of the examples, repeated if they are too few, or random numbers.
+
+    The size None is that of the examples, or of `forms`.
+    """
+    found = []
+    tables = _tables(graph)
+    random = np.random.RandomState(0)
+    for size in sizes:
+        batch = {}
+        for number, form in enumerate(forms):
+            if examples:
+                own = examples[number]
+                batch[form.name] = own if size is None else np.take(own, np.arange(size), form.axis, mode="wrap")
+            else:
+                shape = form.shape if size is None else form.resized(size)
+                batch[form.name] = _drawn(random, shape, form.dtype, tables.get(form.name))
+        found.append(batch)
+    return found
+
+
+def _drawn(random: Any, shape: Tuple[int, ...], dtype: str, rows: Optional[int]) -> Any:
+    """Numbers between -1 and 1; row numbers of a table; 0 and 1 for other integers."""
+    if rows is not None:
+        return random.randint(0, rows, shape).astype(dtype)
+    if np.dtype(dtype).kind in "iub":
+        return random.randint(0, 2, shape).astype(dtype)
+    return random.uniform(-1, 1, shape).astype(dtype)
+
+
+def _tables(graph: Any) -> Dict[str, int]:
+    """Number of rows of the table that an input chooses from, by the input's name; 2 for lengths of sequences."""
+    view = Graph.of(graph.symbol)
+    rows = {}
+    for node in view.nodes:
+        names = [one.name for one in view.sources(node)]
+        if node.operator == "Embedding":
+            rows[names[0]] = node.integer("input_dim")
+        elif node.operator.startswith("Sequence") and len(names) > 1:
+            rows[names[1]] = 2
+    return rows

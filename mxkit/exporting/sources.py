@@ -1,12 +1,11 @@
 """Loads the net to export: from a run's folder, a file of `save_net`, files of a graph, or the name of a zoo's net."""
 
-from contextlib import ExitStack
 import json
 from pathlib import Path
 import re
 import tarfile
 import tempfile
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 import zipfile
 
 from mxkit.core.blocks import check_net
@@ -14,18 +13,14 @@ from mxkit.core.device import unpack
 from mxkit.core.graphs import traced_graph
 from mxkit.data.source import source_of
 from mxkit.errors import MxkitError
-from mxkit.exporting.loss_heads import replaced_heads
-from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files
+from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files, replaced_heads
 from mxkit.models.zoo import get_model
 from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.run import load_run
-from mxnet import gluon
 import numpy as np
-
-_LARGEST_MEMBER = 2**33
 
 
 class Source(NamedTuple):
@@ -67,14 +62,15 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, *
     """
     if isinstance(source, (tuple, list)) and len(source) == 2:
         return _of_symbol_files((source[0], source[1]), epoch, names)
-    if not isinstance(source, (str, Path)):
+    is_net = not isinstance(source, (str, Path))
+    if is_net:
         check_net(source)
-    is_run = isinstance(source, (str, Path)) and (Path(source).expanduser() / "recipe.yaml").is_file()
+    text, path = str(source), Path("" if is_net else source).expanduser()
+    is_run = not is_net and (path / "recipe.yaml").is_file()
     if which != "last" and not is_run:
         raise ValueError(f"which: {which!r} is for the folder of a run")
-    if isinstance(source, gluon.Block):
+    if is_net:
         return Source(source)
-    text, path = str(source), Path(source).expanduser()
     if text.startswith(("zoo:", "gluoncv:")):
         return Source(get_model(text, weights="pretrained"))
     if is_run:
@@ -142,39 +138,15 @@ def _missing(path: Path) -> str:
 
 def _of_archive(path: Path, epoch: Optional[int], names: Mapping[str, Any]) -> Source:
     """Read the graph and the parameters of an archive like SageMaker's `model.tar.gz`."""
-    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         try:
-            archive = stack.enter_context(tarfile.open(str(path), "r:*"))
-            members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+            with tarfile.open(str(path), "r:*") as archive:
+                for one in (one for one in archive if one.isfile() and one.name.endswith(("-symbol.json", ".params"))):
+                    (Path(folder) / Path(one.name).name).write_bytes(archive.extractfile(one).read())  # type: ignore[union-attr]
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise ValueError(f"export: {path} is damaged, or no archive: {str(error)[:200]}") from error
-        graphs = [name for name in members if name.endswith("-symbol.json")]
+        graphs = list(Path(folder).glob("*-symbol.json"))
         if len(graphs) != 1:
-            raise ValueError(
-                f"export: {path}: expected one file NAME-symbol.json with a NAME-0000.params; received "
-                f"{', '.join(sorted(members)) or 'no file'!s:.300}"
-            )
-        prefix = graphs[0][: -len("-symbol.json")]
-        for name, member in members.items():
-            if name == graphs[0] or (name.startswith(f"{prefix}-") and name.endswith(".params")):
-                _unpack_member(archive, member, Path(folder) / name)
-        return _of_symbol_files(Path(folder) / prefix, epoch, names)
-
-
-def _unpack_member(archive: Any, member: Any, target: Path) -> None:
-    if member.size > _LARGEST_MEMBER:
-        raise ValueError(f"export: {member.name}: expected at most {_LARGEST_MEMBER} bytes, received {member.size}")
-    source = archive.extractfile(member)
-    with target.open("wb") as file:
-        for chunk in iter(lambda: source.read(2**20), b""):
-            file.write(chunk)
-
-
-def base_path(path: Union[str, Path], ending: str) -> Path:
-    """The common beginning of the exported files: `path` without the ending of its format.
-
-    >>> base_path("models/net.onnx", ".onnx").as_posix(), base_path("models/net-1.5", ".onnx").as_posix()
-    ('models/net', 'models/net-1.5')
-    """
-    text = str(path)
-    return Path(text[: -len(ending)] if text.endswith(ending) and Path(text).name != ending else text)
+            received = ", ".join(one.name for one in Path(folder).iterdir()) or "none"
+            raise ValueError(f"export: {path}: expected a NAME-symbol.json with NAME-0000.params; received {received}")
+        return _of_symbol_files(Path(str(graphs[0])[: -len("-symbol.json")]), epoch, names)

@@ -1,32 +1,92 @@
-"""Compares a net's exported files with MXNet, and writes them."""
+"""Writes a net in each format of `export`, after the files were compared with MXNet."""
 
+import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.arguments import require, whole_number
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.graph import Graph
+from mxkit.core.operators import draws
 from mxkit.core.system import write_atomically
-from mxkit.errors import ExportError, unknown_name
-from mxkit.exporting.example_inputs import (
+from mxkit.errors import ArchitectureError, ExportError, unknown_name
+from mxkit.exporting.net_graph import (
     SIZES,
+    GraphInput,
+    NetGraph,
     as_arrays,
     by_name,
-    check_examples,
     example_batches,
-    forms_of,
+    graph_of,
+    input_names,
     split_shapes,
 )
-from mxkit.exporting.format_writers import FORMATS, Job, need_packages, versions_of, write_format
-from mxkit.exporting.net_graph import check_graph, graph_of, input_names
-from mxkit.exporting.proof import Proof
-from mxkit.exporting.sources import Source, base_path, find_source
-from mxkit.exporting.symbol_files import check_same_graph
-from mxkit.exporting.to_onnx.operators_of_graph import operators_of
+from mxkit.exporting.params import safetensors_bytes
+from mxkit.exporting.proof import Proof, Row, compare, compare_net, fixed_gammas
+from mxkit.exporting.sources import Source, find_source
+from mxkit.exporting.symbol_files import check_same_graph, compare_symbol, symbol_contents
+from mxkit.exporting.to_onnx.onnx_writer import operators_of
+from mxkit.nets.architecture import describe
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
+from mxkit.nets.saving import values_by_path
+from mxkit.storage.params_format import dtype_name
+from mxkit.version import __version__
 import mxnet as mx
 from mxnet import autograd
+import numpy as np
 
 Shape = Sequence[Optional[int]]
+# Endings of a format's files by use; the path of `export` may have the first one.
+_FORMATS: Dict[str, Dict[str, str]] = {
+    "symbol": {"symbol": "-symbol.json", "parameters": "-{epoch:04d}.params"},
+    "onnx": {"onnx": ".onnx"},
+    "torch": {"code": ".py", "weights": ".safetensors"},
+    "safetensors": {"weights": ".safetensors"},
+}
+# Packages with the extra that installs them. The first one writes the format; the comparison needs all.
+_PACKAGES = {
+    "symbol": {},
+    "safetensors": {"safetensors": "safetensors"},
+    "onnx": {"onnx": "onnx", "onnxruntime": "onnx"},
+    "torch": {"safetensors": "safetensors", "torch": "torch"},
+}
+
+
+class Job(NamedTuple):
+    """Input of a format's writer.
+
+    Attributes:
+        source: The net, and what is known about it.
+        graph: Its graph.
+        forms: Its inputs.
+        batches: Inputs of the comparison; empty without one.
+        more_batches: Inputs for the comparison of the graph with the net only.
+        train: Whether a training step is compared.
+    """
+
+    source: Source
+    graph: NetGraph
+    forms: List[GraphInput]
+    batches: List[Dict[str, Any]]
+    more_batches: List[Dict[str, Any]]
+    train: bool
+
+
+class Written(NamedTuple):
+    """Output of a format's writer.
+
+    Attributes:
+        contents: Of the files, by their use.
+        rows: Of the comparison.
+        not_compared: Operators that the file computes as a part of others.
+        notes: Changes that the writer made, a sentence each.
+    """
+
+    contents: Dict[str, bytes]
+    rows: List[Row]
+    not_compared: Sequence[str] = ()
+    notes: Tuple[str, ...] = ()
 
 
 class Exported(NamedTuple):
@@ -123,28 +183,32 @@ def export(
     (2, 3)
     """
     format = _chosen(format, path)
-    _check_arguments(path, format, verify, tolerance, train)
-    endings = FORMATS[format]
-    base = base_path(path, next(iter(endings.values())))
-    need_packages(format, verify)
+    if train and not (format == "torch" and verify):
+        raise ValueError("export: train=True compares gradients: it needs format='torch' and verify=True")
+    if autograd.is_recording():
+        raise ValueError("export: it runs the net, and cannot be called inside autograd.record()")
+    packages = list(_PACKAGES[format].items())[: None if verify else 1]
+    versions = {name: require(name, extra).__version__ for name, extra in packages}
     named = next((list(one) for one in (inputs, input_shape) if isinstance(one, Mapping)), None)
     found = find_source(source, which, epoch, inputs=named, outputs=outputs)
-    if outputs is not None and found.epoch is None:
-        raise ValueError("export: outputs= cuts a graph that is read from files; this source is none")
-    if epoch is not None and found.epoch is None and format != "symbol":
-        raise ValueError(f"epoch: is the number of a graph's parameters; {format!r} of this source has none")
+    if found.epoch is None and (outputs is not None or (epoch is not None and format != "symbol")):
+        raise ValueError("export: outputs= and epoch= are for graphs that are read from files; this source is none")
+    endings = _FORMATS[format]
+    base = base_path(path, next(iter(endings.values())))
     number = whole_number(epoch if epoch is not None else found.epoch or 0, "epoch", least=0)
     files = {use: Path(f"{base}{ending.format(epoch=number)}") for use, ending in endings.items()}
-    if format != "symbol" and not overwrite:
-        _refuse_existing(files.values())
+    there = [str(file) for file in files.values() if file.exists()]
+    if there and format != "symbol" and not overwrite:
+        raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True (--overwrite)")
     job = _prepared(found, input_shape, inputs, format, verify, train)
-    contents, rows, not_compared, notes = write_format(job, format, verify)
+    contents, rows, not_compared, notes = _written(job, format, verify)
     if format == "symbol" and not overwrite:
         check_same_graph(files["symbol"], contents["symbol"])
     proof, proof_file = None, Path(f"{base}.{format}.json")
     if verify:
         notes = (*notes, *found.compared)
-        proof = Proof(rows, tolerance, versions_of(format), "; ".join([*map(str, job.forms), *notes]), not_compared)
+        versions = {"mxkit": __version__, "mxnet": mx.__version__, **versions}
+        proof = Proof(rows, tolerance, versions, "; ".join([*map(str, job.forms), *notes]), not_compared)
         proof.check(f"the {format} file")
     base.parent.mkdir(parents=True, exist_ok=True)
     for use in reversed(list(contents)):  # the graph and the code last: they name files that are complete then
@@ -156,30 +220,25 @@ def export(
     return Exported(files, tuple(map(str, job.forms)), proof, notes)
 
 
+def base_path(path: Union[str, Path], ending: str) -> Path:
+    """The common beginning of the exported files: `path` without the ending of its format.
+
+    >>> base_path("models/net.onnx", ".onnx").as_posix(), base_path("models/net-1.5", ".onnx").as_posix()
+    ('models/net', 'models/net-1.5')
+    """
+    text = str(path)
+    return Path(text[: -len(ending)] if text.endswith(ending) and Path(text).name != ending else text)
+
+
 def _chosen(format: Optional[str], path: Union[str, Path]) -> str:
     """Return the format; None is that of the path's ending."""
-    if format is None:
-        return {".onnx": "onnx", ".py": "torch", ".safetensors": "safetensors"}.get(Path(path).suffix, "symbol")
-    if format not in FORMATS:
-        raise unknown_name("format of export", format, tuple(FORMATS))
-    return format
-
-
-def _check_arguments(path: Union[str, Path], format: str, verify: bool, tolerance: float, train: bool) -> None:
     if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
         raise ValueError(f"export: path: expected the common beginning of files, like models/net; received {path}")
-    if train and not (format == "torch" and verify):
-        raise ValueError("export: train=True compares gradients: it needs format='torch' and verify=True")
-    if not (isinstance(tolerance, (int, float)) and tolerance >= 0):
-        raise ValueError(f"tolerance: expected a number from 0, like 1e-4; received {tolerance!r:.100}")
-    if autograd.is_recording():
-        raise ValueError("export: it runs the net, and cannot be called inside autograd.record()")
-
-
-def _refuse_existing(files: Any) -> None:
-    there = [str(path) for path in files if path.exists()]
-    if there:
-        raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True (--overwrite)")
+    if format is None:
+        return {".onnx": "onnx", ".py": "torch", ".safetensors": "safetensors"}.get(Path(path).suffix, "symbol")
+    if format not in _FORMATS:
+        raise unknown_name("format of export", format, tuple(_FORMATS))
+    return format
 
 
 def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
@@ -187,24 +246,21 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
         by_name(one, input_names(found.net, len(one))) if isinstance(one, Mapping) else one
         for one in (input_shape, inputs)
     )
-    shapes, axes = split_shapes(input_shape)
-    examples = as_arrays(inputs) or (() if shapes else found.examples)
-    shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
-    check_examples(examples, shapes, axes)
-    if isinstance(found.net, OptimizedNet) and format != "symbol":
-        raise ValueError(
-            f"export: format={format!r} takes the float32 net: an optimized net holds operators of oneDNN only. Export "
-            "the net from which it was made; other programs optimize it themselves"
-        )
+    stated, axes = split_shapes(input_shape)
+    examples = as_arrays(inputs) or (() if stated else found.examples)
+    shapes = [tuple(one.shape) for one in examples] or stated or list(found.shapes)
+    for shape, own, axis in zip(stated or shapes, shapes, axes or [0] * len(shapes)):
+        if not all(own) or (*shape[:axis], *shape[axis + 1 :]) != (*own[:axis], *own[axis + 1 :]):
+            raise ValueError(f"inputs: expected an array of shape {shape} with samples; received {own}")
     graph = graph_of(found.net, shapes)
-    check_graph(graph, format)
-    if not shapes and format in ("onnx", "torch"):
+    _check_graph(found.net, graph, format)
+    dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
+    other = format in ("onnx", "torch")
+    if other and not shapes:
         raise ValueError(
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
             "not say: pass input_shape=(1, 3, 224, 224) (--shape 1,3,224,224) or the like, or inputs=an array"
         )
-    dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
-    other = format in ("onnx", "torch")
     sizes: Sequence[Optional[int]] = SIZES if other else [None]  # the graph fits any size that the net fits
     if shapes and not axes:
         try:
@@ -212,7 +268,116 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
         except (ExportError, mx.MXNetError):
             if other:
                 raise
-    forms = forms_of(graph.inputs, shapes, axes, dtypes)
+    forms = [GraphInput(*one) for one in zip(graph.inputs, shapes, dtypes, axes or [0] * len(shapes))]
     drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
-    more = example_batches(graph, forms, examples, [7]) if drawn and sizes is SIZES else []
+    more = example_batches(graph, forms, examples, [7]) if drawn and other else []
     return Job(found, graph, forms, drawn, more, train)
+
+
+def _check_graph(net: Any, graph: NetGraph, format: str) -> None:
+    """Refuse inputs that the net does not read and, for other programs, parameters that are not float32."""
+    used = set(graph.symbol.list_inputs())
+    unused = [name for name in graph.inputs if name not in used]
+    if unused:
+        raise ValueError(
+            f"export: the net does not read {', '.join(unused)} of its inputs {', '.join(graph.inputs)}: export a "
+            "block without it"
+        )
+    if isinstance(net, OptimizedNet) and format != "symbol":
+        raise ValueError(
+            f"export: format={format!r} takes the float32 net: an optimized net holds operators of oneDNN only. Export "
+            "the net from which it was made; other programs optimize it themselves"
+        )
+    others = {name: str(dtype_name(array.dtype)) for name, array in graph.arrays.items()}
+    wrong = [name for name, dtype in others.items() if dtype in ("float16", "bfloat16", "float64")]
+    if wrong and format in ("onnx", "torch"):
+        raise ValueError(
+            f"export: {format!r} takes parameters of float32; received {others[wrong[0]]}: {', '.join(wrong[:5])}. "
+            "Load them into a net that is cast: net.cast('float32')"
+        )
+
+
+def _written(job: Job, format: str, verify: bool) -> Written:
+    """Make the contents of a format's files, and compare them."""
+    view = Graph.of(job.graph.symbol)
+    # those inside of loops have the loop's name
+    inside = ((inner, node.name) for node in view.nodes for inner in node.operators()) if job.batches else ()
+    drawing = ", ".join(f"{inner.operator} ({name})" for inner, name in inside if draws(inner))
+    if drawing:  # two runs differ
+        job = job._replace(batches=[], more_batches=[])
+    batches = [*job.batches, *job.more_batches]
+    numbers = format in ("onnx", "torch")
+    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis, numbers) if batches else []
+    try:
+        written: Written = _WRITERS[format](job, verify)
+    except (KeyError, IndexError, AttributeError, TypeError, mx.MXNetError) as error:
+        raise ExportError(
+            f"export: mxkit's conversion of this net to {format!r} failed, and nothing was written: "
+            f"{type(error).__name__}: {str(error)[:500]}. format='symbol' takes every net"
+        ) from error
+    if drawing and numbers:  # PyTorch has a Dropout with mode="always"
+        raise ExportError(
+            f"export: {drawing} draws random numbers in prediction: {format!r} cannot be compared with MXNet, and was "
+            "not written. format='symbol' takes every net"
+        )
+    note = f"outputs were not compared, because these operators draw random numbers: {drawing}"
+    notes = (*job.source.notes, *written.notes, *([note] if drawing else []))
+    return written._replace(rows=[*rows, *written.rows], notes=notes)
+
+
+def _symbol(job: Job, verify: bool) -> Written:
+    optimized = isinstance(job.source.net, OptimizedNet)  # MXNet alone reads oneDNN's operators
+    symbol, parameters = symbol_contents(job.graph, casts=optimized)
+    contents = {"symbol": symbol, "parameters": parameters}
+    return Written(contents, compare_symbol(job.graph, contents, () if optimized else job.batches) if verify else [])
+
+
+def _safetensors(job: Job, verify: bool) -> Written:
+    """Write the parameters by structural path, a shared one under its first path, with the net's description."""
+    net, fixed = job.source.net, fixed_gammas(job.graph)
+    values = {path: array.asnumpy() for path, array in values_by_path(net, "export").items()}
+    ones = [path for path, one in parameters_by_path(net).items() if id(one) in fixed and path in values]
+    values.update({path: np.ones_like(values[path]) for path in ones})
+    metadata = _metadata("np", job)
+    try:
+        metadata["description"] = json.dumps(describe(net))
+    except ArchitectureError:  # a net of the user's own classes; the arrays are complete without it
+        metadata["class"] = type(net).__name__
+    content = safetensors_bytes(values, metadata)
+    note = f"written as ones, as which MXNet reads them (scale=False, fix_gamma): {', '.join(ones)}"
+    stored = require("safetensors.numpy", "safetensors").load(content) if verify else {}
+    rows = [compare(path, "parameter", 0, values[path], stored[path]) for path in (values if verify else ())]
+    return Written({"weights": content}, rows, notes=(note,) if ones else ())
+
+
+def _metadata(layout: str, job: Job) -> Dict[str, str]:
+    """Entries of a file's header: who reads the layout, the versions, and facts about the net."""
+    return {"format": layout, "mxkit": __version__, "mxnet": mx.__version__, **job.source.facts}
+
+
+def _onnx(job: Job, verify: bool) -> Written:
+    from mxkit.exporting.to_onnx.onnx_model import onnx_model
+    from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
+
+    _, shapes, dtypes, axes = zip(*job.forms)
+    content = onnx_model(job.graph, shapes, dtypes, job.source.facts, axes).SerializeToString()
+    return Written({"onnx": content}, *(compare_onnx(job.graph, content, job.batches) if verify else ([],)))
+
+
+def _torch(job: Job, verify: bool) -> Written:
+    from mxkit.exporting.to_torch.code import torch_files
+    from mxkit.exporting.to_torch.proof import compare_torch, not_compared
+
+    example = example_batches(job.graph, job.forms, (), [2])[0]
+    constants = {name.upper(): repr(json.loads(text)) for name, text in job.source.facts.items()}
+    text, arrays, code = torch_files(job.source.net, example, constants=constants)
+    contents = {"code": text.encode("utf-8"), "weights": safetensors_bytes(arrays, _metadata("pt", job))}
+    if not verify:
+        return Written(contents, [])
+    batches = [list(one.values()) for one in job.batches]
+    # the modules' first values are drawn from PyTorch's random numbers
+    with require("torch", "torch").random.fork_rng(devices=[]):
+        return Written(contents, compare_torch(code, text, arrays, batches, job.train), not_compared(code))
+
+
+_WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}

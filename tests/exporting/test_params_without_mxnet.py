@@ -7,7 +7,7 @@ from files_of_old_mxnet import file_bytes, run_without_mxnet, some_arrays
 import mxkit
 from mxkit.errors import CheckpointError
 from mxkit.exporting import params
-from mxkit.exporting.array_files import npz_bytes, safetensors_bytes
+from mxkit.exporting.params import npz_bytes, safetensors_bytes
 from mxkit.storage import params_format
 from mxkit.storage.params_format import BFLOAT16, read_numpy, widened
 import mxnet as mx

@@ -155,13 +155,6 @@ def test_a_label_that_more_than_a_loss_head_reads_is_refused_with_the_outputs_wi
         load_exported(path, outputs="x" + graph.cut)
 
 
-def test_outputs_are_for_graphs_of_files(tmp_path):
-    net = nn.Dense(2, in_units=3)
-    net.initialize()
-    with pytest.raises(ValueError, match="outputs= cuts a graph that is read from files"):
-        export(net, tmp_path / "net", outputs="fc")
-
-
 def test_two_paths_are_read_and_others_refused(tmp_path):
     graph, other = tmp_path / "any.json", tmp_path / "thing.params"
     symbol = PublicGraph(dense(var("data"), "fc", 2), {"data": (2, 3)}, files=("any.json", "thing.params"))

@@ -70,5 +70,5 @@ def test_an_input_called_output_is_no_output_of_the_onnx_file(tmp_path):
 
 
 def test_an_input_called_self_is_refused_by_name(tmp_path):
-    with pytest.raises(CheckpointError, match="a variable is named 'self'.*rename it"):
+    with pytest.raises(CheckpointError, match="'self'"):
         mxkit.load_exported(graph_with_input(tmp_path, "self"))

@@ -7,8 +7,18 @@ from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx import arrays as _arrays  # noqa: F401 - it registers its conversions
 from mxkit.exporting.to_onnx import layers as _layers  # noqa: F401 - likewise
-from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS, OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
-from mxkit.exporting.to_onnx.operators_of_graph import Operators, operators_of
+from mxkit.exporting.to_onnx.onnx_writer import (
+    CONVERTERS,
+    OPSET,
+    UNKNOWN,
+    Batch,
+    Operator,
+    Operators,
+    Tensor,
+    Unsupported,
+    Writer,
+    operators_of,
+)
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np

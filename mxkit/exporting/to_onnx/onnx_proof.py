@@ -7,10 +7,8 @@ from mxkit.core.arrays import legacy
 from mxkit.core.graph import Entry, Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph, Value, computed, variables_of
-from mxkit.exporting.proof import JUMPING, Row, compare
-from mxkit.exporting.summands import Draw, beside_summands, summands
-from mxkit.exporting.to_onnx.onnx_writer import count
-from mxkit.exporting.to_onnx.operators_of_graph import operators_of, tensor_names
+from mxkit.exporting.proof import JUMPING, Draw, Row, beside_summands, compare, summands
+from mxkit.exporting.to_onnx.onnx_writer import count, operators_of, tensor_names
 
 _MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
 

@@ -13,7 +13,7 @@ from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.replicas import first_value
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
 from mxkit.errors import ExportError
-from mxkit.exporting.net_check import net_inputs
+from mxkit.exporting.proof import net_inputs
 from mxkit.exporting.to_torch.operators import SUBGRAPHS, Problem, refuse
 import mxnet as mx
 from mxnet import gluon

@@ -9,9 +9,7 @@ from mxkit.core.arrays import legacy, switches
 from mxkit.core.graph import Entry, Graph
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
-from mxkit.exporting.net_check import net_outputs
-from mxkit.exporting.proof import JUMPING, Row, above, compare
-from mxkit.exporting.summands import Draw, beside_summands, summands
+from mxkit.exporting.proof import JUMPING, Draw, Row, above, beside_summands, compare, net_outputs, summands
 from mxkit.exporting.to_torch.classes import beside
 from mxkit.exporting.to_torch.code import Source, layers_with_state, state
 from mxkit.exporting.to_torch.modules import Module, part_of
