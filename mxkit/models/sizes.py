@@ -13,7 +13,6 @@ from mxkit.core.arrays import of_kind
 from mxkit.core.blocks import blocks_by_path, child_blocks, is_numpy_net
 from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
-from mxkit.nets.architecture.arguments import FLAG, KINDS
 from mxkit.nets.architecture.catalog import SUPPORTED, constructed
 from mxkit.nets.layer_table.measures import Output, find_fault
 import mxnet as mx
@@ -72,8 +71,7 @@ strides and pools before it. Of square images with 1 channel the net takes 6 x 6
         super()._clear_cached_op()
 
 
-SUPPORTED["SizedNet"] = (SizedNet, constructed(SizedNet, None))
-KINDS["one_position"] = FLAG
+SUPPORTED["SizedNet"] = (SizedNet, constructed(SizedNet))
 
 
 def check_shape(net: SizedNet, shape: Shape) -> None:

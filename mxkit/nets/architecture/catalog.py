@@ -1,8 +1,5 @@
 """What a description may name: MXNet's own blocks, registered ones, and models of the zoos.
 
-`SUPPORTED` lists MXNet's blocks that can be described and built, `UNSUPPORTED` the reason for each other public block.
-A test compares both with all classes of gluon.nn, gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
-
 `describe` knows the blocks of MXNet's nets. gluoncv has hundreds of classes of its own, so its nets are described by
 name and arguments, which each net records.
 """
@@ -18,7 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from mxkit.core.blocks import blocks_by_path, layer_settings, own_parameters
 from mxkit.core.replicas import is_differentiable
 from mxkit.errors import ArchitectureError, unknown_name
-from mxkit.nets.architecture.arguments import DTYPE, initializer, plain
+from mxkit.nets.architecture.arguments import argument, initializer, plain
 from mxkit.nets.architecture.graph_blocks import GRAPH, SETTINGS, OptimizedNet, optimized_net, symbol_block
 import mxnet as mx
 from mxnet import gluon
@@ -31,7 +28,6 @@ import numpy as np
 _NAMES = ("prefix", "params")
 # Attribute of an instance that holds the arguments of its constructor, and of a zoo's net its name and arguments.
 CALL, MADE = "_mxkit_call", "_mxkit_made"
-_DEPTH = 100
 _ALWAYS_PRETRAINED = re.compile(r".*_int8|resnet\d+_v1b_(kinetics400|sthsthv2|custom|hmdb51|ucf101)")
 # Arguments that load weights, most of them from the network.
 _BASES = ("pretrained_base", "use_kinetics_pretrain")
@@ -46,75 +42,50 @@ class Stock(NamedTuple):
 
     Attributes:
         arguments: Names of the constructor's arguments, which `read_argument` reads from an instance.
-        children: Names of children that an instance may have; None allows any number of any name.
-        parts: Names of children that the constructor takes.
+        parts: Names of children that an instance must have. The constructor takes them; it is not called if the class
+            is `assembled`.
         assembled: True if the constructor makes children. It is not called then: the instance gets its children and
             arguments as attributes, because the children may have been changed since.
         make: Function to call in place of the constructor.
     """
 
     arguments: Tuple[str, ...] = ()
-    children: Optional[Tuple[str, ...]] = ()
     parts: Tuple[str, ...] = ()
     assembled: bool = False
     make: Optional[Callable[..., Any]] = None
 
 
-def constructed(kind: Type[Any], children: Optional[Tuple[str, ...]] = (), parts: Tuple[str, ...] = ()) -> Stock:
+def constructed(kind: Type[Any]) -> Stock:
     """Return how a class is described by the named arguments of its constructor."""
     signature = inspect.signature(kind).parameters.values()
     names = [one.name for one in signature if one.kind is one.POSITIONAL_OR_KEYWORD and one.name not in _NAMES]
     names += ["use_sequence_length"] if kind in (rnn.RNN, rnn.LSTM, rnn.GRU) else []
-    return Stock(tuple(name for name in names if name not in parts), children, parts)
+    return Stock(tuple(name for name in names if name not in _CELLS), tuple(name for name in names if name in _CELLS))
 
 
-def _assembled(*children: str, arguments: Tuple[str, ...] = ()) -> Stock:
-    return Stock(arguments, children, assembled=True)
+def _public_blocks(module: Any) -> List[Type[Any]]:
+    """Return the classes of blocks in a module of MXNet."""
+    public = [value for name, value in vars(module).items() if name[0] != "_" and isinstance(value, type)]
+    return [kind for kind in public if issubclass(kind, gluon.Block)]
 
 
-_CONTAINERS = [nn.Sequential, nn.HybridSequential, rnn.SequentialRNNCell, rnn.HybridSequentialRNNCell]
-_CONTAINERS += [contrib.nn.Concurrent, contrib.nn.HybridConcurrent]
-_PLAIN = [nn.Dropout, nn.Embedding, nn.BatchNorm, nn.BatchNormReLU, nn.InstanceNorm, nn.LayerNorm, nn.GroupNorm]
-_PLAIN += [nn.Flatten, nn.Lambda, nn.HybridLambda, nn.ReflectionPad2D, RELU6]
-_PLAIN += [nn.Activation, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.PReLU, nn.Swish]
-_PLAIN += [nn.MaxPool1D, nn.MaxPool2D, nn.MaxPool3D, nn.AvgPool1D, nn.AvgPool2D, nn.AvgPool3D]
-_PLAIN += [nn.GlobalMaxPool1D, nn.GlobalMaxPool2D, nn.GlobalMaxPool3D]
-_PLAIN += [nn.GlobalAvgPool1D, nn.GlobalAvgPool2D, nn.GlobalAvgPool3D]
-_PLAIN += [rnn.RNN, rnn.LSTM, rnn.GRU, rnn.LSTMCell, rnn.GRUCell, rnn.DropoutCell, contrib.rnn.LSTMPCell]
-_PLAIN += [contrib.nn.Identity, contrib.nn.SparseEmbedding, contrib.nn.SyncBatchNorm]
-_PLAIN += [contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D]
-# Their activation may be a block.
-_ACTIVATED = [nn.Dense, nn.Conv1D, nn.Conv2D, nn.Conv3D, nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose]
-_ACTIVATED_CELLS = [rnn.RNNCell, contrib.rnn.Conv1DRNNCell, contrib.rnn.Conv2DRNNCell, contrib.rnn.Conv3DRNNCell]
-_ACTIVATED_CELLS += [contrib.rnn.Conv1DLSTMCell, contrib.rnn.Conv2DLSTMCell, contrib.rnn.Conv3DLSTMCell]
-_ACTIVATED_CELLS += [contrib.rnn.Conv1DGRUCell, contrib.rnn.Conv2DGRUCell, contrib.rnn.Conv3DGRUCell]
-_MODIFIERS = [rnn.ZoneoutCell, rnn.ResidualCell, contrib.rnn.VariationalDropoutCell]
+# Arguments of cells that are cells
+_CELLS = ("base_cell", "l_cell", "r_cell")
 _TRUNKS = [vision.AlexNet, vision.DenseNet, vision.Inception3, vision.MobileNet, vision.MobileNetV2]
 _TRUNKS += [vision.ResNetV1, vision.ResNetV2, vision.SqueezeNet, vision.VGG]
 
 _SUPPORTED: Dict[Type[Any], Stock] = {
-    **{kind: constructed(kind, None) for kind in _CONTAINERS},
-    **{kind: constructed(kind) for kind in _PLAIN},
-    **{kind: constructed(kind, ("act",)) for kind in _ACTIVATED},
-    **{kind: constructed(kind, ("_activation",)) for kind in _ACTIVATED_CELLS},
-    **{kind: constructed(kind, ("base_cell",), ("base_cell",)) for kind in _MODIFIERS},
-    rnn.BidirectionalCell: constructed(rnn.BidirectionalCell, ("l_cell", "r_cell"), ("l_cell", "r_cell")),
-    **dict.fromkeys(_TRUNKS, _assembled("features", "output")),
-    **dict.fromkeys([vision.BasicBlockV1, vision.BottleneckV1], _assembled("body", "downsample")),
-    vision.BasicBlockV2: _assembled("bn1", "conv1", "bn2", "conv2", "downsample"),
-    vision.BottleneckV2: _assembled("bn1", "conv1", "bn2", "conv2", "bn3", "conv3", "downsample"),
-    LinearBottleneck: _assembled("out", arguments=("use_shortcut",)),
+    **{kind: constructed(kind) for module in (nn, rnn, contrib.nn, contrib.rnn) for kind in _public_blocks(module)},
+    RELU6: Stock(),
+    **dict.fromkeys(_TRUNKS, Stock(parts=("features", "output"), assembled=True)),
+    **dict.fromkeys([vision.BasicBlockV1, vision.BottleneckV1], Stock(parts=("body",), assembled=True)),
+    vision.BasicBlockV2: Stock(parts=("bn1", "conv1", "bn2", "conv2"), assembled=True),
+    vision.BottleneckV2: Stock(parts=("bn1", "conv1", "bn2", "conv2", "bn3", "conv3"), assembled=True),
+    LinearBottleneck: Stock(("use_shortcut",), ("out",), assembled=True),
     nn.SymbolBlock: Stock(tuple(GRAPH), make=symbol_block),
     OptimizedNet: Stock((*GRAPH, *SETTINGS), make=optimized_net),
 }
 SUPPORTED: Dict[str, Tuple[Type[Any], Stock]] = {kind.__name__: (kind, stock) for kind, stock in _SUPPORTED.items()}
-# Optional children of assembled classes.
-OPTIONAL = ("downsample",)
-
-UNSUPPORTED: Dict[Type[Any], str] = dict.fromkeys(
-    [nn.Block, nn.HybridBlock, rnn.RecurrentCell, rnn.HybridRecurrentCell, rnn.ModifierCell],
-    "it computes nothing by itself",
-)
 
 
 def read_argument(block: Any, name: str) -> Any:
@@ -216,11 +187,11 @@ REGISTERED: Dict[str, Type[Any]] = {}
 _OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.networks"}
 
 
-def registered_block(name: Any) -> Optional[Type[Any]]:
+def registered_block(name: str) -> Optional[Type[Any]]:
     """Return the registered block of a name, or None."""
-    if isinstance(name, str) and name not in REGISTERED and name in _OWN_BLOCKS:
+    if name not in REGISTERED and name in _OWN_BLOCKS:
         import_module(_OWN_BLOCKS[name])
-    return REGISTERED.get(name) if isinstance(name, str) else None
+    return REGISTERED.get(name)
 
 
 def register_block(kind: _Class) -> _Class:
@@ -379,48 +350,40 @@ def encode(value: Any, child: Callable[[Any], str]) -> Any:
     return plain(value)
 
 
-def known_class(name: Any) -> Optional[Type[Any]]:
+def known_class(name: str) -> Optional[Type[Any]]:
     """Return the stock or registered class of a name, or None."""
     return SUPPORTED[name][0] if name in SUPPORTED else REGISTERED.get(name)
 
 
-def decode(value: Any, children: Mapping[str, Any], depth: int = 0) -> Any:
+def decode(value: Any, children: Mapping[str, Any]) -> Any:
     """Return the argument that `encode` encoded.
 
     Args:
-        value: The result of `encode`, or a value from a hostile description.
+        value: The result of `encode`, or a value of a stranger's description.
         children: Finished blocks by name.
-        depth: Number of lists and dicts around the value.
 
     Raises:
-        ValueError: The value is not a result of `encode`.
+        LookupError, TypeError, ValueError: The value is not a result of `encode`.
     """
-    if depth > _DEPTH:
-        raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
     if isinstance(value, list):
-        return [decode(one, children, depth + 1) for one in value]
+        return [decode(one, children) for one in value]
     if not isinstance(value, dict):
         return plain(value)
-    if not all(isinstance(name, str) for name in value):
-        raise ValueError(f"expected text for keys, received {value!r:.100}")
     if not any(name.startswith("$") for name in value):
-        return {name: decode(one, children, depth + 1) for name, one in value.items()}
-    if len(value) != 1:
-        raise ValueError(f"expected one key where one begins with $, received {value!r:.100}")
+        return {name: decode(one, children) for name, one in value.items()}
     ((name, content),) = value.items()
-    if name == "$tuple" and isinstance(content, list):
-        return tuple(decode(content, children, depth + 1))
-    if name == "$child" and isinstance(content, str) and content in children:
+    if name == "$tuple":
+        return tuple(decode(one, children) for one in content)
+    if name == "$child":
         return children[content]
-    if name == "$initializer" and isinstance(content, list):
+    if name == "$initializer":
         return initializer(content)
-    if name == "$class" and isinstance(content, str) and known_class(content):
+    if name == "$class" and known_class(content):
         return known_class(content)
-    if name == "$dtype" and isinstance(content, str) and DTYPE.fits(content):
-        return np.dtype(content).type
+    if name == "$dtype":
+        return np.dtype(argument("dtype", content)).type
     raise ValueError(
-        "expected $tuple, $child, $initializer, $class or $dtype of something known, "
-        f"received {name!r:.50}: {content!r:.100}"
+        f"expected $tuple, $child, $initializer, $class or $dtype of something known; received {value!r:.100}"
     )
 
 

@@ -1,7 +1,8 @@
-"""A net's architecture as plain JSON, and nets built from it: names are looked up in lists, values checked first."""
+"""A net's architecture as plain JSON, and nets built from it: names are looked up in lists, no code is executed."""
 
 from itertools import count
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple, Type
+import reprlib
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
 
 from mxkit.core.blocks import (
     blocks_by_path,
@@ -15,16 +16,13 @@ from mxkit.core.blocks import (
 )
 from mxkit.core.replicas import is_differentiable, set_differentiable, values_of
 from mxkit.errors import ArchitectureError, nearest
-from mxkit.nets.architecture.arguments import STATES, argument, initializer, kind_of, plain
+from mxkit.nets.architecture.arguments import argument, initializer, plain
 from mxkit.nets.architecture.catalog import (
     CALL,
     MADE,
     NUMBERS,
-    OPTIONAL,
     REGISTERED,
     SUPPORTED,
-    UNSUPPORTED,
-    Stock,
     decode,
     encode,
     make_model,
@@ -37,17 +35,16 @@ import numpy as np
 
 FORMAT = 1
 _DEPTH = 100
-_BLOCKS = 100_000
-_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, mx.MXNetError)
+_REFUSALS: Tuple[Type[Exception], ...] = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError)
+_REFUSALS += (TypeError, ValueError, mx.MXNetError)
 
 
 def build(description: Mapping[str, Any]) -> Any:
     """Build the net that `describe` described.
 
     No code of a description is executed or imported: classes are looked up among MXNet's own and those with
-    `@register_block`, and models in the tables of the zoos. Arguments of MXNet's classes are checked first, so a
-    hostile description can only raise an error. Your own constructors and gluoncv's functions get plain values and
-    known blocks unchecked. No weights are loaded.
+    `@register_block`, and models in the tables of the zoos. Constructors get plain values and known blocks, and decide
+    what they take. No weights are loaded.
 
     Args:
         description: The result of `describe`, which may have been stored as JSON. Missing arguments get their
@@ -58,226 +55,149 @@ def build(description: Mapping[str, Any]) -> Any:
         the net is not hybridized.
 
     Raises:
-        ArchitectureError: The description has another format, an unknown class or argument, a value that a layer
-            does not take, or more than 100,000 blocks; the text names the block by its path.
+        ArchitectureError: The description has another format, an unknown class or argument, a value that a constructor
+            does not take, or more than 100 levels; the text names the block by its path.
 
     >>> net = build({"format": 1, "net": {"class": "Dense", "arguments": {"units": 3, "activation": "relu"}}})
     >>> net.initialize(); net(mx.nd.ones((2, 5))).shape
     (2, 3)
     """
-    fields = _fields(description, "the description", ("format", "net"), ("parameters", "shared_parameters"))
-    if type(fields["format"]) is not int or fields["format"] != FORMAT:
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        found = description.get("format") if isinstance(description, dict) else description
         raise ArchitectureError(
-            f"the description has format {fields['format']!r:.100}; this mxkit builds {FORMAT}. Use a newer mxkit"
+            f"the description has format {found!r:.100}; this mxkit builds {FORMAT}. Use a newer mxkit"
         )
-    net = _Builder().block(fields["net"], "", 0)
-    for path, twin in _mapping(fields.get("shared_parameters", {}), "shared_parameters").items():
+    return _attempt("the description", description, _built, description)
+
+
+def _built(description: Dict[str, Any]) -> Any:
+    _refuse_unknown(description, ("format", "net", "parameters", "shared_parameters"))
+    net = _Builder().block(description["net"], "", 0)
+    for path, twin in description.get("shared_parameters", {}).items():
         _share(net, parameters_by_path(net), path, twin)
     parameters = parameters_by_path(net)
-    for path, states in _mapping(fields.get("parameters", {}), "parameters").items():
-        _set_states(_lookup(parameters, path), path, states)
+    for path, states in description.get("parameters", {}).items():
+        _attempt(f"parameter {path!r}", states, _set_states, _lookup(parameters, path), states)
     return net
 
 
-class _Builder:
-    """One pass over a description.
+def _attempt(where: str, part: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with a part of a description, whose form or values may be wrong."""
+    try:
+        return function(*arguments)
+    except ArchitectureError:
+        raise
+    except _REFUSALS as error:
+        text = f"{where}: {reprlib.repr(part):.300} is refused: {type(error).__name__}: {error!s:.1000}"
+        raise ArchitectureError(text) from error
 
-    It keeps finished blocks by path, with the number of blocks in each, because a description may refer to a block
-    that stands before.
-    """
+
+def _refuse_unknown(fields: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in fields:
+        if name not in known:
+            hint = nearest(str(name), known)
+            raise ValueError(f"unknown name {name!r:.100}{': ' * bool(hint)}{hint} Known are {', '.join(known)}")
+
+
+class _Builder:
+    """One pass over a description; it keeps finished blocks by path, because a description may refer to them."""
 
     def __init__(self) -> None:
-        self._finished: Dict[str, Tuple[Any, int]] = {}
-        self._count = 0
+        self._finished: Dict[str, Any] = {}
 
     def block(self, node: Any, path: str, depth: int) -> Any:
         """Build a block with all blocks inside it."""
         where = f"block {path!r}" if path else "the net"
         if depth > _DEPTH:
             raise ArchitectureError(f"{where}: blocks are nested deeper than {_DEPTH} levels")
-        if isinstance(node, dict) and "shared" in node:
-            shared = _fields(node, where, ("shared",), ("name",))["shared"]
-            if not isinstance(shared, str) or shared not in self._finished:
-                raise ArchitectureError(f"{where}: expected the path of a block before it, received {shared!r:.100}")
-            block, size = self._finished[shared]
-            self._count_blocks(size, where)
-        else:
-            before = self._count
-            self._count_blocks(1, where)
-            block = self._new(node, path, where, depth)
-            size = self._count - before
-        self._finished[path] = block, size
-        return block
+        self._finished[path] = _attempt(where, node, self._new, node, path, depth)
+        return self._finished[path]
 
-    def _count_blocks(self, more: int, where: str) -> None:
-        self._count += more
-        if self._count > _BLOCKS:
-            raise ArchitectureError(f"{where}: the description has more than {_BLOCKS} blocks, shared ones included")
-
-    def _counted(self, block: Any, where: str) -> Any:
-        """Count the blocks that a constructor made inside `block`."""
-        self._count_blocks(sum(1 for _ in blocks_by_path(block)) - 1, where)
-        return block
-
-    def _new(self, node: Any, path: str, where: str, depth: int) -> Any:
-        if isinstance(node, dict) and "model" in node:
-            return self._counted(_model(_fields(node, where, ("model",), ("name", "arguments")), where), where)
-        fields = _fields(node, where, ("class",), ("name", "arguments", "children"))
-        name = fields["class"]
-        arguments = _mapping(fields.get("arguments", {}), f"{where}: arguments")
-        children = dict(_children(fields.get("children", []), where))
+    def _new(self, node: Dict[str, Any], path: str, depth: int) -> Any:
+        if "shared" in node:
+            return self._finished[node["shared"]]
+        kind = "model" if "model" in node else "class"
+        _refuse_unknown(node, (kind, "name", "arguments", *["children"] * (kind == "class")))
+        name, arguments = node[kind], node.get("arguments", {})
+        if kind == "model":
+            return _model(name, arguments)
+        children = _children(node.get("children", []))
         registered = registered_block(name)
-        if registered is not None:
-            blocks = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
-            return self._counted(_registered(registered, arguments, blocks, where), where)
-        if not isinstance(name, str) or name not in SUPPORTED:
-            hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
-            raise ArchitectureError(
-                f"{where}: unknown class {name!r:.100}{': ' * bool(hint)}{hint} For a block of your own, first import "
-                "its class, decorated with @mxkit.nets.register_block, or call mxkit.nets.register_block(Class)"
+        if registered is None and name not in SUPPORTED:
+            hint = nearest(name, [*SUPPORTED, *REGISTERED])
+            raise ValueError(
+                f"unknown class {name!r:.100}{': ' * bool(hint)}{hint} For a block of your own, first import its "
+                "class, decorated with @mxkit.nets.register_block, or call mxkit.nets.register_block(Class)"
             )
-        return self._stock(name, arguments, children, (path, where, depth))
 
-    def _stock(
-        self, name: str, arguments: Mapping[str, Any], children: Dict[str, Any], place: Tuple[str, str, int]
-    ) -> Any:
-        path, where, depth = place
-        kind, stock = SUPPORTED[name]
-        checked = _checked(arguments, name, stock, where)
-        _check_names(children, kind, stock, where)
-        parts = {part: self.block(children.pop(part), join_path(path, part), depth + 1) for part in stock.parts}
-        if stock.assembled:
-            block = _assemble(kind, stock, checked, where)
-        else:
-            block = _call(stock.make or kind, {**checked, **parts}, f"{where}: {name}")
-        with block.name_scope():
-            for child, below in children.items():
-                _attach(block, child, self.block(below, join_path(path, child), depth + 1), where)
-        return block
+        def build_child(child: str) -> Any:
+            return self.block(children[child], join_path(path, child), depth + 1)
+
+        if registered is not None:
+            return _registered(registered, arguments, {child: build_child(child) for child in children})
+        return _stock(name, arguments, children, build_child)
 
 
-def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[str, Any]:
-    try:
-        return {name: decode(value, children) for name, value in arguments.items()}
-    except _REFUSALS as error:
-        raise ArchitectureError(f"{where}: {arguments!r:.300}: {error}") from error
-
-
-def _registered(kind: Type[Any], arguments: Mapping[str, Any], children: Mapping[str, Any], where: str) -> Any:
-    block = _call(kind, _decoded(arguments, children, where), f"{where}: {kind.__name__}")
-    unused = [name for name, child in children.items() if child_blocks(block).get(name) is not child]
-    if unused:
-        raise ArchitectureError(
-            f"{where}: {kind.__name__} makes its children by itself, except those among its arguments; "
-            f"it does not take {', '.join(unused)!s:.200}"
-        )
-    return block
-
-
-def _model(fields: Mapping[str, Any], where: str) -> Any:
-    name = fields["model"]
-    if not isinstance(name, str):
-        raise ArchitectureError(f"{where}: model: expected a name like 'zoo:resnet18_v2', received {name!r:.100}")
-    arguments = _decoded(_mapping(fields.get("arguments", {}), f"{where}: arguments"), {}, where)
+def _model(name: str, arguments: Dict[str, Any]) -> Any:
     refused = [argument for argument in NUMBERS if argument in arguments]
     if refused:
-        raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without weights")
-    return _call(lambda **options: make_model(name, options), arguments, f"{where}: {name}")
+        raise ValueError(f"{', '.join(refused)}: a description makes nets without weights")
+    return make_model(name, {key: decode(value, {}) for key, value in arguments.items()})
 
 
-def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:
-    fields = _mapping(node, where)
-    missing = [name for name in needed if name not in fields]
-    unknown = [name for name in fields if name not in needed + allowed]
-    if missing or unknown:
-        raise ArchitectureError(
-            f"{where}: expected {', '.join(needed)} and optionally {', '.join(allowed)}; "
-            f"received {', '.join(map(repr, fields))!s:.200}"
+def _registered(kind: Type[Any], arguments: Dict[str, Any], children: Dict[str, Any]) -> Any:
+    block = kind(**{name: decode(value, children) for name, value in arguments.items()})
+    unused = [name for name, child in children.items() if child_blocks(block).get(name) is not child]
+    if unused:
+        raise ValueError(
+            f"{kind.__name__} makes its children by itself, except those among its arguments; it does not take "
+            f"{', '.join(unused)!s:.200}"
         )
-    return fields
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise ArchitectureError(f"{where}: expected a dict with text for keys, received {value!r:.100}")
-    return value
-
-
-def _children(nodes: Any, where: str) -> Iterator[Tuple[str, Any]]:
-    """Yield names and nodes of children; the default name is the child's number."""
-    if not isinstance(nodes, list):
-        raise ArchitectureError(f"{where}: children: expected a list, received {nodes!r:.100}")
-    seen = set()
-    for number, node in enumerate(nodes):
-        name = node.get("name", str(number)) if isinstance(node, dict) else str(number)
-        if not isinstance(name, str) or not name or "." in name or len(name) > 200 or name in seen:
-            raise ArchitectureError(
-                f"{where}: children: expected names that differ, without dots, received {name!r:.200}"
-            )
-        seen.add(name)
-        yield name, node
-
-
-def _checked(arguments: Mapping[str, Any], name: str, stock: Stock, where: str) -> Dict[str, Any]:
-    for key, value in arguments.items():
-        if key not in stock.arguments:
-            hint = nearest(key, stock.arguments)
-            raise ArchitectureError(
-                f"{where}: {name} has no argument {key!r:.100}: {hint + ' ' if hint else ''}"
-                f"It has {', '.join(stock.arguments) or 'none'}"
-            )
-        kind = kind_of(key)
-        if not kind.fits(value):
-            raise ArchitectureError(f"{where}: {name}: {key}: expected {kind.expected}; received {value!r:.100}")
-    return {key: argument(key, value) for key, value in arguments.items()}
-
-
-def _check_names(children: Mapping[str, Any], kind: Type[Any], stock: Stock, where: str) -> None:
-    if stock.children is None:
-        return
-    needed = set(stock.children if stock.assembled else stock.parts) - set(OPTIONAL)
-    if needed - set(children) or set(children) - set(stock.children):
-        raise ArchitectureError(
-            f"{where}: {kind.__name__} has the children {', '.join(stock.children) or '(none)'}; "
-            f"received {', '.join(children) or 'none'!s:.200}"
-        )
-
-
-def _call(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
-    try:
-        return make(**arguments)
-    except _REFUSALS as error:
-        raise ArchitectureError(f"{where} refuses {dict(arguments)!r:.300}: {error!s:.1000}") from error
-
-
-def _assemble(kind: Type[Any], stock: Stock, arguments: Mapping[str, Any], where: str) -> Any:
-    missing = [name for name in stock.arguments if name not in arguments]
-    if missing:
-        raise ArchitectureError(f"{where}: {kind.__name__} needs the argument {', '.join(missing)}")
-    block = object.__new__(kind)
-    gluon.HybridBlock.__init__(block)
-    for name in OPTIONAL:
-        if name in (stock.children or ()):
-            setattr(block, name, None)
-    for name, value in arguments.items():
-        setattr(block, name, value)
     return block
 
 
-def _attach(block: Any, name: str, child: Any, where: str) -> None:
+def _stock(name: str, arguments: Dict[str, Any], children: Dict[str, Any], build_child: Callable[[str], Any]) -> Any:
+    kind, stock = SUPPORTED[name]
+    _refuse_unknown(arguments, stock.arguments)
+    checked = {key: argument(key, value) for key, value in arguments.items()}
+    missing = set(stock.parts) - set(children)
+    if missing:
+        raise ValueError(f"{name} has the children {', '.join(stock.parts)}; received {', '.join(children) or 'none'}")
+    if stock.assembled:
+        block = object.__new__(kind)
+        gluon.HybridBlock.__init__(block)
+        block.downsample = None  # an optional child
+        for key in stock.arguments:
+            setattr(block, key, checked[key])
+        rest = list(children)
+    else:
+        block = (stock.make or kind)(**checked, **{part: build_child(part) for part in stock.parts})
+        rest = [child for child in children if child not in stock.parts]
+    with block.name_scope():
+        for child in rest:
+            _attach(block, child, build_child(child))
+    return block
+
+
+def _children(nodes: List[Any]) -> Dict[str, Any]:
+    """Return nodes of children by name; the default name is the child's number."""
+    names = [node.get("name", str(number)) for number, node in enumerate(nodes)]
+    if len(set(names)) < len(names) or any(not name or "." in name for name in names):
+        raise ValueError(f"children: expected names that differ, without dots; received {names!r:.200}")
+    return dict(zip(names, nodes))
+
+
+def _attach(block: Any, name: str, child: Any) -> None:
     """Register a child and set it as an attribute, unless that would hide an attribute of the class."""
-    try:
-        if name == "_activation" or (name.isidentifier() and getattr(block, name, None) is None):
-            setattr(block, name, child)
-        else:
-            block.register_child(child, name)
-    except _REFUSALS as error:
-        raise ArchitectureError(f"{where}: child {name!r}: {error}") from error
+    if name == "_activation" or (name.isidentifier() and getattr(block, name, None) is None):
+        setattr(block, name, child)
+    else:
+        block.register_child(child, name)
 
 
-def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
-    if not isinstance(path, str) or path not in parameters:
-        hint = nearest(path, parameters) if isinstance(path, str) else ""
+def _lookup(parameters: Mapping[str, Any], path: str) -> Any:
+    if path not in parameters:
+        hint = nearest(str(path), parameters)
         raise ArchitectureError(f"the net has no parameter {path!r:.200}{': ' * bool(hint)}{hint}")
     return parameters[path]
 
@@ -298,23 +218,15 @@ def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> Non
             replace_parameter(block, name, new)
 
 
-def _set_states(parameter: Any, path: str, states: Any) -> None:
-    for name, value in _mapping(states, f"parameter {path!r}").items():
-        kind = STATES.get(name)
-        if kind is None or not kind.fits(value):
-            raise ArchitectureError(
-                f"parameter {path!r}: {name!r:.100}: expected {kind.expected if kind else f'one of {list(STATES)}'}; "
-                f"received {value!r:.100}"
-            )
-        try:
-            if name == "initializer":
-                parameter.init = initializer(value)
-            elif name == "differentiable":
-                set_differentiable(parameter, value)
-            else:
-                setattr(parameter, name, tuple(value) if name == "shape" else value)
-        except _REFUSALS as error:
-            raise ArchitectureError(f"parameter {path!r} refuses {name} {value!r:.100}: {error}") from error
+def _set_states(parameter: Any, states: Dict[str, Any]) -> None:
+    _refuse_unknown(states, ("differentiable", "dtype", "grad_req", "initializer", "lr_mult", "shape", "wd_mult"))
+    for name, value in states.items():
+        if name == "initializer":
+            parameter.init = initializer(value)
+        elif name == "differentiable":
+            set_differentiable(parameter, bool(value))
+        else:
+            setattr(parameter, name, argument(name, value))
 
 
 _LINES = 20
@@ -383,81 +295,51 @@ class _Walk:
 
     def node(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
         """Describe a block with all blocks inside it."""
-        name = type(block).__name__
+        kind, name, where, below = type(block), type(block).__name__, _where(path, block), child_blocks(block)
         if id(block) in above:
-            parent = path.rpartition(".")[0]
-            raise ArchitectureError(f"{_where(path, block)}: it is its own descendant; remove it from {parent!r}")
+            raise ArchitectureError(f"{where}: it is its own descendant; remove it from {path.rpartition('.')[0]!r}")
         if id(block) in self._seen:
             return {"shared": self._seen[id(block)]}
         self._seen[id(block)] = path
-        if SUPPORTED.get(name, (None, None))[0] is type(block):
-            node: Dict[str, Any] = {"class": name, "arguments": self._arguments(block, path)}
-            node["children"] = list(self._described_children(block, path, (*above, id(block))))
-        elif REGISTERED.get(name) is type(block) and hasattr(block, CALL):
-            node = {"class": name, **self._call(block, path, (*above, id(block)))}
+        names: Dict[int, str] = {id(child): name for name, child in reversed(list(below.items()))}
+        used = set()
+
+        def child(one: Any) -> str:
+            if id(one) not in names:
+                raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
+            used.add(names[id(one)])
+            return names[id(one)]
+
+        if SUPPORTED.get(name, (None, None))[0] is kind:
+            read = {one: lambda one=one: plain(read_argument(block, one)) for one in SUPPORTED[name][1].arguments}
+            node: Dict[str, Any] = {"class": name, "arguments": self._read(where, read)}
+            if "activation" in node["arguments"] and type(below.get("act")) is gluon.nn.Activation:
+                below = {name: one for name, one in below.items() if name != "act"}  # the argument describes it
+        elif hasattr(block, CALL) and REGISTERED.get(name) is kind:
+            read = {one: lambda value=value: encode(value, child) for one, value in getattr(block, CALL).items()}
+            node = {"class": name, "arguments": self._read(where, read)}
+            below = {name: one for name, one in below.items() if name in used}
         elif hasattr(block, MADE):
             model, arguments = getattr(block, MADE)
-            node = {"model": model, "arguments": self._encoded(arguments, block, path, [])}
+            read = {one: lambda value=value: encode(value, child) for one, value in arguments.items()}
+            node, below = {"model": model, "arguments": self._read(where, read)}, {}
         else:
-            self.problems.append(f"{_where(path, block)}: {_way_out(block)}")
+            self.problems.append(f"{where}: {_way_out(block)}")
             return {}
+        node["children"] = list(self._nodes(below, path, (*above, id(block))))
         return {key: value for key, value in node.items() if value}
 
-    def _call(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
-        """Describe the arguments of a registered block's constructor, with the blocks among them."""
-        used: List[str] = []
-        arguments = self._encoded(getattr(block, CALL), block, path, used)
-        below = [(name, child) for name, child in child_blocks(block).items() if name in used]
-        return {"arguments": arguments, "children": list(self._nodes(below, path, above))}
-
-    def _encoded(self, arguments: Dict[str, Any], block: Any, path: str, used: List[str]) -> Dict[str, Any]:
-        def child(one: Any) -> str:
-            for name, child in child_blocks(block).items():
-                if child is one:
-                    used.append(name)
-                    return name
-            raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
-
-        encoded = {}
-        for name, value in arguments.items():
+    def _read(self, where: str, arguments: Mapping[str, Callable[[], Any]]) -> Dict[str, Any]:
+        values = {}
+        for name, read in arguments.items():
             try:
-                encoded[name] = encode(value, child)
-            except TypeError as error:
-                self.problems.append(f"{_where(path, block)}: {name}: {error}")
-        return encoded
-
-    def _arguments(self, block: Any, path: str) -> Dict[str, Any]:
-        arguments = {}
-        for name in SUPPORTED[type(block).__name__][1].arguments:
-            try:
-                arguments[name] = plain(read_argument(block, name))
+                values[name] = read()
             except (TypeError, AttributeError, LookupError) as error:
-                self.problems.append(f"{_where(path, block)}: {name}: {error}. {_REPLACE}")
-                continue
-            kind, value = kind_of(name), arguments[name]
-            if not kind.fits(value):
-                self.problems.append(
-                    f"{_where(path, block)}: {name}: expected {kind.expected}, received {value!r:.100}"
-                )
-        return arguments
+                self.problems.append(f"{where}: {name}: {error}")
+        return values
 
-    def _described_children(self, block: Any, path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
-        stock = SUPPORTED[type(block).__name__][1]
-        below = []
-        for name, child in child_blocks(block).items():
-            if name == "act" and "activation" in stock.arguments and type(child) is gluon.nn.Activation:
-                continue  # the argument `activation` describes it
-            if stock.children is not None and name not in stock.children:
-                place = _where(join_path(path, name), child)
-                self.problems.append(
-                    f"{place}: {type(block).__name__} does not use a child of this name. Remove it, or write a block "
-                    "of your own around both"
-                )
-            below.append((name, child))
-        return self._nodes(below, path, above)
-
-    def _nodes(self, below: List[Tuple[str, Any]], path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
-        for number, (name, child) in enumerate(below):
+    def _nodes(self, below: Mapping[str, Any], path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
+        for number, (name, child) in enumerate(below.items()):
             if "." in name or not name:
                 place = _where(join_path(path, name), child)
                 self.problems.append(f"{place}: a child's name has dots, or is empty; register it with another")
@@ -465,13 +347,8 @@ class _Walk:
             yield node if name == str(number) else {"name": name, **node}
 
 
-_REPLACE = "Use the name of an operator, or a block of your own with @mxkit.nets.register_block"
-
-
 def _way_out(block: Any) -> str:
     kind: Type[Any] = type(block)
-    if kind in UNSUPPORTED:
-        return UNSUPPORTED[kind]
     if REGISTERED.get(kind.__name__) is kind:
         return "it was made before its class was registered, or copied without its arguments; make it again"
     if kind.__module__.startswith("gluoncv."):

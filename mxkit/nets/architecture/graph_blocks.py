@@ -16,7 +16,7 @@ from mxkit.core.graph import Graph
 from mxkit.core.graphs import argument_order, cached_operator, nesting, traced_graph
 from mxkit.core.system import aligned
 from mxkit.errors import CheckpointError
-from mxkit.nets.prediction_graphs import Settings, prediction_graph
+from mxkit.nets.prediction_graphs import PRECISIONS, Settings, prediction_graph
 from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, has_tiles
 from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
@@ -192,8 +192,10 @@ def optimized_net(
     """Make the block from its description.
 
     Raises:
-        ValueError: The graph is damaged.
+        ValueError: The graph is damaged, or the precision is unknown.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; received {precision!r:.100}")
     inputs, output = traced_graph(symbol_block(**graph))
     heads = of_kind(list(legacy(output)), is_numpy(output))
     ranges = {name: (least, most) for name, (least, most) in (thresholds or {}).items()}
