@@ -116,9 +116,8 @@ def run(
 
     Processes that the script starts with the same Python get mxkit too. --old-numpy prints the names that were used.
     """
-    from mxkit.runtime.startup import python_command, refuse_other_patches, variables
+    from mxkit.runtime.startup import python_command, variables
 
-    refuse_other_patches()
     command = python_command(arguments or [])
     os.execve(command[0], command, {**os.environ, **variables(old_numpy)})
 

@@ -10,7 +10,6 @@ returns 100, CUDA_ERROR_NO_DEVICE, which is true. It is a library of a few kilob
 compiler and leaves no file behind.
 """
 
-from contextlib import contextmanager
 import ctypes
 import mmap
 import os
@@ -376,7 +375,14 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
             reason = f"mxkit has no stand-in for it on {platform.machine()}"
             raise MXNetImportError(_no_driver(reason, library), name="mxnet")
         functions = {match[1] for name in symbol_names(library) for match in _FUNCTION.finditer(name)}
-        _stand_in = _load_stand_in(shared_object(SONAME, sorted({*_ALWAYS, *functions})), library)
+        try:
+            with tempfile.NamedTemporaryFile(prefix="mxkit-libcuda-", suffix=".so") as file:
+                file.write(shared_object(SONAME, sorted({*_ALWAYS, *functions})))
+                file.flush()
+                _stand_in = ctypes.CDLL(file.name)
+        except OSError as error:  # read-only, full, or mounted noexec
+            reason = f"the temporary folder takes no stand-in for it ({error}): name another one in TMPDIR"
+            raise MXNetImportError(_no_driver(reason, library), name="mxnet") from error
     return driver
 
 
@@ -395,30 +401,6 @@ def open_driver() -> Tuple[Optional[ctypes.CDLL], str]:
             if not (str(error).startswith(f"{name}: ") and "No such file" in str(error)):
                 problem = problem or str(error)
     return None, problem
-
-
-def _load_stand_in(stand_in: bytes, library: Path) -> ctypes.CDLL:
-    refused: List[str] = []
-    for folder in _folders():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder, prefix="mxkit-libcuda-", suffix=".so") as file:
-                file.write(stand_in)
-                file.flush()
-                return ctypes.CDLL(file.name)
-        except OSError as error:  # read-only, full, or mounted noexec
-            refused.append(f"{folder}: {error}")
-    reason = "no folder takes a stand-in for it:\n    " + "\n    ".join(refused)
-    raise MXNetImportError(_no_driver(reason, library), name="mxnet")
-
-
-def _folders() -> Tuple[Path, ...]:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises without a home
-    others = (Path(cache) / "mxkit", Path("/dev/shm"))
-    try:
-        return Path(tempfile.gettempdir()), *others
-    except OSError:  # no temporary folder can be written to
-        return others
 
 
 def _no_driver(reason: str, library: Path) -> str:
@@ -485,7 +467,8 @@ def _headers(end: int, writable: int, dynamic: int) -> bytes:
 
 # Of ELF, the format of libraries on Linux: its headers are read without a tool, a few kilobytes of a file of any size.
 _LOAD, _DYNAMIC = 1, 2
-_NEEDED, _STRINGS, _STRINGS_SIZE, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_NEEDED, _STRINGS, _STRINGS_SIZE = 1, 5, 10
+_FOLDERS = (15, 29)  # RPATH, RUNPATH
 _SMALLEST = 64
 
 
@@ -514,11 +497,13 @@ def needs(path: Path) -> Needs:
         OSError: The file cannot be read.
         ValueError: It is not such a library, or it is truncated.
     """
-    with _image(path) as image:
-        origin = str(path.resolve().parent)
-        entries = ":".join([*image.texts(_RPATH), *image.texts(_RUNPATH)]).split(":")
-        folders = (entry.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for entry in entries if entry)
-        return Needs(tuple(image.texts(_NEEDED)), tuple(map(Path, folders)))
+    names, entries = _dynamic(path)
+    texts = [(kind, _text(names, value)) for kind, value in entries if kind in (_NEEDED, *_FOLDERS)]
+    origin = str(path.resolve().parent)
+    folders = ":".join(text for kind, text in texts if kind != _NEEDED)
+    folders = folders.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+    libraries = tuple(text for kind, text in texts if kind == _NEEDED)
+    return Needs(libraries, tuple(map(Path, filter(None, folders.split(":")))))
 
 
 def symbol_names(path: Path) -> Tuple[str, ...]:
@@ -534,8 +519,7 @@ def symbol_names(path: Path) -> Tuple[str, ...]:
         OSError: The file cannot be read.
         ValueError: It is not a 64-bit little-endian ELF library, or it is truncated.
     """
-    with _image(path) as image:
-        return tuple(image.strings().decode("ascii", "replace").split("\0"))
+    return tuple(_dynamic(path)[0].decode("ascii", "replace").split("\0"))
 
 
 def opens(soname: str, mode: int = ctypes.DEFAULT_MODE) -> bool:
@@ -547,8 +531,12 @@ def opens(soname: str, mode: int = ctypes.DEFAULT_MODE) -> bool:
     return True
 
 
-@contextmanager
-def _image(path: Path) -> Iterator["_Image"]:
+def _text(names: bytes, start: int) -> str:
+    return names[start : names.index(b"\0", start)].decode("ascii", "replace")
+
+
+def _dynamic(path: Path) -> Tuple[bytes, List[Tuple[int, int]]]:
+    """The strings of a library's dynamic section, and its entries: kinds and values."""
     with path.open("rb") as file:
         if path.stat().st_size < _SMALLEST:
             raise ValueError(f"{path} is no library: it has {path.stat().st_size} bytes")
@@ -556,45 +544,26 @@ def _image(path: Path) -> Iterator["_Image"]:
             if data[:6] != b"\x7fELF\x02\x01":
                 raise ValueError(f"{path} is no 64-bit little-endian ELF file: it begins with {data[:6]!r}")
             try:
-                yield _Image(data)
-            except (struct.error, IndexError, UnicodeDecodeError) as error:
+                return _read_dynamic(data)
+            except (struct.error, IndexError) as error:
                 raise ValueError(f"{path} is cut off or damaged: {error}") from error
 
 
-class _Image:
-    """The dynamic section of a mapped file; its values are addresses, which segments map to places in the file."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        (first,) = struct.unpack_from("<Q", data, 32)
-        size, count = struct.unpack_from("<HH", data, 54)
-        headers = [struct.unpack_from("<IIQQQQQQ", data, first + i * size) for i in range(count)]
-        # (address, offset, size in the file) of each loaded segment
-        self._segments = [(header[3], header[2], header[5]) for header in headers if header[0] == _LOAD]
-        end = max((offset + length for _, offset, length in self._segments), default=0)
-        if end > len(data):  # the linker would map it all the same, and the process would end with SIGBUS
-            raise IndexError(f"it has {len(data)} bytes of {end}")
-        dynamic = next((data[header[2] : header[2] + header[5]] for header in headers if header[0] == _DYNAMIC), b"")
-        self._entries = list(struct.iter_unpack("<QQ", dynamic))
-
-    def strings(self) -> bytes:
-        sizes = self._values(_STRINGS_SIZE)
-        return self._data[self._strings() : self._strings() + sizes[0]] if sizes else b""
-
-    def texts(self, tag: int) -> Iterator[str]:
-        for value in self._values(tag):
-            start = self._strings() + value
-            yield self._data[start : self._data.find(b"\0", start)].decode("ascii")
-
-    def _strings(self) -> int:
-        address = self._values(_STRINGS)[0]
-        for first, offset, size in self._segments:
-            if first <= address < first + size:
-                return int(offset + address - first)
-        raise IndexError(f"no segment holds the address {address:#x}")
-
-    def _values(self, tag: int) -> Tuple[int, ...]:
-        return tuple(value for entry, value in self._entries if entry == tag)
+def _read_dynamic(data: mmap.mmap) -> Tuple[bytes, List[Tuple[int, int]]]:
+    (first,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    headers = [struct.unpack_from("<IIQQQQQQ", data, first + i * size) for i in range(count)]
+    segments = [header[2:6] for header in headers if header[0] == _LOAD]  # offset, address, -, size in the file
+    end = max((offset + length for offset, _, _, length in segments), default=0)
+    if end > len(data):  # the linker would map it all the same, and the process would end with SIGBUS
+        raise IndexError(f"it has {len(data)} bytes of {end}")
+    place, length = next(((header[2], header[5]) for header in headers if header[0] == _DYNAMIC), (0, 0))
+    entries = list(struct.iter_unpack("<QQ", data[place : place + length]))
+    values = dict(entries)
+    address = values.get(_STRINGS, 0)
+    starts = (offset + address - begin for offset, begin, _, length in segments if begin <= address < begin + length)
+    start = next(starts, len(data))
+    return data[start : start + values.get(_STRINGS_SIZE, 0)], entries
 
 
 def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
@@ -621,23 +590,3 @@ def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
         if absent:
             lacking[part.name] = absent
     return lacking
-
-
-def nvrtc_abilities(nvrtc: str) -> Dict[str, Any]:
-    """Ask NVRTC, which compiles MXNet's fused operators at run time, for its version and architectures.
-
-    Args:
-        nvrtc: The path of `libnvrtc.so.11.2`.
-
-    Returns:
-        `version`, like [11, 8], and `architectures`, like [80, 86]; empty before NVRTC 11.2, which reports neither.
-    """
-    library = ctypes.CDLL(nvrtc)
-    if not hasattr(library, "nvrtcGetSupportedArchs"):
-        return {}
-    major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-    architectures = (ctypes.c_int * count.value)()
-    library.nvrtcGetSupportedArchs(architectures)
-    return {"version": [major.value, minor.value], "architectures": list(architectures)}

@@ -73,17 +73,17 @@ int cuDeviceTotalMem_v2(size_t* bytes, int device) {
   return 0;
 }
 
-#ifndef OLD
 int cuDeviceGetUuid(char* uuid, int device) {
   for (int i = 0; i < 16; ++i) uuid[i] = i + 16 * (device - 40);
   return 0;
 }
 
 int cuGetErrorName(int code, const char** name) {
-  *name = code == 719 ? "CUDA_ERROR_LAUNCH_FAILED" : 0;
-  return code == 719 ? 0 : 1;
+  static char text[32];
+  snprintf(text, sizeof text, "CUDA_ERROR_%d", code);
+  *name = code < 1000 ? text : 0;
+  return code < 1000 ? 0 : 1;
 }
-#endif
 """
 
 H200 = "9 0 139 NVIDIA H200"

@@ -190,7 +190,7 @@ def test_an_sm_90_gpu_is_explained(monkeypatch):
     monkeypatch.delenv("MXKIT_EXACT", raising=False)
     found = gpu_lines(Driver((12, 4), (H200, A100)), CU112, gpus=2)
     assert found["kernels"].value == "sm_50, sm_60, sm_70, sm_80, sm_86, and no PTX, which newer GPUs could compile"
-    assert found["kernels"].data == {"machine_code": ["sm_50", "sm_60", "sm_70", "sm_80", "sm_86"], "ptx": []}
+    assert found["kernels"].data == {"machine_code": ["sm_50", "sm_60", "sm_70", "sm_80", "sm_86"]}
     assert found["driver"].value == "CUDA 12.4"
     assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels for it"
     assert "sm_50, sm_60, sm_70, sm_80, sm_86" in found["gpu 0"].fix
@@ -208,6 +208,12 @@ def test_gpus_that_another_wheel_would_use(kernels):
     assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet's wheel for GPUs would have no kernels for it"
     assert "mxkit install" not in found["gpu 0"].fix
     assert "exact" not in found
+
+
+def test_a_build_from_source_has_kernels_that_nobody_knows():
+    found = gpu_lines(Driver((12, 4), (H200,)), Architectures(), features=["CUDA"])
+    assert (found["gpu 0"].status, found["gpu 0"].data["usable"]) == ("ok", True)
+    assert found["kernels"].value == "not known: this MXNet is not Apache's wheel"
 
 
 def test_what_mxnet_says_of_a_driver_that_fails_is_one_line():

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 from fake_driver import H200, RTX_3090, build, run
-from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu, unusable_gpus, why_no_gpu
+from mxkit.runtime.gpus import (
+    CU112,
+    Architectures,
+    Driver,
+    Gpu,
+    kernel_architectures,
+    runs_on,
+    unusable_gpus,
+    why_no_gpu,
+)
 from mxkit.runtime.wheels import Wheel
 import mxnet as mx
 import pytest
@@ -16,7 +25,7 @@ WHEEL = Wheel("mxnet", "1.9.1", Path("here"))
 
 def test_a_gpu_without_kernels():
     assert unusable_gpus(2, CU112, BOTH) == {
-        0: "NVIDIA H200 (sm_90, 139 GiB) cannot run this MXNet's kernels, which are compiled for sm_50, sm_60, sm_70, "
+        0: "NVIDIA H200 (sm_90, 139 GiB) cannot run MXNet's kernels, which are compiled for sm_50, sm_60, sm_70, "
         "sm_80, sm_86. Use the CPU, a GPU of compute capability 5.0 to 8.x, NVIDIA's container "
         "nvcr.io/nvidia/mxnet:24.06-py3 (docs/containers.md), or an MXNet built from source for sm_90"
     }
@@ -24,16 +33,25 @@ def test_a_gpu_without_kernels():
     assert unusable_gpus(0, CU112, BOTH) == {}
 
 
-def test_ptx_is_compiled_for_newer_gpus():
-    assert unusable_gpus(2, CU112._replace(ptx=((8, 6),)), BOTH) == {}
-    assert unusable_gpus(2, Architectures(exact=((9, 0),)), BOTH).keys() == {1}
-    old = Driver((11, 4), (Gpu(0, "Tesla K80", (3, 7), 12 * 2**30, ""),), "")
-    assert "a GPU of compute capability 7.0 or higher," in unusable_gpus(1, Architectures(ptx=((7, 0),)), old)[0]
+def test_machine_code_runs_within_its_major_number():
+    runs, fails = [(5, 0), (5, 2), (6, 1), (7, 5), (8, 0), (8, 6), (8, 9)], [(3, 5), (9, 0), (10, 0), (12, 0)]
+    assert [capability for capability in runs + fails if runs_on(CU112, capability)] == runs
 
 
-@pytest.mark.parametrize("architectures", [Architectures(), CU112._replace(problem="it ends at byte 7")])
-def test_what_is_not_known_is_not_held_against_a_gpu(architectures):
-    assert unusable_gpus(2, architectures, BOTH) == {}
+@pytest.mark.parametrize(
+    ("wheel", "known"), [("mxnet_cu112", CU112), ("mxnet_cu117", CU112), ("mxnet", Architectures())]
+)
+def test_the_kernels_of_a_wheel_are_known_by_its_name(site, wheel, known):
+    """T83."""
+    assert kernel_architectures(site / "mxnet" / "libmxnet.so") == Architectures()  # built from source
+    (site / f"{wheel}-1.9.1.dist-info").mkdir()
+    assert kernel_architectures(site / "mxnet" / "libmxnet.so") == known
+    with_cuda = mx.runtime.Features().is_enabled("CUDA")
+    assert kernel_architectures(Path(mx.base._LIB._name)) == (CU112 if with_cuda else Architectures())
+
+
+def test_what_is_not_known_is_not_held_against_a_gpu():
+    assert unusable_gpus(2, Architectures(), BOTH) == {}
     assert unusable_gpus(2, CU112, Driver(problem="no NVIDIA driver")) == {}
 
 

@@ -3,14 +3,13 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
-from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.engine_settings import EXACT, Choice, choose, local_workers
-from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu, kernel_architectures, runs_on, unusable_gpus
+from mxkit.runtime.gpus import CU112, Architectures, Driver, kernel_architectures, unusable_gpus
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
-from mxkit.runtime.wheels import CONTAINER, package_spec
+from mxkit.runtime.wheels import package_spec
 
 _GIB = 2**30
 _SHARED = Path("/dev/shm")  # noqa: S108
@@ -124,16 +123,14 @@ def shared_memory_line(total: int, free: int) -> Line:
 
 
 _CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
-_NO_FUSION = "export MXNET_USE_FUSION=0    operators are not fused then"
 _SYSTEM_PACKAGES = {"libz.so.1": "apt-get install zlib1g    or: yum install zlib"}
 
 
 def installed_kernels() -> Optional[Architectures]:
-    """The architectures that MXNet's library is compiled for, read without importing it; None without MXNet."""
+    """The architectures that MXNet's library is compiled for, as its wheel's name says; None without MXNet."""
     spec = package_spec()
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
-    named = os.environ.get("MXNET_LIBRARY_PATH")
-    candidates = [*([Path(named)] if named else []), *(folder / "libmxnet.so" for folder in folders)]
+    candidates = (folder / "libmxnet.so" for folder in folders)
     return next((kernel_architectures(path) for path in candidates if path.is_file()), None)
 
 
@@ -145,16 +142,15 @@ def accelerator_lines(driver: Driver, kernels: Optional[Architectures], mxnet: M
         kernels: The architectures that MXNet's library is compiled for; None without MXNet.
         mxnet: The answers of MXNet's probe.
 
-    >>> h200 = Driver((12, 4), (Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, ""),))
+    >>> h200 = Driver((12, 4), (mxkit.runtime.gpus.Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, ""),))
     >>> print(accelerator_lines(h200, CU112, {})[1].value)
     NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels for it
     """
-    with_cuda = bool(kernels and any(kernels))
+    with_cuda = bool(kernels and kernels.machine_code) or "CUDA" in mxnet.get("features", ())
     return (
         _driver(driver, with_cuda, bool(mxnet.get("stand_in"))),
-        *_gpus(driver, kernels),
-        *([] if kernels is None else [_kernels(kernels)]),
-        *_fusion(driver, kernels or Architectures(), mxnet.get("nvrtc", {})),
+        *_gpus(driver, kernels, with_cuda),
+        *([] if kernels is None else [_kernels(kernels, with_cuda)]),
         *_seen(driver, mxnet, with_cuda),
         *(_exactness() if with_cuda and driver.gpus else []),
         *(_library(*library) for library in mxnet.get("cuda_libraries", [])),
@@ -162,26 +158,23 @@ def accelerator_lines(driver: Driver, kernels: Optional[Architectures], mxnet: M
     )
 
 
-def _gpus(driver: Driver, kernels: Optional[Architectures]) -> Tuple[Line, ...]:
-    # A library without GPU code is the CPU wheel's: then the line says whether the CUDA wheel would run.
-    useful = kernels if kernels and any(kernels[:3]) else CU112
-    reasons = unusable_gpus(len(driver.gpus), useful, driver)
-    return tuple(_gpu(gpu, reasons.get(gpu.index, ""), useful is kernels, useful) for gpu in driver.gpus)
-
-
-def _gpu(gpu: Gpu, reason: str, is_used: bool, kernels: Architectures) -> Line:
-    data = {**gpu.__dict__, "capability": list(gpu.capability), "usable": is_used and not reason}
-    name = f"gpu {gpu.index}"
-    if reason and is_used:
-        return Line(name, f"{gpu}: MXNet has no kernels for it", "warning", reason, data)
-    if reason:
-        fix = (
-            f"mxnet-cu112 is compiled for {kernels}: stay on the CPU, use NVIDIA's container {CONTAINER}, or build "
-            "MXNet from source for this GPU"
-        )
-        return Line(name, f"{gpu}: MXNet's wheel for GPUs would have no kernels for it", "warning", fix, data)
-    said = "MXNet has kernels for it" if is_used else "not used, this MXNet is built for the CPU"
-    return judged(name, f"{gpu}: {said}", is_used, "mxkit install --cuda", data)
+def _gpus(driver: Driver, kernels: Optional[Architectures], with_cuda: bool) -> Iterator[Line]:
+    is_known = bool(kernels and kernels.machine_code)
+    # Without CUDA the line says whether the wheel for GPUs would run.
+    reasons = unusable_gpus(len(driver.gpus), CU112, driver) if is_known or not with_cuda else {}
+    for gpu in driver.gpus:
+        reason = reasons.get(gpu.index, "")
+        data = {**gpu.__dict__, "capability": list(gpu.capability), "usable": with_cuda and not reason}
+        if not with_cuda:
+            said = (
+                "MXNet's wheel for GPUs would have no kernels for it" if reason else "this MXNet is built for the CPU"
+            )
+        elif is_known:
+            said = "MXNet has no kernels for it" if reason else "MXNet has kernels for it"
+        else:
+            said = "MXNet was built from source"
+        fix = reason or "mxkit install --cuda"
+        yield judged(f"gpu {gpu.index}", f"{gpu}: {said}", with_cuda and not reason, fix, data)
 
 
 def _driver(driver: Driver, with_cuda: bool, stand_in: bool) -> Line:
@@ -199,15 +192,12 @@ def _driver(driver: Driver, with_cuda: bool, stand_in: bool) -> Line:
     return judged("driver", said, not with_cuda, fix, data)
 
 
-def _kernels(kernels: Architectures) -> Line:
-    named = [f"sm_{major}{minor}" for major, minor in kernels.machine_code]
-    data = {"machine_code": named, "ptx": [f"compute_{major}{minor}" for major, minor in kernels.ptx]}
-    if kernels.problem:
-        return Line("kernels", f"cannot be read: {kernels.problem}", "warning", "mxkit install", data)
-    if not any(kernels[:3]):
-        return Line("kernels", "none for GPUs: this MXNet is built for the CPU", data=data)
-    newer = "" if kernels.ptx else ", and no PTX, which newer GPUs could compile"
-    return Line("kernels", f"{kernels}{newer}", data=data)
+def _kernels(kernels: Architectures, with_cuda: bool) -> Line:
+    data = {"machine_code": [f"sm_{major}{minor}" for major, minor in kernels.machine_code]}
+    if kernels.machine_code:
+        return Line("kernels", f"{kernels}, and no PTX, which newer GPUs could compile", data=data)
+    own = "not known: this MXNet is not Apache's wheel"
+    return Line("kernels", own if with_cuda else "none for GPUs: this MXNet is built for the CPU", data=data)
 
 
 def _seen(driver: Driver, mxnet: Mapping[str, Any], with_cuda: bool) -> Tuple[Line, ...]:
@@ -239,30 +229,6 @@ def _part(part: str, sonames: Sequence[str], has_gpus: bool) -> Line:
     said = f"needs {' and '.join(sonames)}, not found: the first convolution on a GPU ends the process"
     fixes = (_SYSTEM_PACKAGES.get(name, f"install the system's package that has {name}") for name in sonames)
     return Line(part, said, "problem" if has_gpus else "warning", "\n".join(fixes), {"lacks": list(sonames)})
-
-
-def _fusion(driver: Driver, kernels: Architectures, nvrtc: Mapping[str, Any]) -> Tuple[Line, ...]:
-    """Whether NVRTC can compile the fused operators of hybridized nets for the GPUs, and the driver can run them.
-
-    MXNet asks for PTX of exactly the GPU's architecture. A driver reads no PTX of a newer CUDA than its own:
-    https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#dynamic-code-generation
-    """
-    if not nvrtc:
-        return ()
-    version, architectures = tuple(nvrtc["version"]), nvrtc["architectures"]
-    data = {"version": list(version), "architectures": [f"compute_{number}" for number in architectures]}
-    if os.environ.get("MXNET_USE_FUSION", "").lower() in ("0", "false"):
-        return (Line("fusion", "off, by MXNET_USE_FUSION", data=data),)
-    usable = [gpu for gpu in driver.gpus if runs_on(kernels, gpu.capability)]
-    unknown = [gpu for gpu in usable if 10 * gpu.capability[0] + gpu.capability[1] not in architectures]
-    said, instead = "compiles fused operators", ""
-    if unknown:
-        said = f"cannot compile fused operators for {unknown[0]}"
-        instead = f"or: pip install --force-reinstall --no-deps {REQUIREMENTS['libnvrtc.so.11.2']}"
-    elif usable and driver.version and driver.version < version:
-        said = f"compiles fused operators to PTX that a driver for CUDA {_dotted(driver.version)} does not read"
-        instead = f"or a driver for CUDA {_dotted(version)} or newer"
-    return (judged("fusion", f"NVRTC {_dotted(version)} {said}", not instead, f"{_NO_FUSION}\n{instead}", data),)
 
 
 def _dotted(version: Sequence[int]) -> str:

@@ -172,12 +172,11 @@ def _about_cuda() -> Dict[str, Any]:
     from mxkit.runtime import cuda_libraries
 
     libraries = cuda_libraries.libraries()
-    paths = {library.soname.partition(".so")[0]: library.path for library in libraries if library.path}
+    cudnn = next((library.path for library in libraries if library.soname.startswith("libcudnn.")), "")
     return {
         "cuda_libraries": [[str(value) for value in library] for library in libraries],
         "stand_in": cuda_libraries.in_use(),
-        "cudnn_lacks": cuda_libraries.lacking_parts(paths["libcudnn"]) if "libcudnn" in paths else {},
-        "nvrtc": cuda_libraries.nvrtc_abilities(paths["libnvrtc"]) if "libnvrtc" in paths else {},
+        "cudnn_lacks": cuda_libraries.lacking_parts(cudnn) if cudnn else {},
     }
 
 
