@@ -52,6 +52,7 @@ class Source:
         reseeds: Whether reading a sample seeds MXNet's generator.
         resets: Whether this is a DataIter, which `read` resets, and which may fill a batch's memory with a later one.
         reads_ahead: Whether a pass that ends early changes the next one.
+        inputs_checked: Whether a training has checked the first batch, because it initialized deferred parameters.
         keeps_its_own_order: Whether the order of an epoch depends on earlier epochs, so that another process cannot
             repeat it (T99).
         has_shares: Whether a loader reads this worker's share of each batch; workers take batches of other data in
@@ -59,7 +60,7 @@ class Source:
         scale: Factor for inputs of uint8, as for `ArrayLoader`, or None.
     """
 
-    reseeds = resets = reads_ahead = False
+    reseeds = resets = reads_ahead = inputs_checked = False
 
     def __init__(self, data: Any) -> None:
         self.data = data

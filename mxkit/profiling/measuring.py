@@ -80,7 +80,7 @@ def profile(
     operators = Operators()
     training = {"loss": batch_loss, "check_finite": False, **training}
     with rehearsal(net, data) as batches:
-        work = TimedUpdates(net, batches, trainer, metrics, training)
+        work = TimedUpdates(net, batches.data, trainer, metrics, training)
         work.run(plain, updates)
         work.run(alone, updates)
         with environment({"MXNET_EXEC_BULK_EXEC_TRAIN": "0"}):  # a bound graph would be two long operators

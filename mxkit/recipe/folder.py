@@ -315,7 +315,7 @@ def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Di
         folder: Folder of the run.
         epoch: Number of the epoch, from 1. A resumed run replaces the entries of this epoch and of later ones.
         seconds: Duration of the epoch.
-        shares: As `Together.shares`.
+        shares: As `Workers.shares`.
     """
     file = folder / WORKERS
     rows = [row for row in _entries(file) if row["epoch"] < epoch]

@@ -1,22 +1,16 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from numbers import Real
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
+from mxkit.core import trainers
 from mxkit.core.arguments import Length, length
 from mxkit.core.arrays import copied, copy_into, legacy, sum_of_squares, switches
 from mxkit.core.prepared import OptimizerStep
 from mxkit.core.replicas import all_fresh, gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
-from mxkit.core.trainers import (
-    begin_kvstore,
-    gradient_scale,
-    shall_step_on_kvstore,
-    steps_on_kvstore,
-    trainer_devices,
-    trainer_parameters,
-)
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.named_losses import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
@@ -99,32 +93,25 @@ class Accumulator:
             if limit is not None and not (isinstance(limit, Real) and limit > 0):
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         check_replicas(trainer)
-        if precision is not None:
-            precision.check_devices(trainer_devices(trainer))
-        if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
-            hidden = {
-                "clip_value": (clip_value is not None, "single values cannot be reached"),
-                "amp='float16'": (precision is not None and precision.dtype == "float16", "no overflow can be seen"),
-            }
-            for name, (asked, why) in hidden.items():
-                if asked:
-                    raise ValueError(
-                        f"{name}: the Trainer adds replicas up inside its kvstore, where {why}. "
-                        "Make it with update_on_kvstore=False"
-                    )
         self.trainer = trainer
-        self._parameters, self._devices = trainer_parameters(trainer), trainer_devices(trainer)
+        self._parameters, self._devices = trainers.trainer_parameters(trainer), trainers.trainer_devices(trainer)
+        if precision is not None:
+            precision.check_devices(self._devices)
+        scaled = precision is not None and precision.dtype == "float16"
+        if len(self._devices) > 1 and trainers.shall_step_on_kvstore(trainer) and (scaled or clip_value is not None):
+            name = "clip_value" if clip_value is not None else "amp='float16'"
+            text = "the Trainer adds replicas up inside its kvstore, where single values cannot be reached"
+            raise ValueError(f"{name}: {text}. Make it with update_on_kvstore=False")
         self._optimizer_step = OptimizerStep(trainer)
         self._on_kvstore: Optional[bool] = None  # known after the kvstore is created
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")
         self._adds = self.every != (1, "batches")
-        self.clip_norm = clip_norm
-        self.clip_value = clip_value
-        self.precision = precision
+        self.clip_norm, self.clip_value, self.precision = clip_norm, clip_value, precision
         self.workers: Workers = get_workers()
         self.workers.check(trainer)
         clips = clip_norm is not None or clip_value is not None
-        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips + [*self.workers.dense])
+        dense = {"accumulation": self._adds, "clipping": clips, "training in several workers": self.workers.size > 1}
+        check_sparse(trainer, [why for why, asked in dense.items() if asked])
         self.updates = 0
         self._compared = False  # the parameters of the workers
         self._means_refused = False
@@ -158,9 +145,8 @@ class Accumulator:
         self._open_window()
         if batches and kind is None:
             raise RuntimeError(
-                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, which no update used; "
-                f"their gradients were dropped after {self.updates} updates. Call accumulator.flush() inside `with`, "
-                "after the loop over the batches"
+                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, which no update used. "
+                "Call accumulator.flush() inside `with`, after the loop over the batches"
             )
 
     def backward(self, losses: Any, *, count: Optional[float] = None) -> None:
@@ -203,7 +189,7 @@ class Accumulator:
         if () in shapes:
             raise LossShapeError(
                 "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar, as a mean or "
-                "a sum over the samples is. Pass one loss per sample, without .mean() or .sum()"
+                "a sum over the samples is. Pass them without .mean() or .sum()"
             )
         if backward is None and (1,) in shapes and not self._means_refused:
             self._means_refused = True
@@ -246,7 +232,7 @@ class Accumulator:
         if not self.micro_batches:
             raise RuntimeError(
                 "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, instead "
-                "of losses.backward(), because this window does not count its gradients"
+                "of losses.backward()"
             )
         held = self.samples if self.every.unit == "samples" else self.micro_batches
         return self._apply() if held >= self.every.number else None
@@ -297,28 +283,27 @@ class Accumulator:
             self._compared = True
             self.workers.same_parameters(trained, f"before update {step}")
         if not self.count:
-            raise DataError(
-                f"the window of update {step} has the count 0: none of its {self.samples} samples counts, "
-                "so its gradient has no mean. Leave such batches out"
-            )
+            text = f"the window of update {step} has the count 0: none of its {self.samples} samples counts"
+            raise DataError(f"{text}. Leave such batches out")
         self._refuse_other_passes()
         set_fresh(self._computed, True)
         with switches(self._holds_numpy()):
             if own:
                 self._refresh_idle_replicas(trained)
             else:
-                self._zero_gradients(trained)
+                _set_to_zero(chain.from_iterable(gradients_of(parameter) or () for parameter in trained))
+                set_fresh(self._replicas(), True)
             if self._on_kvstore is None:
                 # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
                 trainer.optimizer.allow_np_array = True
-                begin_kvstore(trainer)
-                self._on_kvstore = steps_on_kvstore(trainer)
+                trainers.begin_kvstore(trainer)
+                self._on_kvstore = trainers.steps_on_kvstore(trainer)
             if not self._on_kvstore:
                 self._losses = self.workers.add_up(trainer, trained, self._losses)
             skipped = self.precision is not None and self.precision.overflowed(trained)
             norm = None
             if skipped:
-                self._forget_fresh_gradients()
+                set_fresh(self._replicas(), False)
             else:
                 norm = self._step(trained, self._on_kvstore)
             self._zero_added_gradients()
@@ -329,12 +314,12 @@ class Accumulator:
 
     def _step(self, trained: Sequence[Any], on_kvstore: bool) -> Optional[Any]:
         """Clip the gradients and update the weights; return the norm of the gradients, or None without `clip_norm`."""
-        norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
+        norm = None if self.clip_norm is None else self._clip(trained, on_kvstore)
         if self.clip_value is not None:
             self._clip_values(trained)
         if on_kvstore:
             self.trainer.step(self.count * self._scale)
-            self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
+            set_fresh(self._replicas(), False)  # Gluon does not, and would miss an unused parameter from now on (T24)
         else:
             self._optimizer_step(self.count * self._scale)
         return norm
@@ -364,35 +349,28 @@ class Accumulator:
         if unused:
             raise UnusedParameterError([parameter.name for parameter in unused], unused)
 
-    def _zero_gradients(self, trained: Sequence[Any]) -> None:
-        for parameter in trained:
-            _set_to_zero(gradients_of(parameter) or ())
-        set_fresh(self._replicas(), True)
-
-    def _clip(self, trained: Sequence[Any], reduced: bool) -> Any:
+    def _clip(self, trained: Sequence[Any], on_kvstore: bool) -> Any:
         """Scale gradients so that their average has at most the norm `clip_norm`; return the norm before."""
-        if reduced:
-            gradients = [(gradients_of(parameter) or [])[0] for parameter in trained]
-        else:  # the kvstore adds the replicas only during its update: the norm needs their sum now
-            gradients = [_sum_of_replicas(gradients_of(parameter) or []) for parameter in trained]
+        replicas = [gradients_of(parameter) or [] for parameter in trained]
+        # the kvstore adds the replicas only during its update: the norm needs their sum now
+        gradients = [_sum(one) if on_kvstore else one[0] for one in replicas]
         # the norm of the average, because clipping the sum would be too strong by the factor `count` (T9)
-        average = gradient_scale(self.trainer) / (self.count * self._scale)
+        average = trainers.gradient_scale(self.trainer) / (self.count * self._scale)
         norm = sum_of_squares(gradients).sqrt() * average
         if self.clip_norm != float("inf"):
             factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
             factors: Dict[Any, Any] = {}
-            for parameter in trained:
-                for gradient in gradients_of(parameter) or ():
-                    here = gradient.ctx
-                    if (here, gradient.dtype) not in factors:
-                        factors[here, gradient.dtype] = factor.as_in_context(here).astype(gradient.dtype)
-                    flat = gradient.reshape((-1,))  # a view, also of a gradient without axes
-                    mx.nd.broadcast_mul(flat, factors[here, gradient.dtype], out=flat)
+            for gradient in chain.from_iterable(replicas):
+                here = gradient.ctx
+                if (here, gradient.dtype) not in factors:
+                    factors[here, gradient.dtype] = factor.as_in_context(here).astype(gradient.dtype)
+                flat = gradient.reshape((-1,))  # a view, also of a gradient without axes
+                mx.nd.broadcast_mul(flat, factors[here, gradient.dtype], out=flat)
         return norm
 
     def _clip_values(self, trained: Sequence[Any]) -> None:
         # MXNet's clip_gradient does the same, but is a setting of the optimizer, which would keep it
-        limit = float(self.clip_value or 0) * self.count * self._scale / gradient_scale(self.trainer)
+        limit = float(self.clip_value or 0) * self.count * self._scale / trainers.gradient_scale(self.trainer)
         for parameter in trained:
             for gradient in gradients_of(parameter) or ():
                 flat = gradient.reshape((-1,))
@@ -401,9 +379,8 @@ class Accumulator:
     def _refuse_other_passes(self) -> None:
         if self._computed and any(map(is_fresh, self._replicas())):
             raise RuntimeError(
-                f"Accumulator: another backward pass changed the gradients of the window, after {self.micro_batches} "
-                "calls of accumulator.backward. Compute other gradients by mxkit.gradients.grad, or after "
-                "accumulator.step()"
+                "Accumulator: another backward pass changed the gradients of the window. Compute other gradients by "
+                "mxkit.gradients.grad, or after accumulator.step()"
             )
 
     def _replicas(self) -> List[Any]:
@@ -427,26 +404,21 @@ class Accumulator:
 
     def _drop_gradients(self) -> None:
         self._zero_added_gradients()
-        self._forget_fresh_gradients()
-
-    def _forget_fresh_gradients(self) -> None:
         set_fresh(self._replicas(), False)
 
     def _zero_added_gradients(self) -> None:
         # otherwise the next window would count these gradients again (T1)
-        by_device: Dict[Any, List[Any]] = {}
-        for parameter in self._parameters:
-            if parameter.grad_req == "add":
-                for gradient in gradients_of(parameter) or ():
-                    by_device.setdefault(gradient.ctx, []).append(gradient)
-        for gradients in by_device.values():
-            _set_to_zero(gradients)
+        added = [parameter for parameter in self._parameters if parameter.grad_req == "add"]
+        _set_to_zero(chain.from_iterable(gradients_of(parameter) or () for parameter in added))
 
 
-def _set_to_zero(gradients: Sequence[Any]) -> None:
-    # the operator refuses arrays without axes under `npx.set_np()`
-    dense = [gradient if gradient.shape else gradient.reshape((-1,)) for gradient in gradients]
-    mx.nd.reset_arrays(*dense, num_arrays=len(dense))
+def _set_to_zero(gradients: Iterable[Any]) -> None:
+    by_device: Dict[Any, List[Any]] = {}
+    for gradient in gradients:
+        # the operator refuses arrays without axes under `npx.set_np()`
+        by_device.setdefault(gradient.ctx, []).append(gradient if gradient.shape else gradient.reshape((-1,)))
+    for dense in by_device.values():
+        mx.nd.reset_arrays(*dense, num_arrays=len(dense))
 
 
 def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
@@ -455,7 +427,5 @@ def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
     return losses if len(shape) == 1 else losses.reshape((-1,))
 
 
-def _sum_of_replicas(replicas: Sequence[Any]) -> Any:
-    if len(replicas) == 1:
-        return replicas[0]
+def _sum(replicas: Sequence[Any]) -> Any:
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].ctx) for replica in replicas])

@@ -418,7 +418,7 @@ def _seeded(
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
     elif options.seed is not None or writer is not None or train.reseeds or workers.size > 1:
-        train = finish_initialization(net, train, options)
+        train = finish_initialization(net, train, options.batch_loss.user_forward)
     if options.seed is None and (writer is not None or workers.size > 1):
         options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:

@@ -1,8 +1,7 @@
 """A training that is undone: the search of a learning rate, and the base of a profile."""
 
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 import copy
-import itertools
 import math
 from pathlib import Path
 from typing import Any, Iterator, List, Optional, Union
@@ -13,21 +12,21 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
 from mxkit.core.seeding import generators_kept
 from mxkit.core.trainers import HeldWeights, TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
-from mxkit.data.source import Data, source_of
+from mxkit.data.source import Data, Source, source_of
 from mxkit.losses.named_losses import LossSpec
 from mxkit.nets.settings import refuse_fixed_rate
 from mxkit.plots.plotting import new_figure
-from mxkit.training.update import forward_once, is_deferred
+from mxkit.training.update import finish_initialization
 from mxkit.training.update import updates as train_updates
 from mxkit.training.workers import alone
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import gluon
 import numpy as np
 
 
 @contextmanager
-def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
-    """Yield batches for a training that is undone at the end of `with`, also after an error.
+def rehearsal(net: Any, data: Data) -> Iterator[Any]:
+    """Yield a `Source` for a training that is undone at the end of `with`, also after an error.
 
     Values, `grad_req` and accumulated gradients of every replica, Python's and NumPy's generators and a loader's count
     of epochs are restored. MXNet's generator is not: its state cannot be read (T67).
@@ -37,15 +36,10 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
         data: Read again and again from its beginning, unless it can be read only once.
     """
     source = source_of(data)
-    with source.count_kept(), generators_kept(), source.open(), ExitStack() as held:
-        batches: Iterator[Any] = held.enter_context(closing(source.endless()))  # no thread reads on
-        if is_deferred(net):  # values are needed to restore them
-            first = next(batches)
-            with autograd.pause(train_mode=False):
-                forward_once(net, first)
-            batches = itertools.chain([first], batches)
-        held.enter_context(_undone(net))
-        yield batches
+    with source.count_kept(), generators_kept(), source.open(), closing(source.endless()) as batches:
+        endless = finish_initialization(net, Source(batches))  # values are needed to restore them
+        with _undone(net):
+            yield endless
 
 
 @contextmanager

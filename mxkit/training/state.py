@@ -23,7 +23,6 @@ class Options:
         precision: The `MixedPrecision` of `amp`, or None.
         check_finite: Whether NaN and infinity end the training.
         stop_at_nonfinite: Whether they stop `fit` like a callback, without an error.
-        inputs_checked: Whether the inputs of the first batch were checked, when they initialized deferred parameters.
 
     Raises:
         ValueError: An argument is out of range.
@@ -52,7 +51,6 @@ class Options:
         self.check_finite, self.stop_at_nonfinite = bool(check_finite), check_finite == "stop"
         self.seed = seed
         self.metrics: Sequence[Metric] = ()
-        self.inputs_checked = False
 
     @property
     def several(self) -> bool:

@@ -11,7 +11,7 @@ from mxkit.core.arrays import switches, worth_packing
 from mxkit.core.blocks import is_numpy_net, net_devices, parameters_by_path, paths_of
 from mxkit.core.device import Shards, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explain_forward_error
-from mxkit.core.replicas import is_deferred as parameter_is_deferred
+from mxkit.core.replicas import is_deferred
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, Source, source_of
 from mxkit.errors import DataError, MxkitError, TrainingError, TrapWarning, UnusedParameterError
@@ -19,20 +19,8 @@ from mxkit.gradients.custom import callback_error, check_backward
 from mxkit.gradients.functions import CUTS, UNREACHED
 from mxkit.losses.named_losses import BatchLossSpec, Forward
 from mxkit.metrics import Metric
+from mxkit.training import checks
 from mxkit.training.accumulator import Accumulator
-from mxkit.training.checks import (
-    ShapeWatch,
-    batch_norms,
-    check_accumulation,
-    check_branches,
-    check_first_inputs,
-    check_frozen_dense,
-    check_lazy,
-    check_modes,
-    check_trainer,
-    describe_not_finite,
-    warn_of_single_samples,
-)
 from mxkit.training.ledger import Ledger, Update, numbers
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
@@ -172,8 +160,8 @@ class Training:
     """
 
     def __init__(self, net: Any, trainer: "gluon.Trainer", options: Options, workers: Optional[Workers] = None) -> None:
-        self._net, self._trainer, self._options = net, trainer, options
-        self._workers = workers or get_workers()
+        self._net, self._trainer, self.options = net, trainer, options
+        self.workers = workers or get_workers()
         for metric in options.metrics:
             metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
         self._window = partial(
@@ -186,8 +174,9 @@ class Training:
         )
         # of the first epoch; made here, because it raises its errors before any data is read
         self._first_window: Optional[Accumulator] = self._window()
-        self._graph: Optional[OneGraph] = None
-        self._shapes = ShapeWatch(net, net_devices(net))
+        self._graph: Any = None  # the OneGraph
+        self._shapes = checks.ShapeWatch(net, net_devices(net))
+        self._unchecked: Optional[Source] = None  # the data until its first batch is checked
 
     def epoch(
         self,
@@ -199,96 +188,137 @@ class Training:
         skip: Tuple[Any, ...] = (0, 0),
     ) -> Generator[Update, None, None]:
         """Train one epoch, as `updates` describes it; add each update to `ledger` before yielding it."""
-        net, options, first, source = self._net, self._options, first_step == 1, source_of(data)
+        net, options, first, source = self._net, self.options, first_step == 1, source_of(data)
         trainer = get_trainer(net, self._trainer)  # refuses a net that was moved since the Trainer was made
-        devices = net_devices(net)
+        devices, self._numpy = net_devices(net), is_numpy_net(net)
         accumulator, self._first_window = self._first_window or self._window(), None
-        accumulator.updates = first_step - 1
-        accumulator.workers = workers = self._workers
-        workers.watch(net)
-        check_trainer(net, trainer, warn=first)
+        accumulator.updates, accumulator.workers = first_step - 1, self.workers
+        self.workers.watch(net)
+        checks.check_trainer(net, trainer, warn=first)
         if first:
-            check_lazy(net, trainer.optimizer)
+            checks.check_lazy(net, trainer.optimizer)
         if first and options.several:  # one warning per training, not per epoch
-            check_accumulation(net)
-        check_frozen_dense(net, devices)
+            checks.check_accumulation(net)
+        checks.check_frozen_dense(net, devices)
         parameters = trainer_parameters(trainer)
         if self._graph is None or self._graph.devices != devices:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
-        reader = _Reader(source, options, epoch, skip, packed and not options.batch_loss.counts, workers)
-        batches = _Batches(net, options, accumulator, self._graph, self._shapes, source if first else None)
-        place = Place(net, lambda: accumulator.updates + 1, epoch, batches.forward)
-        joint, describe = workers.size > 1, reader.describe_not_finite
+        reader = _Reader(self, source, epoch, skip, packed and not options.batch_loss.counts)
+        place = Place(net, lambda: accumulator.updates + 1, epoch, self._forward)
+        joint, describe = self.workers.size > 1, reader.describe_not_finite
         ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=describe)
-        return _run(reader, batches, ledger, place)
+        self._unchecked = source if first else None
+        self._norms = checks.batch_norms(net) if first else []
+        return self._run(reader, accumulator, ledger, place)
 
+    def _run(
+        self, reader: "_Reader", accumulator: Accumulator, ledger: Ledger, place: "Place"
+    ) -> Generator[Update, None, None]:
+        first, options, workers = True, self.options, self.workers
+        seeds_first = self._unchecked is not None and options.seed is not None
 
-def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: "Place") -> Generator[Update, None, None]:
-    first, accumulator, workers = True, batches.accumulator, batches.accumulator.workers
-
-    def add(update: Optional[Update]) -> Optional[Update]:
-        if update is not None:
-            reader.grid.draws = workers.asked("draws")
-            ledger.add(reader.mark(update))
-            workers.wishes["broken"] = ledger.broken is not None or None
-            if workers.asked("broken"):  # all raise the error that one has read
-                ledger.settle(weights=True)
-        return update
-
-    reader.data = batches.initialize(reader.data)
-    with batches, workers.shared(reader.data):
-        for batch in reader:
-            place.batch = batch
-            try:
-                shards = batches.backward(batch)
-                if first:
-                    reader.window = batches.options.batches_of_update(shards.samples)
-                    ledger.bound(shards, reader.window)
-                    draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
-                    workers.wishes["draws"] = draws
-                    first = False
-                update = add(accumulator.step())
-            except Exception as error:
-                place.explain(error)
-                raise
+        def add(update: Optional[Update]) -> Optional[Update]:
             if update is not None:
+                reader.grid.draws = workers.asked("draws")
+                ledger.add(reader.mark(update))
+                workers.wishes["broken"] = ledger.broken is not None or None
+                if workers.asked("broken"):  # all raise the error that one has read
+                    ledger.settle(weights=True)
+            return update
+
+        if seeds_first:  # the generators are seeded after deferred parameters are initialized
+            reader.data = finish_initialization(self._net, reader.data, options.batch_loss.user_forward)
+            self._unchecked = reader.data
+        with ExitStack() as around:
+            if options.precision is not None:
+                around.enter_context(options.precision.applied(self._net))
+            around.enter_context(accumulator)
+            around.enter_context(workers.shared(reader.data))
+            for batch in reader:
+                place.batch = batch
+                try:
+                    shards = self._backward(batch, accumulator)
+                    if first:
+                        reader.window = options.batches_of_update(shards.samples)
+                        ledger.bound(shards, reader.window)
+                        inputs = len(shards[0].inputs)
+                        if seeds_first:
+                            warn_of_inexact(self._net, inputs, self._graph.devices)
+                        draws = draws_random_numbers(self._net, options.batch_loss.loss, reader.data, inputs)
+                        workers.wishes["draws"] = draws
+                        first = False
+                    update = add(accumulator.step())
+                except Exception as error:
+                    place.explain(error)
+                    raise
+                if update is not None:
+                    yield update
+                    reader.reseed()
+            while True:
+                with place:
+                    update = add(accumulator.join())  # with the rest of this worker's samples, then without a sample
+                if update is None:
+                    break
                 yield update
                 reader.reseed()
-        with place:
-            update = add(accumulator.flush())
-        if update is not None:
-            yield update
-        while True:
             with place:
-                update = add(accumulator.join())
-            if update is None:
-                break
-            yield update
-            reader.reseed()
-        with place:
-            ledger.settle(weights=True)
+                ledger.settle(weights=True)
+
+    def _backward(self, batch: Any, accumulator: Accumulator) -> Shards:
+        """Compute the losses and the gradients of a batch, and update the metrics; check the first batch."""
+        net, loss, graph = self._net, self.options.batch_loss, self._graph
+        shards = split_batch(batch, graph.devices, self._numpy)
+        if self._shapes.watches:
+            self._shapes.look(shards)
+        data, self._unchecked = self._unchecked, None
+        if data is not None:
+            if not data.inputs_checked:
+                checks.check_first_inputs(net, shards[0].unpacked())
+            check_backward(net)
+            if isinstance(loss.loss, gluon.Block):
+                check_backward(loss.loss)
+        if self._norms and any(shard.samples == 1 for shard in shards):
+            checks.warn_of_single_samples(self._norms)
+            self._norms = []
+        computed = graph.compute(shards)
+        if data is not None:
+            checks.check_branches(net)
+            checks.check_modes(net, training=True)
+        for shard, result in zip(shards, computed):
+            if result.totals is None:
+                check_loss_shape(result.losses, shard.samples)
+            if data is not None:
+                check_first_batch(net, shard, result.output, loss.loss, data)
+                if loss.loss is None and not graph.metrics:
+                    warn_of_two_losses(result.output, result.losses)
+        accumulator.backward_of(
+            [result.losses for result in computed],
+            count=loss.count(*unpack(batch)) if loss.counts else None,
+            backward=computed[0].backward,
+        )
+        for shard, result in zip(shards, computed):
+            graph.measure(shard, result)
+        return shards
+
+    def _forward(self, batch: Any) -> None:
+        """Repeat the forward pass of a batch, to locate an asynchronous error of MXNet."""
+        for shard in split_batch(batch, self._graph.devices, self._numpy):
+            self.options.batch_loss.forward(self._net, shard.unpacked().inputs, shard.labels)
 
 
 class _Reader:
     """Reads the batches of one epoch, from the position of a stopped run on."""
 
-    def __init__(
-        self,
-        data: Source,
-        options: Options,
-        epoch: Optional[int],
-        skip: Tuple[Any, ...],
-        packed: bool,
-        workers: Workers,
-    ) -> None:
-        self.data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
+    def __init__(self, training: Training, data: Source, epoch: Optional[int], skip: Any, packed: bool) -> None:
+        self.data, self._epoch, self._packed, self._workers = data, epoch, packed, training.workers
+        self._limit = training.options.limit_batches
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches, self.window = 0, 1
         self._batch: Any = None
-        self._workers, self._turns = workers, workers.turns(data)
-        self.grid = Grid(options.seed, epoch or 0, workers.rank)
+        self._turns = self._workers.turns(data)
+        self.grid = Grid(training.options.seed, epoch or 0, self._workers.rank)
 
     def __iter__(self) -> Iterator[Any]:
         where = f"epoch {(self._epoch or 0) + 1}"
@@ -353,94 +383,13 @@ class _Reader:
         first = max(update.batches - self.window, 0)
         if self.data.readable_again(self._epoch):
             again = islice(self.data.read(self._epoch, "train", keep_count=True), first, update.batches)
-            return describe_not_finite(again, first + 1)
-        return describe_not_finite([self._batch], self.batches) if update.batches == self.batches else ""
+            return checks.describe_not_finite(again, first + 1)
+        return checks.describe_not_finite([self._batch], self.batches) if update.batches == self.batches else ""
 
     def reseed(self) -> None:
         """Seed the generators if this update is on the grid, before the next batch is read."""
         if self.updates % RESEED_EVERY == 0:
             self.grid.reseed(self.updates)
-
-
-class _Batches:
-    """Forward and backward passes of one batch after the other, on all devices; checks the first batch."""
-
-    def __init__(
-        self,
-        net: Any,
-        options: Options,
-        accumulator: Accumulator,
-        graph: OneGraph,
-        shapes: ShapeWatch,
-        unchecked: Optional[Source],
-    ) -> None:
-        self.accumulator, self.options = accumulator, options
-        self._net, self._loss, self._numpy = net, options.batch_loss, is_numpy_net(net)
-        self._graph, self._shapes, self._devices = graph, shapes, graph.devices
-        self._unchecked = unchecked  # the data until its first batch is checked; None in later epochs
-        self._seeds_first = unchecked is not None and options.seed is not None
-        self._norms = [] if unchecked is None else batch_norms(net)  # one warning per training
-        self._around = ExitStack()
-
-    def initialize(self, data: Source) -> Source:
-        """Initialize deferred parameters before the generators are seeded; return the data from its beginning."""
-        if not self._seeds_first:
-            return data
-        return finish_initialization(self._net, data, self.options)
-
-    def draws_random_numbers(self, data: Source, inputs: int) -> bool:
-        """Whether the training may draw random numbers; before the first update, warn of inexact operators."""
-        if self._seeds_first:
-            warn_of_inexact(self._net, inputs, self._devices)
-        return draws_random_numbers(self._net, self._loss.loss, data, inputs)
-
-    def __enter__(self) -> None:
-        if self.options.precision is not None:
-            self._around.enter_context(self.options.precision.applied(self._net))
-        self._around.enter_context(self.accumulator)
-
-    def __exit__(self, *error: Any) -> None:
-        self._around.__exit__(*error)
-
-    def backward(self, batch: Any) -> Shards:
-        """Compute the losses and the gradients of a batch, and update the metrics."""
-        shards = split_batch(batch, self._devices, self._numpy)
-        if self._shapes.watches:
-            self._shapes.look(shards)
-        data, self._unchecked = self._unchecked, None
-        if data is not None:
-            if not self.options.inputs_checked:
-                check_first_inputs(self._net, shards[0].unpacked())
-            check_backward(self._net)
-            if isinstance(self._loss.loss, gluon.Block):
-                check_backward(self._loss.loss)
-        if self._norms and any(shard.samples == 1 for shard in shards):
-            warn_of_single_samples(self._norms)
-            self._norms = []
-        computed = self._graph.compute(shards)
-        if data is not None:
-            check_branches(self._net)
-            check_modes(self._net, training=True)
-        for shard, result in zip(shards, computed):
-            if result.totals is None:
-                check_loss_shape(result.losses, shard.samples)
-            if data is not None:
-                check_first_batch(self._net, shard, result.output, self._loss.loss, data)
-                if self._loss.loss is None and not self._graph.metrics:
-                    warn_of_two_losses(result.output, result.losses)
-        self.accumulator.backward_of(
-            [result.losses for result in computed],
-            count=self._loss.count(*unpack(batch)) if self._loss.counts else None,
-            backward=computed[0].backward,
-        )
-        for shard, result in zip(shards, computed):
-            self._graph.measure(shard, result)
-        return shards
-
-    def forward(self, batch: Any) -> None:
-        """Repeat the forward pass of a batch, to locate an asynchronous error of MXNet."""
-        for shard in split_batch(batch, self._devices, self._numpy):
-            self._loss.forward(self._net, shard.unpacked().inputs, shard.labels)
 
 
 class Place:
@@ -494,12 +443,7 @@ class Place:
         return text if text.startswith(f"{kind}:") else f"{kind}: {text}"
 
 
-def is_deferred(net: Any) -> bool:
-    """Whether the first forward pass initializes a parameter of `net`."""
-    return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
-
-
-def finish_initialization(net: Any, data: Source, options: Options) -> Source:
+def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward] = None) -> Source:
     """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
 
     The values follow from the current state of the generators, so `seed_all` before a training decides them.
@@ -507,15 +451,16 @@ def finish_initialization(net: Any, data: Source, options: Options) -> Source:
     Args:
         net: An initialized block.
         data: The training data. Of a DataIter only the shapes are used; a loader's count of epochs does not change.
-        options: The arguments of the training, which note that the batch's inputs were checked.
+        forward_loss: The user's function that computes the losses of a batch; None calls the net.
 
     Returns:
-        The data, from its beginning. An iterator that can be read only once is replaced.
+        The data, from its beginning, which notes that the batch's inputs were checked. An iterator that can be read
+        only once is replaced.
 
     Raises:
         TrainingError: The net raised, as in the first update.
     """
-    if not is_deferred(net):
+    if not any(map(is_deferred, parameters_by_path(net).values())):
         return data
     seed = None
     if data.reseeds:  # MXNet's generator for each sample, which must not decide the values
@@ -525,25 +470,22 @@ def finish_initialization(net: Any, data: Source, options: Options) -> Source:
         mx.random.seed(seed)
     if batch is None:  # the training raises the error
         return data
+    data.inputs_checked = not data.resets  # of a DataIter these are zeros
 
-    options.inputs_checked = not data.resets  # of a DataIter these are zeros
-    forward = partial(forward_once, net, forward_loss=options.batch_loss.user_forward, warn=options.inputs_checked)
+    def forward(batch: Any) -> None:
+        shard = split_batch(batch, net_devices(net), is_numpy_net(net))[0].unpacked()
+        with warnings.catch_warnings():
+            if data.resets:  # the first update gives these warnings
+                warnings.simplefilter("ignore", TrapWarning)
+            checks.check_first_inputs(net, shard)
+        with switches(shard.numpy):
+            if forward_loss is not None:
+                forward_loss(net, shard.inputs, shard.labels)
+            else:
+                net(*shard.inputs)
+
     place = Place(net, lambda: 1, 0, forward)
     place.batch = batch
     with place, autograd.pause(train_mode=False):
         forward(batch)
     return data
-
-
-def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None, *, warn: bool = False) -> None:
-    """Run the net on the first device's part of a batch, which initializes deferred parameters on all devices."""
-    shard = split_batch(batch, net_devices(net), is_numpy_net(net))[0].unpacked()
-    with warnings.catch_warnings():
-        if not warn:  # the first update gives these warnings
-            warnings.simplefilter("ignore", TrapWarning)
-        check_first_inputs(net, shard)
-    with switches(shard.numpy):
-        if forward_loss is not None:
-            forward_loss(net, shard.inputs, shard.labels)
-        else:
-            net(*shard.inputs)

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from operator import is_
 import socket
 import time
-from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import weakref
 import zlib
 
@@ -26,7 +26,7 @@ import mxnet as mx
 import numpy as np
 
 # The object that was the last to send gradients.
-_latest: "Optional[weakref.ref[_Sums]]" = None
+_latest: "Optional[weakref.ref[Workers]]" = None
 _alone = False
 # End of the names of facts about data, for messages.
 _SAME_DATA = (
@@ -35,38 +35,74 @@ _SAME_DATA = (
 
 
 class Workers:
-    """What a training does with its workers, for this process alone; `Together` does it for several.
+    """The workers of a training: this process alone, or several.
+
+    Several make the same updates, also one whose data ends before that of the others. Alone, most methods do nothing.
+
+    Args:
+        group: All workers; None for this process alone.
 
     Attributes:
         rank: Number of this worker, from 0.
         size: Number of workers.
         first: Whether this worker writes files for all.
-        dense: Names of operations that need dense gradients.
         chosen: How gradients are added up.
         wishes: Requests of this worker by name: a value, or a function that returns one; None is none.
         shares: Each worker's share of the last epoch, by rank: its `host`, its `samples`, the seconds that it
-            `waited` for the others, and the seconds that the sums of one update took (`sums`, measured once an epoch).
+            `waited` for the others, and the seconds that the sums of one update took (`sums`, measured once an epoch);
+            empty for a process alone.
     """
 
-    rank, size, first = 0, 1, True
-    dense: Sequence[str] = ()
-    chosen = Chosen()
-    shares: Sequence[Dict[str, Any]] = ()
-
-    def __init__(self) -> None:
+    def __init__(self, group: Optional[Group] = None) -> None:
+        self._group = group
+        self.rank, self.size = (0, 1) if group is None else (group.rank, group.size)
+        self.first = self.rank == 0
+        self.chosen = Chosen()
         self.wishes: Dict[str, Any] = {}
+        self.shares: Sequence[Dict[str, Any]] = ()
+        self._add_up: Optional[Callable[..., None]] = None if group is None else group.add_up
+        self._two_bits: Optional[TwoBits] = None
+        self._whole: Any = None  # always the same array, as `Group.add_up` needs
+        self._sent: List[Any] = []
+        self._count = 0.0  # of the update
+        self._statistics: Sequence[Any] = ()
+        self._agreed: Dict[str, Any] = {}
+        self._begin_share()
+
+    def _begin_share(self) -> None:
+        self._updates = 0  # of the epoch
+        self._share: Dict[str, Any] = {"host": socket.gethostname(), "samples": 0, "waited": 0.0, "sums": None}
 
     def asked(self, name: str) -> Any:
         """The request of this name, since the last update: that of the first worker that has one; None for none."""
-        return _now(self.wishes.get(name))
+        return _now(self.wishes.get(name)) if self._group is None else self._agreed.get(name)
 
     def check(self, trainer: Any) -> None:
         """Check that a Trainer can train with all workers.
 
         Raises:
-            ValueError: There are several, and it has a distributed kvstore of MXNet, compresses gradients, steps inside
-                a kvstore, or draws random numbers.
+            ValueError: There are several, and it has a distributed kvstore of MXNet, compresses gradients (T231), steps
+                inside a kvstore, or draws random numbers.
         """
+        if self._group is None:
+            return
+        kvstore, compression = kvstore_settings(trainer)["kvstore"], compression_of(trainer)
+        kind = str(getattr(kvstore, "type", kvstore))
+        inside = len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer)
+        again = "would add up the gradients a second time: make it without (dist_async: docs, updates one by one)"
+        refusals = {
+            f"the Trainer has kvstore={kind!r}, with which MXNet {again}": "dist" in kind,
+            f"the Trainer has compression_params={compression}, which sums over workers do not use. Make it without, "
+            "and pass compression to mxkit.distributed.set_kvstore": compression,
+            "the Trainer steps inside its kvstore, which does not get the gradients of the other workers: make it with "
+            "update_on_kvstore=False (Nadam, LARS and LBSGD need one device a worker)": inside,
+            "the optimizer SGLD draws other noise on each worker, so their nets would become different": isinstance(
+                trainer.optimizer, mx.optimizer.SGLD
+            ),
+        }
+        for text, wrong in refusals.items():
+            if wrong:
+                raise ValueError(text)
 
     def begin(
         self,
@@ -91,19 +127,45 @@ class Workers:
             ValueError: Gradients of float16 would be compressed.
             DataError: A metric cannot be added up over workers.
         """
-        if chosen_kvstore().threshold is not None:
-            LOG.warning("mxkit: compression is for several workers: this process trains alone, and compresses nothing")
+        kvstore, threshold = chosen_kvstore()
+        if self._group is None:
+            if threshold is not None:
+                LOG.warning(
+                    "mxkit: compression is for several workers: this process trains alone, and compresses nothing"
+                )
+            return
+        self.chosen, held_out = chosen_kvstore(), source_of(valid)
+        if threshold is not None and settings["amp"] == "float16":
+            raise ValueError("compression: MXNet would never lose an overflow of amp='float16': leave one of them out")
+        facts = {**settings, **_facts_of_optimizer(trainer.optimizer), "kvstore": kvstore}
+        facts["threshold of compression"] = threshold
+        facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
+        facts.update({**_facts_of_data("train", train), **_facts_of_data("valid", held_out)})
+        self._group.compare("the arguments of fit", facts)
+        self._add_up = way_of(self._group, kvstore)
+        self._two_bits = None if threshold is None else TwoBits(self._group, threshold)
+        if threshold is None and self._group.compressions and kvstore != "horovod":
+            raise DistributedError(
+                "fit: an earlier training of this process had compression, which MXNet cannot switch off: choose "
+                "it again by set_kvstore, or train in another process"
+            )
+        for metric in metrics:
+            metric.part()
+        self.share_order(train, "train", count=False)
+        self.share_order(held_out, "valid", count=True)
 
     def gather(self, key: str, value: Any) -> List[Any]:
         """The values of all workers at the place `key`, by rank."""
-        return [value]
+        return [value] if self._group is None else self._group.gather(key, value)
 
     def take_parameters(self, net: Any) -> None:
         """Give all workers the parameters of worker 0."""
+        if self._group is not None:
+            broadcast_parameters(net)
 
     def turns(self, data: Source) -> int:
         """Number of batches of which this worker takes one; a loader reads its share of each batch instead."""
-        return 1
+        return 1 if data.has_shares else self.size
 
     def shared(self, data: Source) -> ContextManager[None]:
         """Let loaders read this worker's share of each batch inside `with`; workers take batches of other data in turn.
@@ -111,7 +173,7 @@ class Workers:
         Raises:
             DataError: A loader with `drop_last` has too few samples for a batch of all workers.
         """
-        return nullcontext()
+        return nullcontext() if self._group is None else data.shared(self.rank, self.size)
 
     def share_order(self, data: Source, where: str, *, count: bool) -> None:
         """Give the loaders of all workers the seed of worker 0, because each worker draws one if the user passes none.
@@ -121,6 +183,10 @@ class Workers:
             where: The place in the program, for messages.
             count: Give them worker 0's count of epochs, too.
         """
+        if self._group is not None and data.order is not None:
+            own = data.order
+            seed, epoch = self._group.gather(f"the order of {where}", own)[0]
+            data.set_order(seed, epoch if count else own[1])
 
     def compared(self, batches: Iterator[Any], data: Source, where: str) -> Iterator[Any]:
         """Check that all workers read the same batches, if each then takes its own of them; return the batches.
@@ -128,7 +194,15 @@ class Workers:
         Raises:
             DistributedError: The first batches, one for each worker, are not the same on all workers.
         """
-        return batches
+        if self._group is None or self.turns(data) == 1:
+            return batches
+        first = list(map(copied_batch, islice(batches, self.size)))
+        arrays = [to_host(array) for batch in first for part in unpack(batch) for array in part]
+        shapes = [[list(array.shape), array.dtype.name] for array in arrays]
+        sums = [zlib.crc32(np.ascontiguousarray(array).data) if array.dtype.kind in "biuf" else 0 for array in arrays]
+        facts = {f"shapes and dtypes{_SAME_DATA}": shapes, f"checksums of the arrays{_SAME_DATA}": sums}
+        self._group.compare(f"the first batches of {where}", facts)
+        return chain(first, batches)
 
     def in_turn(self, batches: Iterator[Any], data: Source, where: str) -> Iterator[Any]:
         """This worker's batches of data that every worker reads; raises as `compared`."""
@@ -136,6 +210,8 @@ class Workers:
 
     def watch(self, net: Any) -> None:
         """From now on give all workers, in each update, the mean of the net's statistics, like those of BatchNorm."""
+        if self._group is not None:
+            self._statistics = statistics_of(net)
 
     def same_parameters(self, parameters: Sequence[Any], where: str) -> None:
         """Check that the nets of all workers have the same parameters.
@@ -147,6 +223,18 @@ class Workers:
         Raises:
             DistributedError: The values differ.
         """
+        if self._group is None:
+            return
+        total, shapes = 0, []
+        for value in [values[0] for values in map(values_of, parameters) if values]:
+            total = zlib.crc32(np.ascontiguousarray(to_host(value)).data, total)
+            shapes.append([list(value.shape), np.dtype(value.dtype).name])
+        hint = (
+            " (all must begin with the same: call mxkit.distributed.broadcast_parameters(net) before a loop of your "
+            "own; and callbacks must change parameters on all workers)"
+        )
+        facts = {f"shapes{hint}": shapes, f"checksum of the values{hint}": total}
+        self._group.compare(f"the parameters {where}", facts)
 
     def commit(
         self, step: int, samples: int, count: Optional[float], trainer: Any, trained: Sequence[Any]
@@ -166,7 +254,17 @@ class Workers:
         Raises:
             DistributedError: A worker is lost, or is at another place, or has another rate or other frozen layers.
         """
-        return None if count is None else (samples, count)
+        if self._group is None:
+            return None if count is None else (samples, count)
+        rate = trainer.learning_rate
+        same = {"number of trained parameters": len(trained), "learning rate": None if rate is None else float(rate)}
+        self._share["samples"] += samples
+        self._updates += 1
+        values = self._gathered(f"update {step}", [samples, count, same])
+        refuse_differences(f"at update {step}", [value[2] for value in values])
+        counts = [value for value in values if value[1] is not None]
+        self._count = sum(value[1] for value in counts)
+        return (sum(value[0] for value in counts), self._count) if counts else None
 
     def add_up(self, trainer: Any, trained: Sequence[Any], losses: List[Any]) -> List[Any]:
         """Add up gradients over all replicas and workers, and give all workers the mean of the statistics.
@@ -174,274 +272,36 @@ class Workers:
         Returns:
             The losses, or the sum of all workers' losses, float32 of shape (1,).
         """
-        trainer.allreduce_grads()
-        return losses
-
-    def agree(self, where: str) -> None:
-        """Exchange the requests of all workers."""
-
-    def end_epoch(self, epoch: int) -> None:
-        """Do what `agree` does, and set `shares`."""
-
-    def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
-        """`Metric.state` of each metric on each of the other workers, by rank; nothing is added up or rounded."""
-        return []
-
-    def join_metrics(self, metrics: Sequence[Metric], where: str) -> None:
-        """Give all workers the sums over all of them."""
-
-
-def _now(wish: Any) -> Any:
-    return wish() if callable(wish) else wish
-
-
-class _Share:
-    """A worker's share of the present epoch."""
-
-    def __init__(self) -> None:
-        self.samples = self.updates = 0
-        self.waited = 0.0
-        self.sums: Optional[float] = None
-
-
-class Together(Workers):
-    """What several workers do: all make the same updates, also one whose data ends before that of the others.
-
-    Args:
-        group: All workers.
-    """
-
-    dense = ("training in several workers",)
-
-    def __init__(self, group: Group) -> None:
-        super().__init__()
-        self.rank, self.size, self.first = group.rank, group.size, group.rank == 0
-        self._group = group
-        self._sums = _Sums(group, self.chosen)
-        self._count = 0.0  # of the update
-        self._statistics: Sequence[Any] = ()
-        self._agreed: Dict[str, Any] = {}
-        self._share = _Share()
-
-    def asked(self, name: str) -> Any:
-        return self._agreed.get(name)
-
-    def gather(self, key: str, value: Any) -> List[Any]:
-        return self._group.gather(key, value)
-
-    def check(self, trainer: Any) -> None:
-        kvstore = kvstore_settings(trainer)["kvstore"]
-        kind = str(getattr(kvstore, "type", kvstore))
-        if "dist" in kind:
-            raise ValueError(
-                f"the Trainer has kvstore={kind!r}, with which MXNet would add up the gradients a second time: make it "
-                "without, because mxkit adds them up over the workers (dist_async: docs, several machines, updates one "
-                "by one)"
-            )
-        if compression_of(trainer):  # T231
-            raise ValueError(
-                f"the Trainer has compression_params={compression_of(trainer)}, which sums over workers do not use: "
-                "MXNet compresses all of a kvstore or nothing, and all trainings share one. Make it without, and pass "
-                "compression to mxkit.distributed.set_kvstore"
-            )
-        if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
-            raise ValueError(
-                "the Trainer steps inside its kvstore, which does not get the gradients of the other workers: make it "
-                "with update_on_kvstore=False, or pass fit the name of the optimizer (Nadam, LARS and LBSGD need one "
-                "device a worker)"
-            )
-        if isinstance(trainer.optimizer, mx.optimizer.SGLD):
-            raise ValueError(
-                "the optimizer SGLD draws other noise on each worker, so their nets would become different"
-            )
-
-    def take_parameters(self, net: Any) -> None:
-        broadcast_parameters(net)
-
-    def watch(self, net: Any) -> None:
-        self._statistics = statistics_of(net)
-
-    def turns(self, data: Source) -> int:
-        return 1 if data.has_shares else self.size
-
-    def begin(
-        self,
-        settings: Mapping[str, Any],
-        trainer: Any,
-        train: Source,
-        valid: Optional[Source],
-        metrics: Sequence[Metric],
-    ) -> None:
-        self.chosen = kvstore, threshold = chosen_kvstore()
-        held_out = source_of(valid)
-        if threshold is not None and settings["amp"] == "float16":
-            raise ValueError("compression: MXNet would never lose an overflow of amp='float16': leave one of them out")
-        facts = {**settings, **_facts_of_optimizer(trainer.optimizer), "kvstore": kvstore}
-        facts["threshold of compression"] = threshold
-        facts["metrics"] = [[type(metric).__name__, metric.name] for metric in metrics]
-        facts.update({**_facts_of_data("train", train), **_facts_of_data("valid", held_out)})
-        self._group.compare("the arguments of fit", facts)
-        self._sums = _Sums(self._group, self.chosen)
-        if threshold is None and self._group.compressions and kvstore != "horovod":
-            raise DistributedError(
-                "fit: an earlier training of this process had compression, which MXNet cannot switch off: choose "
-                "it again by set_kvstore, or train in another process"
-            )
-        for metric in metrics:
-            metric.part()
-        self.share_order(train, "train", count=False)
-        self.share_order(held_out, "valid", count=True)
-
-    def shared(self, data: Source) -> ContextManager[None]:
-        return data.shared(self.rank, self.size)
-
-    def share_order(self, data: Source, where: str, *, count: bool) -> None:
-        if data.order is not None:
-            own = data.order
-            seed, epoch = self._group.gather(f"the order of {where}", own)[0]
-            data.set_order(seed, epoch if count else own[1])
-
-    def compared(self, batches: Iterator[Any], data: Source, where: str) -> Iterator[Any]:
-        if self.turns(data) == 1:
-            return batches
-        first = list(map(copied_batch, islice(batches, self.size)))
-        arrays = [to_host(array) for batch in first for part in unpack(batch) for array in part]
-        shapes = [[list(array.shape), array.dtype.name] for array in arrays]
-        sums = [zlib.crc32(np.ascontiguousarray(array).data) if array.dtype.kind in "biuf" else 0 for array in arrays]
-        facts = {f"shapes and dtypes{_SAME_DATA}": shapes, f"checksums of the arrays{_SAME_DATA}": sums}
-        self._group.compare(f"the first batches of {where}", facts)
-        return chain(first, batches)
-
-    def same_parameters(self, parameters: Sequence[Any], where: str) -> None:
-        values = [values[0] for values in map(values_of, parameters) if values]
-        total = 0
-        for value in values:
-            total = zlib.crc32(np.ascontiguousarray(to_host(value)).data, total)
-        hint = (
-            " (all must begin with the same: call mxkit.distributed.broadcast_parameters(net) before a loop of your "
-            "own; and callbacks must change parameters on all workers)"
-        )
-        shapes = [[list(value.shape), np.dtype(value.dtype).name] for value in values]
-        self._group.compare(
-            f"the parameters {where}", {f"shapes{hint}": shapes, f"checksum of the values{hint}": total}
-        )
-
-    def commit(
-        self, step: int, samples: int, count: Optional[float], trainer: Any, trained: Sequence[Any]
-    ) -> Optional[Tuple[int, float]]:
-        rate = trainer.learning_rate
-        same = {"number of trained parameters": len(trained), "learning rate": None if rate is None else float(rate)}
-        self._share.samples += samples
-        self._share.updates += 1
-        values = self._gathered(f"update {step}", [samples, count, same])
-        refuse_differences(f"at update {step}", [value[2] for value in values])
-        counts = [value for value in values if value[1] is not None]
-        if not counts:
-            return None
-        self._count = sum(value[1] for value in counts)
-        return sum(value[0] for value in counts), self._count
-
-    def agree(self, where: str) -> None:
-        self._gathered(where, None)
-
-    def end_epoch(self, epoch: int) -> None:
-        own, self._share = self._share, _Share()
-        share = {"host": socket.gethostname(), "samples": own.samples, "waited": own.waited, "sums": own.sums}
-        self.shares = self._gathered(f"the end of epoch {epoch}", share)
-
-    def _gathered(self, key: str, value: Any) -> List[Any]:
-        own = {name: _now(wish) for name, wish in self.wishes.items()}
-        begun = time.perf_counter()
-        gathered = self._group.gather(key, [value, own])
-        self._share.waited += time.perf_counter() - begun
-        self._agreed = {}
-        for _, wishes in gathered:
-            for name, wish in wishes.items():
-                if wish is not None:
-                    self._agreed.setdefault(name, wish)
-        return [value for value, _ in gathered]
-
-    def add_up(self, trainer: Any, trained: Sequence[Any], losses: List[Any]) -> List[Any]:
-        measured = self._share.updates == 2  # the first update makes the keys
-        loss, seconds = self._sums.add_up(trained, losses, self._statistics, self._count, measured=measured)
-        self._share.sums = seconds if measured else self._share.sums
-        return [loss]
-
-    def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
-        states = []
-        for numbers, arrays in (metric.state() for metric in metrics):
-            states.append([numbers, {name: _text_of(array.asnumpy()) for name, array in arrays.items()}])
-        gathered = self.gather(f"metrics {where}", states) if metrics else [[]] * self.size
-        return [
-            [(numbers, {name: _array_of(text) for name, text in arrays.items()}) for numbers, arrays in worker]
-            for worker in gathered[1:]
-        ]
-
-    def join_metrics(self, metrics: Sequence[Metric], where: str) -> None:
-        gathered = self._group.gather(f"metrics {where}", [metric.part() for metric in metrics])
-        for number, metric in enumerate(metrics):
-            metric.take([worker[number] for worker in gathered])
-
-
-class _Sums:
-    """Sums of gradients, losses and statistics over all workers.
-
-    Args:
-        group: All workers.
-        chosen: How gradients are added up.
-
-    Raises:
-        DistributedError: Horovod cannot be used.
-    """
-
-    def __init__(self, group: Group, chosen: Chosen) -> None:
-        self._group, self._add_up = group, way_of(group, chosen.kvstore)
-        self._two_bits = None if chosen.threshold is None else TwoBits(group, chosen.threshold)
-        self._whole: Any = None  # always the same array, as `Group.add_up` needs
-        self._sent: List[Any] = []
-
-    def add_up(
-        self, trained: Sequence[Any], losses: List[Any], statistics: Sequence[Any], count: float, *, measured: bool
-    ) -> Tuple[Any, float]:
-        """Replace gradients by their sums and statistics by their means.
-
-        Args:
-            trained: Parameters with gradients.
-            losses: Losses of this worker.
-            statistics: Parameters that a forward pass changes.
-            count: Divisor of the gradients' sums.
-            measured: Wait for the sums of the gradients.
-
-        Returns:
-            The sum of all losses, float32 of shape (1,), and the seconds that the gradients took if measured.
-        """
+        if self._add_up is None:
+            trainer.allreduce_grads()
+            return losses
+        measured = self._updates == 2  # the first update makes the keys
         same = self._wait_for_others([array for parameter in trained for array in kept_gradients(parameter)])
         if measured:
             mx.nd.waitall()
         begun = time.perf_counter()
-        gradients, cpu = [gradients_of(parameter) or [] for parameter in trained], mx.cpu()
+        gradients = [gradients_of(parameter) or [] for parameter in trained]
         if self._two_bits is None:
             self._add_up("gradient", gradients)
         else:
             # MXNet would send 0 for NaN and 1 for infinity from now on: the loss carries the NaN to the others
             losses = [*losses, 0 * sum_of_squares([one for replicas in gradients for one in replicas])]
-            self._two_bits.add_up(gradients, count, same=same)
+            self._two_bits.add_up(gradients, self._count, same=same)
         if measured:
             mx.nd.waitall()
-        seconds = time.perf_counter() - begun
-        sums = [legacy(one).as_in_context(cpu).astype("float64").sum().reshape((1,)) for one in losses]
+            self._share["sums"] = time.perf_counter() - begun
+        sums = [_float64(one).sum().reshape((1,)) for one in legacy(losses)]
         loss = (mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,))).astype("float32")
-        states = [value for parameter in statistics for value in legacy(list(values_of(parameter) or ()))]
-        flat = [value.as_in_context(cpu).astype("float64").reshape((-1,)) for value in states]
-        whole = self._whole = mx.nd.concat(loss, *map(_two_parts, flat), dim=0, out=self._whole)
+        states = [value for parameter in self._statistics for value in legacy(list(values_of(parameter) or ()))]
+        parts = [_two_parts(_float64(value).reshape((-1,))) for value in states]
+        whole = self._whole = mx.nd.concat(loss, *parts, dim=0, out=self._whole)
         self._add_up("sums", [[whole]])
         place = 1
         for value in states:
-            parts = whole[place : place + 2 * value.size].astype("float64").reshape((2, -1))
-            mean = parts.sum(axis=0) / self._group.size
+            mean = whole[place : place + 2 * value.size].astype("float64").reshape((2, -1)).sum(axis=0) / self.size
             copy_into(mean.reshape(value.shape).astype(value.dtype).as_in_context(value.ctx), value)
             place += 2 * value.size
-        return whole[0:1].copy(), seconds
+        return [whole[0:1].copy()]
 
     def _wait_for_others(self, gradients: List[Any]) -> bool:
         """Wait if the last arrays that were sent are others, of another Accumulator or of layers that are now frozen.
@@ -458,6 +318,56 @@ class _Sums:
             _latest, self._sent = weakref.ref(self), gradients
         return same
 
+    def agree(self, where: str) -> None:
+        """Exchange the requests of all workers."""
+        self._gathered(where, None)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Do what `agree` does, and set `shares`."""
+        if self._group is not None:
+            self.shares = self._gathered(f"the end of epoch {epoch}", self._share)
+            self._begin_share()
+
+    def _gathered(self, key: str, value: Any) -> List[Any]:
+        if self._group is None:
+            return [value]
+        own = {name: _now(wish) for name, wish in self.wishes.items()}
+        begun = time.perf_counter()
+        gathered = self._group.gather(key, [value, own])
+        self._share["waited"] += time.perf_counter() - begun
+        self._agreed = {}
+        for _, wishes in reversed(gathered):
+            self._agreed.update({name: wish for name, wish in wishes.items() if wish is not None})
+        return [value for value, _ in gathered]
+
+    def states_of_metrics(self, metrics: Sequence[Metric], where: str) -> List[Any]:
+        """`Metric.state` of each metric on each of the other workers, by rank; nothing is added up or rounded."""
+        if self._group is None:
+            return []
+        states = []
+        for numbers, arrays in (metric.state() for metric in metrics):
+            states.append([numbers, {name: _text_of(array.asnumpy()) for name, array in arrays.items()}])
+        gathered = self.gather(f"metrics {where}", states) if metrics else [[]] * self.size
+        return [
+            [(numbers, {name: _array_of(text) for name, text in arrays.items()}) for numbers, arrays in worker]
+            for worker in gathered[1:]
+        ]
+
+    def join_metrics(self, metrics: Sequence[Metric], where: str) -> None:
+        """Give all workers the sums over all of them."""
+        if self._group is not None:
+            gathered = self._group.gather(f"metrics {where}", [metric.part() for metric in metrics])
+            for number, metric in enumerate(metrics):
+                metric.take([worker[number] for worker in gathered])
+
+
+def _now(wish: Any) -> Any:
+    return wish() if callable(wish) else wish
+
+
+def _float64(array: Any) -> Any:
+    return array.as_in_context(mx.cpu()).astype("float64")
+
 
 def copied_batch(batch: Any) -> Any:
     """Copy a batch, because an iterator in C++ may fill its memory with a later batch."""
@@ -468,8 +378,7 @@ def copied_batch(batch: Any) -> Any:
 
 def get_workers() -> Workers:
     """The workers of a new training."""
-    group = current()
-    return Workers() if group is None or _alone else Together(group)
+    return Workers(None if _alone else current())
 
 
 @contextmanager

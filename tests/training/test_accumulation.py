@@ -318,7 +318,7 @@ def test_another_backward_pass_does_not_change_a_window(kind, every, where):
         scores.backward()
 
     if where == "in a window":
-        with pytest.raises(RuntimeError, match="another backward pass changed the gradients of the window, after 1 "):
+        with pytest.raises(RuntimeError, match="another backward pass changed the gradients of the window"):
             ends(saliency)
     else:
         for one, other in zip(ends(saliency), ends(lambda *_: None)):

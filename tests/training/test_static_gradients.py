@@ -124,7 +124,7 @@ def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are
         net = static_net(hybridize)
         trainer = gluon.Trainer(net.collect_params(), *SGD)
         for _ in range(3):
-            text = "last window held 1 micro-batches, 6 samples, .* after 2 updates. Call accumulator.flush"
+            text = "last window held 1 micro-batches, 6 samples.* Call accumulator.flush"
             with pytest.raises(RuntimeError, match=text):
                 epoch(net, trainer)
         for x, y in make_batches([6] * 2):  # with "write" again
