@@ -18,7 +18,6 @@ from mxkit.core.graph import Attributes
 #   cudnn      cuDNN chooses among algorithms, some with a random order of additions; `cublas` cuBLAS does
 #   onednn     oneDNN computes it on a CPU, for float32 and bfloat16
 #   weights    the second input is a weight that is multiplied; `owns` later inputs are parameters
-#   flat       the output has no axes of space; `sized` it has them if they keep their sizes
 #   unary, binary, swapped, compared, logical   how ONNX's word takes the inputs; `swapped` the second one first
 _BOOK = """
 1 each unary | Abs | abs _npi_absolute
@@ -88,8 +87,7 @@ free same | - | _identity_with_attr_like_rhs _copyto _CrossDeviceCopy _contrib_g
     _np_atleast_3d _npi_share_memory
 free same onednn | - | transpose
 free same jumps | - | Cast
-free same sized | - | Reshape _np_reshape _npx_reshape
-free same flat | - | Flatten reshape_like
+free same | - | Reshape _np_reshape _npx_reshape Flatten reshape_like
 free onednn | - | Concat
 free | - | _npi_concatenate _rnn_param_concat stack _npi_stack _npi_vstack _npi_hstack _npi_dstack _npi_column_stack
     SliceChannel _split_v2 _npi_hsplit _npi_dsplit slice slice_axis slice_like Crop tile repeat reverse _npi_flip
@@ -114,19 +112,19 @@ free draws | - | _npi_bernoulli _npi_choice _npi_exponential _npi_gamma _npi_gum
 draws | - | _image_random_brightness _image_random_color_jitter _image_random_contrast _image_random_hue
     _image_random_flip_left_right _image_random_flip_top_bottom _image_random_lighting _image_random_saturation
     _contrib_dgl_csr_neighbor_uniform_sample _contrib_dgl_csr_neighbor_non_uniform_sample
-sum onto sized | ReduceSum | sum _np_sum
-sum onto sized | ReduceMean | mean _npi_mean
-sum onto sized | ReduceMax | max _np_max
-sum onto sized | ReduceMin | min _np_min
-sum onto sized | ReduceProd | prod _np_prod
+sum onto | ReduceSum | sum _np_sum
+sum onto | ReduceMean | mean _npi_mean
+sum onto | ReduceMax | max _np_max
+sum onto | ReduceMin | min _np_min
+sum onto | ReduceProd | prod _np_prod
 sum onto | ReduceSum | nansum
 sum onto | - | nanprod _np_all _np_any _npi_average
 sum | - | _np_cumsum _np_trace
-sum sized jumps | - | argmax argmin _npi_argmax _npi_argmin
+sum jumps | - | argmax argmin _npi_argmax _npi_argmin
 jumps | - | topk sort argsort argmax_channel _contrib_box_nms
-2 onto sized | - | norm _npi_norm
+2 onto | - | norm _npi_norm
 4 onto | - | _npi_std _npi_var
-sum atomic flat | - | _contrib_AdaptiveAvgPooling2D
+sum atomic | - | _contrib_AdaptiveAvgPooling2D
 7 atomic | - | _contrib_BilinearResize2D
 2 onednn owns | - | BatchNorm
 2 owns | - | BatchNorm_v1 CuDNNBatchNorm _contrib_SyncBatchNorm
@@ -143,10 +141,8 @@ onednn cudnn | - | Pooling
 cudnn | - | Pooling_v1
 onednn owns cublas | - | RNN
 atomic owns | - | _contrib_DeformableConvolution _contrib_ModulatedDeformableConvolution
-atomic flat | - | _contrib_ROIAlign
-atomic | - | BilinearSampler SpatialTransformer _contrib_PSROIPooling _contrib_DeformablePSROIPooling
-jumps flat | - | ROIPooling
-flat | - | _contrib_MultiBoxPrior _contrib_MultiBoxTarget _contrib_MultiBoxDetection
+atomic | - | _contrib_ROIAlign BilinearSampler SpatialTransformer _contrib_PSROIPooling _contrib_DeformablePSROIPooling
+jumps | - | ROIPooling
 same | - | LinearRegressionOutput MAERegressionOutput SVMOutput
 each | Sigmoid | LogisticRegressionOutput
 - | - | dot _np_dot batch_dot _npi_matmul _linalg_gemm _linalg_gemm2 _npi_tensordot _npi_einsum Custom

@@ -11,7 +11,6 @@ from mxkit.core.blocks import (
     distinct,
     first_paths,
     is_numpy_net,
-    join_path,
     net_devices,
     place_of,
     unknown_path,
@@ -297,21 +296,19 @@ def _aliases(names: Sequence[Union[str, Mapping[str, str]]]) -> Iterator[Tuple[O
 
 def _block(net: Any, path: str, blocks: Mapping[str, Any]) -> Any:
     """Return the block at `path`, whose steps may be negative numbers."""
-    block, above = net, ""
+    block = net
     for step in path.split(".") if path else []:
         children = child_blocks(block)
         if step.startswith("-") and step[1:].isdigit() and 0 < int(step[1:]) <= len(children):
             step = list(children)[int(step)]
         if step not in children:
-            inside = f"{above!r} has {', '.join(children) or 'no blocks inside'}." if above else ""
-            raise _unknown(f"no block stands at {path!r}", path, blocks, inside)
-        block, above = children[step], join_path(above, step)
+            raise _unknown(f"no block stands at {path!r}", path, blocks)
+        block = children[step]
     return block
 
 
-def _unknown(text: str, path: str, blocks: Mapping[str, Any], inside: str = "") -> UnknownNameError:
-    near = " ".join(filter(None, [nearest(path, blocks), inside]))
-    return unknown_path(text, near, [place for place in blocks if place and "." not in place])
+def _unknown(text: str, path: str, blocks: Mapping[str, Any]) -> UnknownNameError:
+    return unknown_path(text, nearest(path, blocks), [place for place in blocks if place and "." not in place])
 
 
 def _select(net: Any, requests: Sequence[_Request], calls: Sequence[BlockCall]) -> List[Tuple[str, BlockCall]]:
@@ -341,11 +338,7 @@ def _select(net: Any, requests: Sequence[_Request], calls: Sequence[BlockCall]) 
 def _missing(net: Any, request: _Request, calls: int) -> str:
     block = place_of(request.path, dict(blocks_by_path(net))[request.path])
     mode = "in training" if autograd.is_training() else "outside of training"
-    if not calls:
-        return (
-            f"{block} is not called in the net's forward pass {mode}. Request one that is, or call it as block(x): "
-            "block.forward(x) is not seen"
-        )
-    if request.number is not None and request.number >= calls:
-        return f"{block} is called {calls} times {mode}, so its calls are #0 to #{calls - 1}: no #{request.number}"
-    return f"{block} returns something else than arrays and lists of them. Request the blocks inside it"
+    return (
+        f"{block} is called {calls} times {mode}, and no call that is asked for returns arrays or lists of them. "
+        "Calls count from #0; block.forward(x) is not seen"
+    )

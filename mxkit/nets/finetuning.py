@@ -1,11 +1,11 @@
 """Fine-tuning of trained nets for other classes, replaced blocks, and the preprocessing for published weights."""
 
 from copy import deepcopy
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches, to_host
 from mxkit.core.blocks import (
     blocks_by_path,
     check_net,
@@ -77,10 +77,8 @@ def replace(net: Any, path: str, block: Any) -> Any:
         raise TypeError(f"replace: {path!r}: expected a gluon Block; received {block!r:.100}")
     places = _find(net, path)
     old = child_blocks(places[0][1])[places[0][2]]
-    _refuse_kinds(places, block)
-    _refuse_cycle(places, block)
-    _refuse_containers(places, old)
-    _refuse_names(net, old, block)
+    for reason in _refusals(net, places, old, block):
+        raise ValueError(f"replace: {reason}. Nothing was changed")
     _warn_of_trainers(net, old, block)
     hybridize_like(block, old)
     for _, parent, name, above in places:
@@ -111,57 +109,31 @@ def _find(net: Any, path: str) -> List[_Place]:
             old = child_blocks(parent)[name]
             return [place for place in places if child_blocks(place[1])[place[2]] is old]
     paths = [place[0] for place in places]
-    near = nearest(path, paths) if isinstance(path, str) else ""
-    if path in parameters_by_path(net):
-        near = "this is a parameter; its block stands one name above."
-    raise unknown_path(f"replace: no block stands at {path!r}", near, paths)
+    raise unknown_path(f"replace: no block stands at {path!r}", nearest(str(path), paths), paths)
 
 
-def _refuse_kinds(places: List[_Place], block: Any) -> None:
-    for path, parent, _, _ in places:
+def _refusals(net: Any, places: List[_Place], old: Any, block: Any) -> Iterator[str]:
+    inside = {id(one) for _, one in blocks_by_path(block)}
+    for path, parent, _, above in places:
+        kind = type(parent).__name__
         if isinstance(parent, gluon.HybridBlock) and not isinstance(block, gluon.HybridBlock):
-            raise ValueError(
-                f"replace: {path!r} is part of a {type(parent).__name__}, which takes HybridBlocks only; received a "
-                f"{type(block).__name__}. Use HybridSequential in place of Sequential, or write hybrid_forward in "
-                "place of forward. Nothing was changed"
-            )
-
-
-def _refuse_cycle(places: List[_Place], block: Any) -> None:
-    inside = {id(one): path for path, one in blocks_by_path(block)}
-    for path, _, _, above in places:
-        for one in above:
-            if id(one) in inside:
-                where = f"at {inside[id(one)]!r}" if inside[id(one)] else "itself"
-                raise ValueError(
-                    f"replace: the new block holds, {where}, a {type(one).__name__} that {path!r} is part of: the net "
-                    "would never end. Make a new block. Nothing was changed"
-                )
-
-
-def _refuse_containers(places: List[_Place], old: Any) -> None:
-    """Refuse a parent with a container that holds the old block, because its forward may read it from there."""
-    for path, parent, _, _ in places:
-        for attribute, value in vars(parent).items():
+            yield f"{path!r} is part of a {kind}, which takes HybridBlocks only; received a {type(block).__name__}"
+        if inside.intersection(map(id, above)):
+            yield f"the new block holds a block that {path!r} is part of: the net would never end"
+        for attribute, value in vars(parent).items():  # its forward may read the old block from there
             held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             if attribute != "_children" and any(one is old for one in held):
-                raise ValueError(
-                    f"replace: the {type(parent).__name__} above {path!r} keeps it in its {type(value).__name__} "
-                    f"{attribute!r} too, which its forward may read. Change both there, then call net.hybridize() to "
-                    "drop cached graphs. Nothing was changed"
+                yield (
+                    f"the {kind} above {path!r} keeps it in its {type(value).__name__} {attribute!r} too. Change both "
+                    "there, then call net.hybridize() to drop cached graphs"
                 )
-
-
-def _refuse_names(net: Any, old: Any, block: Any) -> None:
-    """Refuse two parameters of one Gluon name, with which collect_params and calls of a hybridized net fail."""
     names: Dict[str, Any] = {}
     for one in _after(net, old, block):
         for name, parameter in one.params.items():
-            if names.setdefault(name, parameter) is not parameter:
-                raise ValueError(
-                    f"replace: two parameters of the net would have the Gluon name {name!r}: collect_params, "
-                    "initialize and hybridized nets fail then. Make the new block with another prefix: "
-                    f"{type(block).__name__}(..., prefix='new_'). Nothing was changed"
+            if names.setdefault(name, parameter) is not parameter:  # collect_params and hybridized nets fail then
+                yield (
+                    f"two parameters of the net would have the Gluon name {name!r}. Make the new block with another "
+                    f"prefix: {type(block).__name__}(..., prefix='new_')"
                 )
 
 
@@ -183,11 +155,10 @@ def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:
     gone = known - {id(parameter) for parameter in new.values()}
     stale = [path for path, one in parameters_by_path(old).items() if one.grad_req != "null" and id(one) in gone]
     if trainers and (untrained or stale):
-        reasons = [f"it does not train {', '.join(map(repr, untrained))} of the new block"] * bool(untrained)
-        reasons += [f"it still holds {', '.join(map(repr, stale))} of the old one"] * bool(stale)
         warnings.warn(
-            f"replace: a Trainer exists over parameters of the net: {'; '.join(reasons)} (T19). Make a new Trainer "
-            "over net.collect_params() before the next step",
+            "replace: a Trainer exists over parameters of the net. Of the new block it does not train "
+            f"{', '.join(untrained) or 'nothing'}, of the old one it still holds {', '.join(stale) or 'nothing'} "
+            "(T19). Make a new Trainer over net.collect_params() before the next step",
             TrapWarning,
             stacklevel=3,
         )
@@ -246,9 +217,12 @@ def finetune(
     (Dense(256 -> 2, linear), ['output.weight', 'output.bias'])
     """
     whole_number(classes, "finetune: classes")
-    heads = _heads(base, head)
-    _refuse_values_missing(base)
-    layer = _last_layer(base, heads)
+    layer = _last_layer(base, head)
+    for path, parameter in parameters_by_path(base).items():
+        if values_of(parameter) is None:
+            raise NotInitializedError(
+                f"finetune: parameter {path!r} of the base has no value yet: load its weights, or train it, first"
+            )
     if freeze is not None and freeze != "features":
         match_parameters(base, freeze)
     net = copy_net(base) if copy else base
@@ -291,8 +265,8 @@ def copy_net(net: Any) -> Any:
             return deepcopy(net, copies)
 
 
-def _heads(base: Any, head: Optional[str]) -> List[str]:
-    """Paths that may hold the last layer, the first one first."""
+def _last_layer(base: Any, head: Optional[str]) -> str:
+    """Path of the last Dense layer or convolution of the head that the forward pass uses."""
     if isinstance(base, gluon.SymbolBlock):
         raise ValueError(
             "finetune: a SymbolBlock is one graph, and has no layer to replace. Load it without its last layer, as "
@@ -300,49 +274,25 @@ def _heads(base: Any, head: Optional[str]) -> List[str]:
             "Dense layer into a HybridSequential"
         )
     blocks = dict(blocks_by_path(base))
-    if head is None:
-        found = [name for name in _HEADS if name in blocks]
-        if found:
-            return found
-        layers = [path for path, block in blocks.items() if path and type(block) in _UNITS]
-        raise ValueError(
-            f"finetune: the {type(base).__name__} has neither 'output' nor 'fc', as nets of the zoos do. Pass the "
-            f"path of its last layer: head={layers[-1] if layers else '...'!r}"
-        )
-    if head not in blocks or not head:
+    if head is not None and (head not in blocks or not head):
         known = [path for path in blocks if path]
-        near = nearest(head, known) if isinstance(head, str) else ""
-        raise unknown_path(f"finetune: head: no block stands at {head!r}", near, known)
-    return [head]
-
-
-def _refuse_values_missing(base: Any) -> None:
-    for path, parameter in parameters_by_path(base).items():
-        if values_of(parameter) is None:
-            raise NotInitializedError(
-                f"finetune: parameter {path!r} of the base has no value yet: load its weights, or train it, first"
-            )
-
-
-def _last_layer(net: Any, heads: Sequence[str]) -> str:
-    """Path of the last Dense layer or convolution in the first of these blocks whose layers the forward pass uses."""
-    layers = {path: block for path, block in blocks_by_path(net) if type(block) in _UNITS}
-    used = _used(net)
-    for head in heads:
-        inside = [path for path in layers if path == head or path.startswith(f"{head}.")]
-        reached = [path for path in inside if id(layers[path].weight) in used]
+        raise unknown_path(f"finetune: head: no block stands at {head!r}", nearest(str(head), known), known)
+    used = _used(base)
+    layers = {path: id(block.weight) in used for path, block in blocks.items() if type(block) in _UNITS}
+    for name in _HEADS if head is None else (head,):
+        inside = [path for path in layers if path == name or path.startswith(f"{name}.")]
+        reached = [path for path in inside if layers[path]]
         if reached:
             return reached[-1]
-    if inside:
-        reached = [path for path, block in layers.items() if id(block.weight) in used]
-        raise ValueError(
-            f"finetune: the forward pass uses no layer of {head!r}: another one gives the classes. Pass its path: "
-            f"head={(reached or ['...'])[-1]!r}"
+    if head is not None and not inside:
+        raise TypeError(
+            f"finetune: {head!r} is a {type(blocks[head]).__name__}, and holds no Dense layer and no convolution. Put "
+            "your own layer in its place with mxkit.nets.replace"
         )
-    kind = type(dict(blocks_by_path(net))[head]).__name__
-    raise TypeError(
-        f"finetune: {head!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
-        "place with mxkit.nets.replace"
+    last = [path for path, reached in layers.items() if reached and path][-1:] or ["..."]
+    raise ValueError(
+        f"finetune: the forward pass uses no layer of {head or ' or '.join(_HEADS)!r}, the names in nets of the zoos. "
+        f"Pass the path of the layer that gives the classes: head={last[0]!r}"
     )
 
 
@@ -395,15 +345,19 @@ class Preprocessing(NamedTuple):
         numpy, x = is_numpy(x), legacy(x)
         shape, kind = tuple(x.shape), np.dtype(x.dtype)
         if len(shape) != 4 or shape[1] != 3:
-            way = ": x.transpose((0, 3, 1, 2))" if len(shape) == 4 and shape[3] == 3 else ""
-            raise DataError(f"preprocess: expected images of shape (N, 3, H, W); received {shape}{way}")
+            raise DataError(f"preprocess: expected images of shape (N, 3, H, W); received {shape}")
         if kind != np.uint8 and kind.kind != "f":
             raise DataError(f"preprocess: expected uint8, or floats from 0 to 1; received {kind.name}")
         x = x.astype("float32")
         if kind == np.uint8:
             x = x / 255
-        else:
-            _refuse_range(x)
+        elif x.size:
+            least, most = (float(to_host(edge).item()) for edge in (x.min(), x.max()))
+            if not (least >= 0 and most <= 1):
+                raise DataError(
+                    f"preprocess: expected floats from 0 to 1; received {least:g} to {most:g}: divide by 255, or pass "
+                    "uint8, once and before any other normalization"
+                )
         mean, std = (np.array(one, "float32").reshape(1, 3, 1, 1) for one in (self.mean, self.std))
         if isinstance(x, mx.nd.NDArray):
             mean, std = (mx.nd.array(one, ctx=x.ctx) for one in (mean, std))
@@ -439,16 +393,3 @@ def preprocess(name: str) -> Preprocessing:
     if name not in known:
         raise unknown_name("preprocessing", name, known)
     return known[name]
-
-
-def _refuse_range(x: Any) -> None:
-    if not x.size:
-        return
-    least, most = (float(edge.asscalar() if isinstance(edge, mx.nd.NDArray) else edge) for edge in (x.min(), x.max()))
-    if least >= 0 and most <= 1:
-        return
-    if not np.isfinite(least + most):
-        way = "NaN or infinity was computed before"
-    else:
-        way = "they may have been normalized before" if least < 0 else "divide by 255, or pass uint8"
-    raise DataError(f"preprocess: expected floats from 0 to 1; received {least:g} to {most:g}: {way}")

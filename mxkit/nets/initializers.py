@@ -173,8 +173,13 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     """
     where, numpy = resolve_devices(devices), is_numpy_net(net)
     moving = [(path, one) for path, one in distinct(parameters_by_path(net)).items() if _devices(one) != where]
-    if not drop_trainer:
-        _refuse_trainers(moving)
+    for path, one in moving:
+        if trainer_of(one) is not None and not drop_trainer:
+            raise ValueError(
+                f"to: a Trainer exists over {path!r}, on {one.list_ctx()}: it would still read the gradients there. "
+                "Move the net before the Trainer is made; or pass drop_trainer=True, and make a new one. Nothing was "
+                "moved"
+            )
     adding = [path for path, one in moving if values_of(one) and one.grad_req == "add"]
     if adding:
         raise ValueError(
@@ -189,7 +194,14 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     for path, block in blocks_by_path(net):
         if moving:
             drop_graph(block)  # it holds memory on the old devices
-        _warn_of_arrays(path, block, where)
+        for name, value in vars(block).items():
+            if isinstance(value, nd.NDArray) and value.ctx not in where:
+                warnings.warn(
+                    f"to: {path or 'the net'} ({type(block).__name__}) keeps a plain NDArray {name!r} on {value.ctx}, "
+                    "which is neither moved nor saved. Make it a constant: self.params.get_constant",
+                    TrapWarning,
+                    stacklevel=2,
+                )
     return net
 
 
@@ -205,24 +217,3 @@ def _move(parameter: Any, where: List[Any]) -> None:
         parameter.reset_ctx(where)
     else:
         set_values(parameter, parameter.data(parameter.list_ctx()[0]), where)
-
-
-def _refuse_trainers(moving: List[Any]) -> None:
-    for path, parameter in moving:
-        if trainer_of(parameter) is not None:
-            raise ValueError(
-                f"to: a Trainer exists over {path!r}, on {parameter.list_ctx()}: it would still read the gradients "
-                "there. Move the net before the Trainer is made; or pass drop_trainer=True, and make a new one. "
-                "Nothing was moved"
-            )
-
-
-def _warn_of_arrays(path: str, block: Any, where: List[Any]) -> None:
-    for name, value in vars(block).items():
-        if isinstance(value, nd.NDArray) and value.ctx not in where:
-            warnings.warn(
-                f"to: {path or 'the net'} ({type(block).__name__}) keeps a plain NDArray {name!r} on {value.ctx}, "
-                "which is neither moved nor saved. Make it a constant: self.params.get_constant",
-                TrapWarning,
-                stacklevel=3,
-            )

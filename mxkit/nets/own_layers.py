@@ -264,26 +264,25 @@ def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]
 
 
 def _distance(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> float:
+    """Return the largest difference, infinity for other shapes; an equal NaN or infinity is no difference."""
     if [one.shape for one in ours] != [one.shape for one in theirs]:
         return float("inf")
     apart = 0.0
     for one, other in zip(ours, theirs):
-        same = (one == other) | (np.isnan(one) & np.isnan(other)) if one.dtype.kind == "f" else one == other
+        differ = (one != other) & ((one == one) | (other == other))
         with np.errstate(invalid="ignore"):
-            gaps = np.where(same, 0.0, np.abs(one.astype("float64") - other.astype("float64")))
-        apart = max(apart, float(np.nan_to_num(gaps, nan=np.inf).max()) if gaps.size else 0.0)
+            gaps = np.abs(one[differ].astype("float64") - other[differ].astype("float64"))
+        apart = max(apart, float(np.nan_to_num(gaps, nan=np.inf).max(initial=0)))
     return apart
 
 
 def _close(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> bool:
-    if [one.shape for one in ours] != [one.shape for one in theirs]:
-        return False
     for one, other in zip(ours, theirs):
         tolerance = _TOLERANCES.get(other.dtype.name, 1e-4)
-        scale = float(np.abs(np.nan_to_num(other)).max()) if other.size else 0.0
-        if not np.allclose(one, other, rtol=tolerance, atol=tolerance * min(1.0, scale), equal_nan=True):
+        scale = float(np.abs(np.nan_to_num(other)).max(initial=0))
+        if one.shape != other.shape or not np.allclose(one, other, tolerance, tolerance * min(1.0, scale), True):
             return False
-    return True
+    return len(ours) == len(theirs)
 
 
 def _place(error: Exception) -> str:

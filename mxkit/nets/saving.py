@@ -9,21 +9,23 @@ The file is a zip without compression:
 It contains neither code nor pickles, and it is checked before MXNet reads it.
 """
 
+from contextlib import nullcontext
 import errno
 import hashlib
 import io
 import json
 from pathlib import Path
+import shutil
 import struct
 import tempfile
-from typing import Any, BinaryIO, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 import zipfile
 
 from mxkit.core.arrays import copy_to_cpu, switches
 from mxkit.core.blocks import distinct, is_numpy_net, parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.replicas import values_of
-from mxkit.core.system import write_atomically
+from mxkit.core.system import file_digest, write_atomically
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions
@@ -105,17 +107,14 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         numpy, description, parameters = _read(path, Path(folder))
         arrays = read_arrays(parameters)
-    if net is None:
-        with switches(numpy or mx.util.is_np_array()):
-            net = build(description)
-            put_arrays(net, match_arrays(net, arrays), devices)
-    else:
-        unlike = differences(describe(net), description)
-        if unlike:
-            raise CheckpointError(
-                f"{path} holds another architecture than the net (here), which is left as it was:\n  "
-                + "\n  ".join(unlike[:20])
-            )
+    unlike = [] if net is None else differences(describe(net), description)
+    if unlike:
+        raise CheckpointError(
+            f"{path} holds another architecture than the net (here), which is left as it was:\n  "
+            + "\n  ".join(unlike[:20])
+        )
+    with switches(numpy or mx.util.is_np_array()) if net is None else nullcontext():
+        net = build(description) if net is None else net
         put_arrays(net, match_arrays(net, arrays), devices)
     return net
 
@@ -151,56 +150,39 @@ def _read(path: Path, folder: Path) -> Tuple[bool, Any, Path]:
         raise CheckpointError(f"{path} is no file: expected one that save_net wrote, received a folder or a device")
     with path.open("rb") as file:
         try:
-            return _unpack(file, path, folder)
-        except _DAMAGE as error:
-            raise CheckpointError(f"{path} is damaged, or no file of save_net: {str(error)[:300]}") from error
-        except OSError as error:
-            if error.errno != errno.EINVAL:
+            with zipfile.ZipFile(file) as archive:
+                return _unpack(archive, path, folder / _PARAMETERS)
+        except CheckpointError:
+            raise
+        except (*_DAMAGE, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of a negative offset
                 raise
-            raise CheckpointError(f"{path} is damaged: it contains a negative offset") from error
+            raise CheckpointError(f"{path} is damaged, or no file of save_net: {str(error)[:300]}") from error
 
 
-def _unpack(file: BinaryIO, path: Path, folder: Path) -> Tuple[bool, Any, Path]:
-    """Check members, sizes and digests, and copy the parameters to `folder`."""
-    with zipfile.ZipFile(file) as archive:
-        infos = archive.infolist()
-        names = [info.filename for info in infos]
-        stored = all(
-            info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size for info in infos
-        )
-        # zipfile raises a RuntimeError for an encrypted member, which would pass for a CheckpointError
-        plain = stored and not any(info.flag_bits & 1 for info in infos)
-        if tuple(names) != _MEMBERS or not plain:
-            raise CheckpointError(
-                f"{path} is no file of save_net: expected {', '.join(_MEMBERS)}, stored without compression; "
-                f"received {', '.join(names)!s:.200}"
-            )
-        manifest = _manifest(archive, path)
-        description = _text(archive, _DESCRIPTION, path)
-        target = folder / _PARAMETERS
-        digest, size = hashlib.sha256(), 0
-        with archive.open(_PARAMETERS) as source, target.open("wb") as copy:
-            for chunk in iter(lambda: source.read(_CHUNK), b""):
-                digest.update(chunk)
-                size += len(chunk)
-                copy.write(chunk)
-    read = {_DESCRIPTION: _signature(description), _PARAMETERS: {"size": size, "sha256": digest.hexdigest()}}
-    for name, signature in read.items():
-        expected = manifest["files"].get(name)
-        if expected != signature:
-            raise CheckpointError(f"{path} is damaged: {name}: expected {expected!s:.200}, received {signature}")
-    return manifest.get("arrays") == "np", json.loads(description.decode("utf-8")), target
-
-
-def _manifest(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:
-    manifest = json.loads(_text(archive, _MANIFEST, path).decode("utf-8"))
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise CheckpointError(f"{path} is damaged: {_MANIFEST} lists no files")
-    if manifest.get("format") != FORMAT:
+def _unpack(archive: zipfile.ZipFile, path: Path, target: Path) -> Tuple[bool, Any, Path]:
+    """Check members, sizes and digests, and copy the parameters to `target`."""
+    infos = archive.infolist()
+    names = [info.filename for info in infos]
+    # a member whose flag is 1 is encrypted
+    packed = any(info.compress_type or info.compress_size != info.file_size or info.flag_bits & 1 for info in infos)
+    if tuple(names) != _MEMBERS or packed:
         raise CheckpointError(
-            f"{path} has format {manifest.get('format')!r:.100}; this mxkit reads {FORMAT}. Use a newer mxkit"
+            f"{path} is no file of save_net: expected {', '.join(_MEMBERS)}, stored without compression; "
+            f"received {', '.join(names)!s:.200}"
         )
-    return manifest
+    manifest = json.loads(_text(archive, _MANIFEST, path).decode("utf-8"))
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: {_MANIFEST}: expected format {FORMAT}; received {manifest!r:.100}")
+    description = _text(archive, _DESCRIPTION, path)
+    with archive.open(_PARAMETERS) as source, target.open("wb") as copied:
+        shutil.copyfileobj(source, copied, _CHUNK)
+    stored = {"size": target.stat().st_size, "sha256": file_digest(target)}
+    if manifest.get("files") != {_DESCRIPTION: _signature(description), _PARAMETERS: stored}:
+        raise CheckpointError(
+            f"{path} is damaged: its members do not have the sizes and digests that {_MANIFEST} lists"
+        )
+    return manifest.get("arrays") == "np", json.loads(description.decode("utf-8")), target
 
 
 def _text(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:

@@ -123,13 +123,9 @@ def test_names(names, paths, plain, kind):
 @pytest.mark.parametrize(
     ("names", "error", "text"),
     [
-        (
-            "body.2",
-            UnknownNameError,
-            "no block stands at 'body.2': did you mean 'body.*'body' has 0, 1. Paths of the net",
-        ),
+        ("body.2", UnknownNameError, "no block stands at 'body.2': did you mean 'body.*Paths of the net"),
         ("bdoy", UnknownNameError, "did you mean 'body'"),
-        ("body.-3", UnknownNameError, "'body' has 0, 1"),
+        ("body.-3", UnknownNameError, "'body.-3'"),
         ("nothing", UnknownNameError, "'nothing': Paths of the net: stem, body, head"),
         ("*.conv", UnknownNameError, "no block fits"),
         ([], ValueError, "received no name"),
@@ -137,7 +133,7 @@ def test_names(names, paths, plain, kind):
         ([{"stem": "head"}, "stem"], ValueError, "same name|the name 'stem'"),
         ("stem#x", ValueError, "number of a call"),
         ([3], TypeError, "names of layers are text"),
-        ("stem#1", ValueError, "so its calls are #0 to #0: no #1"),
+        ("stem#1", ValueError, "is called 1 times .*from #0"),
     ],
 )
 def test_wrong_names(names, error, text):
@@ -156,7 +152,7 @@ def test_a_layer_that_is_not_called_is_an_error_by_path_and_left_out_of_a_glob()
     net = small_net()
     net.spare = nn.Dense(1)
     net.spare.initialize()
-    with pytest.raises(ValueError, match="'spare' .* is not called"):
+    with pytest.raises(ValueError, match="'spare' .* is called 0 times"):
         mxkit.Features(net, ["*", "spare"])(mx.nd.ones((2, 4)))
     assert "spare" not in mxkit.Features(net, "*")(mx.nd.ones((2, 4)))
 
@@ -317,7 +313,7 @@ def test_a_forward_pass_that_differs_in_training():
         assert list(features(x)) == ["a", "b"]
         with pytest.raises(ValueError, match=r"'b' \(Dense\) is called 1 times in training"):
             mxkit.Features(net, "b#1")(x)
-    with pytest.raises(ValueError, match="not called in the net's forward pass outside of training"):
+    with pytest.raises(ValueError, match="called 0 times outside of training"):
         mxkit.Features(net, "b")(x)
 
 
@@ -366,7 +362,7 @@ def test_what_is_no_array_is_left_out_or_named():
     x = mx.nd.ones((1, 2))
     assert list(mxkit.Features(net, "*")(x, {"by": 2})) == ["layer"]
     for name in ["sizes", "nothing"]:
-        with pytest.raises(ValueError, match="something else than arrays"):
+        with pytest.raises(ValueError, match="returns arrays or lists"):
             mxkit.Features(net, name)(x, {"by": 2})
     same(mxkit.Features(net, "")(x, {"by": 2})[""], net(x, {"by": 2}))
 

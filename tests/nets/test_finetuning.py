@@ -199,7 +199,7 @@ class TestFinetune:
         assert net(mx.nd.array(X)).shape == (6, 3)
         assert net[2].bias is None
         assert trained_paths(net) == ["2.weight"]
-        with pytest.raises(ValueError, match=r"neither 'output' nor 'fc'.*Pass the path of its last layer: head='2'"):
+        with pytest.raises(ValueError, match="no layer of 'output or fc'.*head='2'"):
             finetune(base, 3)
 
     @pytest.mark.filterwarnings("ignore:Parameter .* is not used by any computation")
@@ -220,7 +220,7 @@ class TestFinetune:
         with pytest.raises(ValueError, match="the forward pass uses no layer of 'output'.*head='fc'"):
             finetune(base, 7, head="output")
         base = net(lambda net, F, x: net.last(net.features(x)), output=0, last=0)
-        with pytest.raises(ValueError, match="the forward pass uses no layer of 'output'.*head='last'"):
+        with pytest.raises(ValueError, match="no layer of 'output or fc'.*head='last'"):
             finetune(base, 7)
         assert finetune(base, 7, head="last")(x).shape == (2, 7)
         two = hybrid_net(lambda net, F, x, y: net.output(x + y), output=nn.Dense(4, in_units=3))
@@ -373,10 +373,10 @@ class TestPreprocess:
         [
             (np.full((1, 3, 2, 2), 200.0), "received 200 to 200: divide by 255, or pass uint8"),
             (mx.nd.ones((1, 3, 2, 2)) * 255, "received 255 to 255: divide by 255"),
-            (np.full((1, 3, 2, 2), -0.5), "received -0.5 to -0.5: they may have been normalized before"),
-            (np.full((1, 3, 2, 2), np.nan), "NaN or infinity was computed before"),
+            (np.full((1, 3, 2, 2), -0.5), "received -0.5 to -0.5"),
+            (np.full((1, 3, 2, 2), np.nan), "received nan to nan"),
             (np.zeros((1, 3, 2, 2), "int32"), "expected uint8, or floats from 0 to 1; received int32"),
-            (np.zeros((1, 2, 2, 3), "uint8"), r"\(N, 3, H, W\); received \(1, 2, 2, 3\): x.transpose"),
+            (np.zeros((1, 2, 2, 3), "uint8"), r"\(N, 3, H, W\); received \(1, 2, 2, 3\)"),
             (np.zeros((3, 2, 2), "uint8"), r"received \(3, 2, 2\)"),
         ],
     )

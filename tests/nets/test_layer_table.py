@@ -211,57 +211,6 @@ def test_published_figures(name):
     assert sum(row.macs for row in table if row.kind in ("Conv2D", "Dense")) == table.macs
     if name == "resnet18_v1":
         assert layers(vision.get_model(name), (3, 3, size, size)).macs == 3 * table.macs
-        paths = ["features.0", "features.3", "features.4", "features.5", "features.6", "features.7.1.body.4"]
-        assert [table[path].stride for path in paths] == ["2", "4", "4", "8", "16", "32"]
-        assert [table[path].stride for path in ("features.8", "output")] == ["-", "-"]
-
-
-STRIDES = [
-    (lambda: [nn.Conv2D(4, 3, strides=(2, 1))], "2x1"),
-    (lambda: [nn.Conv2D(4, 3, strides=(2, 1)), nn.MaxPool2D((1, 2))], "2"),
-    (lambda: [nn.Conv2D(4, 3, padding=2, dilation=2)], "1"),
-    (lambda: [nn.Conv2D(4, 3, strides=4), nn.Conv2DTranspose(4, 2, strides=2)], "2"),
-    (lambda: [nn.Conv2DTranspose(4, 2, strides=2)], "1/2"),
-    (lambda: [nn.AvgPool2D(4), nn.HybridLambda(lambda F, x: F.UpSampling(x, scale=2, sample_type="nearest"))], "2"),
-    (
-        lambda: [nn.AvgPool2D(4), nn.HybridLambda(lambda F, x: F.contrib.BilinearResize2D(x, height=16, width=32))],
-        "2x1",
-    ),
-    (lambda: [nn.HybridLambda(lambda F, x: F.space_to_depth(x, 2))], "2"),
-    (lambda: [nn.MaxPool2D(4), nn.HybridLambda(lambda F, x: F.depth_to_space(x, 2))], "2"),
-    (lambda: [nn.HybridLambda(lambda F, x: F.slice(x, (0,) * 4, (1, 4, 32, 32), (1, 1, 2, 2)))], "2"),
-    # channels shuffled, and positions joined
-    (lambda: [nn.MaxPool2D(2), nn.HybridLambda(lambda F, x: x.reshape((0, -4, 2, -1, -2)).reshape((0, -3, -2)))], "2"),
-    (lambda: [nn.MaxPool2D(2), nn.HybridLambda(lambda F, x: x.reshape((0, 0, -1)))], "-"),
-    # squeeze and excitation
-    (
-        lambda: [nn.MaxPool2D(2), nn.HybridLambda(lambda F, x: F.broadcast_mul(x, x.mean(axis=(2, 3), keepdims=True)))],
-        "2",
-    ),
-    (lambda: [nn.HybridLambda(lambda F, x: F.mean(x, axis=(2, 3), keepdims=True))], "-"),
-    (lambda: [nn.MaxPool2D(2), nn.Dense(2, flatten=False)], "2"),
-    (lambda: [nn.MaxPool2D(2), nn.Dense(2)], "-"),
-    (lambda: [nn.GlobalMaxPool2D()], "-"),
-    (lambda: [nn.Conv1D(4, 3, strides=2), nn.MaxPool1D(2)], "4", (1, 3, 32)),
-    (lambda: [nn.Conv3D(4, 3, strides=(1, 2, 2))], "1x2x2", (1, 3, 8, 32, 32)),
-    (lambda: [nn.Conv2D(4, 3, strides=2, layout="NHWC")], "2", (1, 32, 32, 3)),
-]
-
-
-@pytest.mark.parametrize("case", STRIDES, ids=range(len(STRIDES)))
-def test_strides(case):
-    make, stride, *shape = case
-    net = stack(*make())
-    assert layers(net, *(shape or [(1, 4, 32, 32)]))[""].stride == stride
-
-
-def test_strides_of_several_inputs():
-    def forward(net, F, x, y, rois):
-        regions = F.ROIPooling(x, rois, pooled_size=(2, 2), spatial_scale=1)
-        return F.concat(net.down(x), net.across(y), dim=1), y, regions
-
-    net = hybrid_net(forward, down=nn.MaxPool2D((2, 1)), across=nn.MaxPool2D((1, 4)))
-    assert layers(net, (1, 3, 16, 8), (1, 3, 8, 32), (4, 5))[""].stride == "2x4, 1, -"
 
 
 def test_called_twice_not_called_and_unknown():
@@ -391,8 +340,7 @@ def test_plain_blocks_are_run_and_their_parts_traced():
     hybrid = stack(nn.Dense(3), nn.Dense(2), kind=nn.Sequential)
     assert layers(hybrid, (4, 5)).macs == 4 * (15 + 6)  # a plain Sequential need not run
     net = plain_net(forward, a=nn.Conv2D(4, 3, strides=2), b=nn.Conv2D(4, 3, padding=1), c=untraceable())
-    text = r"the net \(Net\) is a plain Block, .*, and parameter 'a.weight' is not initialized"
-    with pytest.raises(NotInitializedError, match=text):
+    with pytest.raises(NotInitializedError, match="plain Blocks.* parameter 'a.weight' is not initialized"):
         layers(net, (1, 3, 9, 9))
     net.initialize()
     deferred = layers(net, (1, 3, 9, 9))
@@ -404,8 +352,6 @@ def test_plain_blocks_are_run_and_their_parts_traced():
     assert [row.calls for row in table] == [1, 1, 2, 1, 1, 1]
     assert table["b"].macs == 2 * 16 * 36 * 4
     assert table.macs == sum(table[path].macs for path in ("a", "b", "c.first", "c.last"))
-    # what plain code adds is not followed
-    assert [table[path].stride for path in ("a", "b", "c")] == ["2", "2", "-"]
 
 
 def test_a_symbol_block():
@@ -432,8 +378,7 @@ def test_t38_a_shape_that_does_not_fit_names_the_layer(capsys):
         layers(rnn.LSTM(5, input_size=3), (7, 2, 4))
     assert capsys.readouterr().out == ""  # MXNet prints the arguments
     net = untraceable()
-    text = r"the net has no graph \(.*shape.*\), so it can only be measured by running it, and parameter 'first.weight'"
-    with pytest.raises(NotInitializedError, match=text):
+    with pytest.raises(NotInitializedError, match=r"no graph \(.*shape.*\).* parameter 'first.weight'"):
         layers(net, (1, 3, 9, 9))
     net.initialize()
     net(mx.nd.zeros((1, 3, 9, 9)))
@@ -450,13 +395,10 @@ def test_t38_a_shape_that_does_not_fit_names_the_layer(capsys):
         ((1, 3, 8, 8), r"an NDArray or its shape, .* received 1 \(int\)"),
         (([1, 3, 8, 8],), r"received \[1, 3, 8, 8\] \(list\)"),
         ((np.zeros((1, 3)),), r"\(ndarray\)"),
-        (((0, 3, 8, 8),), r"sizes of at least 1, the batch too; received \(0, 3, 8, 8\)"),
+        (((0, 3, 8, 8),), r"sizes of at least 1 .*received \(0, 3, 8, 8\)"),
         (("data",), r"received 'data' \(str\)"),
-        (((1, 3), (1, 3)), r"the net \(HybridSequential\) takes its inputs as \(x\); received 2 of them"),
     ],
 )
 def test_wrong_inputs(inputs, text):
     with pytest.raises(ValueError, match=text):
         layers(convolutional(), *inputs)
-    with pytest.raises(ValueError, match=r"\(LSTM\) takes its inputs as \(inputs, states=None, sequence_length=None"):
-        layers(rnn.LSTM(5), *[(7, 2, 3)] * 4)

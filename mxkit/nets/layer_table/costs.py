@@ -1,15 +1,12 @@
-"""Arithmetic of one operator of a graph, and its stride: the positions of a net's input between two of it."""
+"""Arithmetic of one operator of a graph."""
 
-from fractions import Fraction
 from math import prod
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.graph import Attributes
 from mxkit.core.operators import known
 
 Shape = Tuple[int, ...]
-# One number per spatial axis, or one number for all of them.
-Stride = Tuple[Fraction, ...]
 
 
 class Cost(NamedTuple):
@@ -24,13 +21,7 @@ class Cost(NamedTuple):
     macs: int = 0
     others: int = 0
 
-    @property
-    def flops(self) -> int:
-        """Operations: two for each multiply-add, and the others."""
-        return 2 * self.macs + self.others
 
-
-_CONVOLUTIONS = ("convolution", "deformableconvolution", "modulateddeformableconvolution")
 # Gates of a recurrent cell, and operations per element of its state: two biases, a sum and a function for each gate
 # (for `gru` one more product), then the new state.
 _CELLS = {"lstm": (4, 4 * 4 + 5), "gru": (3, 3 * 4 + 5), "rnn_relu": (1, 4), "rnn_tanh": (1, 4)}
@@ -149,94 +140,3 @@ _RULES: Dict[str, Callable[..., Optional[Cost]]] = {
     "interleaved_matmul_encdec_qk": _attention(1, "output"),
     "interleaved_matmul_encdec_valatt": _attention(2, "input"),
 }
-
-
-def first_stride(shape: Shape) -> Optional[Stride]:
-    """Return the stride of a net's input: 1 if it has spatial axes, beyond batch and channels.
-
-    >>> first_stride((1, 3, 8, 8)), first_stride((1, 3))
-    ((Fraction(1, 1),), None)
-    """
-    return (Fraction(1),) if len(shape) > 2 else None
-
-
-def operator_stride(
-    node: Attributes,
-    inputs: Sequence[Shape],
-    outputs: Sequence[Shape],
-    strides: Sequence[Optional[Stride]],
-) -> Optional[Stride]:
-    """Return the cumulative stride of an operator's output.
-
-    Convolution, pooling and `slice` multiply the largest stride of the inputs, transposed convolution and resizing
-    divide it. Global pooling, flattening and dense layers join all positions, so their outputs have no stride.
-
-    Args:
-        node: As for `operator_cost`.
-        inputs: As for `operator_cost`.
-        outputs: As for `operator_cost`.
-        strides: Strides of the inputs; None for parameters and for arrays without spatial axes.
-
-    Returns:
-        The stride; None if the output has no spatial axes.
-
-    >>> from mxkit.core.graph import Graph
-    >>> pool = Graph.of(mx.sym.Pooling(mx.sym.var("x"), kernel=(2, 2), stride=(2, 1))).nodes[-1]
-    >>> operator_stride(pool, [(1, 3, 8, 8)], [(1, 3, 4, 7)], [(4,)])
-    (8, 4)
-    """
-    row = known(node.operator)
-    largest = _largest([stride for stride in strides if stride])
-    if largest is None or not outputs or len(outputs[0]) < 3 or "flat" in row.facts or node.flag("global_pool"):
-        return None
-    before, after = inputs[0][2:], outputs[0][2:]
-    if "sized" in row.facts:
-        return largest if before[-2:] == after[-2:] else None
-    return _times(largest, _STEPS[row.kind](node, before, after)) if row.kind in _STEPS else largest
-
-
-def _steps(node: Attributes, *_: Any) -> Sequence[int]:
-    return node.ints("stride") or (1,)
-
-
-def _block(node: Attributes, *_: Any) -> Sequence[Fraction]:
-    return [Fraction(node.integer("block_size"))]
-
-
-# Factors of a stride by the operator's kind, one for each axis of space or one for all
-_STEPS: Dict[str, Callable[..., Sequence[Union[int, Fraction]]]] = {
-    **dict.fromkeys([*_CONVOLUTIONS, "pooling"], _steps),
-    "deconvolution": lambda node, *_: [Fraction(1, step) for step in _steps(node)],
-    "upsampling": lambda node, *_: [Fraction(1, node.integer("scale"))],
-    "bilinearresize2d": lambda node, before, after: [Fraction(old, new) for old, new in zip(before, after)],
-    "depth_to_space": lambda node, *_: [1 / _block(node)[0]],
-    "space_to_depth": _block,
-    "slice": lambda node, *_: [abs(step or 1) for step in node.ints("step")[2:]] or [1],
-}
-
-
-def stride_text(stride: Optional[Stride]) -> str:
-    """Return a stride as text, with one number per axis if they differ.
-
-    >>> stride_text((Fraction(8), Fraction(8))), stride_text((Fraction(1, 2), Fraction(4))), stride_text(None)
-    ('8', '1/2x4', '-')
-    """
-    if stride is None:
-        return "-"
-    return str(stride[0]) if len(set(stride)) == 1 else "x".join(map(str, stride))
-
-
-def _largest(strides: List[Stride]) -> Optional[Stride]:
-    if not strides:
-        return None
-    axes = max(map(len, strides))
-    return tuple(max(along) for along in zip(*(_spread(stride, axes) for stride in strides)))
-
-
-def _times(stride: Stride, factors: Sequence[Union[int, Fraction]]) -> Stride:
-    axes = max(len(stride), len(factors))
-    return tuple(one * factor for one, factor in zip(_spread(stride, axes), _spread(factors, axes)))
-
-
-def _spread(numbers: Sequence[Any], axes: int) -> Sequence[Any]:
-    return numbers if len(numbers) == axes else [numbers[0]] * axes

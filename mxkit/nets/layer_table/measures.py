@@ -1,4 +1,4 @@
-"""Outputs, strides and arithmetic of a net's layers, by its graph or by running it."""
+"""Outputs and arithmetic of a net's layers, by its graph or by running it."""
 
 from collections import Counter, defaultdict
 from contextlib import redirect_stdout
@@ -25,7 +25,7 @@ from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
 from mxkit.core.tracing import CALL, BlockCall, Trace, infer_shapes, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
-from mxkit.nets.layer_table.costs import Shape, Stride, first_stride, operator_cost, operator_stride
+from mxkit.nets.layer_table.costs import Shape, operator_cost
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -37,7 +37,6 @@ class Output(NamedTuple):
 
     shape: Shape
     dtype: str
-    stride: Optional[Stride]
 
     @property
     def bytes(self) -> int:
@@ -106,10 +105,9 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
 
 
 class _Graph:
-    """Nodes of a traced graph, with shapes, dtypes and strides of the arrays between them."""
+    """Nodes of a traced graph, with shapes and dtypes of the arrays between them."""
 
     def __init__(self, traced: Trace, inputs: Sequence[Output]) -> None:
-        self._inputs = {variable.name: one for variable, one in zip(traced.inputs, inputs)}
         results = [[one for one in call.outputs if one is not None] for call in traced.calls]
         flat = [one for outputs in results for one in outputs]
         internals = mx.sym.Group([*traced.outputs, *flat]).get_internals()
@@ -123,12 +121,9 @@ class _Graph:
         rest = iter(heads[len(internals.list_outputs()) :])
         self.calls = [[next(rest) for one in outputs for _ in one.list_outputs()] for outputs in results]
         self._owners = self._untagged()
-        self._strides: Dict[int, Optional[Stride]] = {}
-        for node in self.nodes:
-            self._strides[node.index] = self._stride(node)
 
     def output(self, entry: Entry) -> Output:
-        return Output(self._shapes[entry], self._dtypes.get(entry, ""), self._strides[entry.node])
+        return Output(self._shapes[entry], self._dtypes.get(entry, ""))
 
     def around(self, node: Node) -> Tuple[List[Shape], List[Shape]]:
         """Return the shapes of a node's inputs and of its outputs."""
@@ -152,12 +147,6 @@ class _Graph:
                     owners[node.index] = index
                     below.extend(source.node for source in node.inputs)
         return owners
-
-    def _stride(self, node: Node) -> Optional[Stride]:
-        if node.is_variable:
-            return self._inputs[node.name].stride if node.name in self._inputs else None
-        strides = [self._strides[source.node] for source in node.inputs]
-        return operator_stride(node, *self.around(node), strides)
 
 
 def _inferred(traced: Trace, symbols: Sequence[Any], shapes: Sequence[Shape]) -> Tuple[List[Shape], Dict[str, Shape]]:
@@ -250,7 +239,12 @@ def _measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measu
     if missing is not None and isinstance(reason, ForwardError):
         raise reason
     if missing is not None:
-        raise NotInitializedError(_must_run(net, missing, reason)) from reason
+        why = "it has plain Blocks" if reason is None else f"{type(reason).__name__}: {str(reason).splitlines()[:1]}"
+        raise NotInitializedError(
+            f"layers: the net has no graph ({why}), so it can only be measured by running it, and parameter "
+            f"{missing!r} is not initialized. Call mxkit.initialize(net, 'xavier') first, or ask for the table "
+            "without shapes: mxkit.layers(net)"
+        ) from reason
     device = net_devices(net)[0]
 
     def array(one: Any) -> Any:
@@ -263,35 +257,20 @@ def _measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measu
 
 def _takes_symbols(net: Any) -> bool:
     """Return True if all code of a net is written for symbols; other code may accept a symbol and compute nonsense."""
-    return not any(map(_is_plain, dict(blocks_by_path(net)).values()))
-
-
-def _is_plain(block: Any) -> bool:
-    return not isinstance(block, gluon.HybridBlock) and type(block).forward is not gluon.nn.Sequential.forward
-
-
-def _must_run(net: Any, missing: str, reason: Optional[Exception]) -> str:
-    if reason is None:
-        plain = next(place_of(path, block) for path, block in blocks_by_path(net) if _is_plain(block))
-        why = f"{plain} is a plain Block, which can only be measured by running the net"
-    else:
-        line = (str(reason).splitlines() or [""])[0]
-        why = f"the net has no graph ({type(reason).__name__}: {line}), so it can only be measured by running it"
-    return (
-        f"layers: {why}, and parameter {missing!r} is not initialized. Call mxkit.initialize(net, 'xavier') first, "
-        "or ask for the table without shapes: mxkit.layers(net)"
+    return all(
+        isinstance(block, gluon.HybridBlock) or type(block).forward is gluon.nn.Sequential.forward
+        for _, block in blocks_by_path(net)
     )
 
 
 def _measure_run(net: Any, inputs: Sequence[Any]) -> Measures:
     measures, index = Measures(), 0
     calls = _run(net, inputs, measures.shapes)
-    strides = {id(array): first_stride(array.shape) for array in _arrays(inputs)}
-    counted = set(strides)
+    counted = set(map(id, _arrays(inputs)))
     plain: List[BlockCall] = []
     while index < len(calls):
         call, arguments, end = calls[index]
-        inner = _measure_inside(call, arguments, strides)
+        inner = _measure_inside(call, arguments)
         if inner is None:
             plain.append(call)
             index += 1
@@ -301,13 +280,12 @@ def _measure_run(net: Any, inputs: Sequence[Any]) -> Measures:
         inner.bytes -= sum(one.bytes for one in inner.outputs[""][-1][len(outputs) :])
         del inner.outputs[""][-1][len(outputs) :]
         measures.add(inner, call.path)
-        strides.update((id(array), one.stride) for array, one in zip(outputs, inner.outputs[""][-1]))
         counted.update(map(id, outputs))
         index = end
     for call in plain:
-        measures.outputs[call.path].append([_output(array, strides) for array in _arrays(call.outputs)])
+        measures.outputs[call.path].append(list(map(_output, _arrays(call.outputs))))
         new = {id(array): array for array in _arrays(call.outputs) if id(array) not in counted}
-        measures.bytes += sum(_output(array, strides).bytes for array in new.values())
+        measures.bytes += sum(_output(array).bytes for array in new.values())
         counted.update(new)
     return measures
 
@@ -344,9 +322,7 @@ def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tupl
     return [(call, arguments[index], ends.get(index, index + 1)) for index, call in enumerate(calls)]
 
 
-def _measure_inside(
-    call: BlockCall, arguments: Tuple[Any, ...], strides: Dict[int, Optional[Stride]]
-) -> Optional[Measures]:
+def _measure_inside(call: BlockCall, arguments: Tuple[Any, ...]) -> Optional[Measures]:
     """Measure a call by its graph; return None if it has none."""
     if not _takes_symbols(call.block) or not call.outputs:
         return None
@@ -355,13 +331,13 @@ def _measure_inside(
     except Exception:  # of any kind: its own code got a symbol. The blocks inside it are then measured one by one
         return None
     try:
-        return measure_graph(traced, [_output(one, strides) for one in _arrays(arguments)])
+        return measure_graph(traced, list(map(_output, _arrays(arguments))))
     except (mx.MXNetError, ValueError):
         return None
 
 
-def _output(array: Any, strides: Dict[int, Optional[Stride]]) -> Output:
-    return Output(tuple(array.shape), dtype_name(array.dtype), strides.get(id(array)))
+def _output(array: Any) -> Output:
+    return Output(tuple(array.shape), dtype_name(array.dtype))
 
 
 def _each(inputs: Any, function: Any) -> Any:

@@ -59,7 +59,6 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
         ("dtype", [", ".join(dict.fromkeys(row.dtypes)) for row in table], len(dtypes) > 1),
         ("parameters", [_count(row.parameters) for row in table], True),
         ("MACs", [in_units(row.macs) if row.macs else "-" for row in table], measured),
-        ("stride", [row.stride for row in table], any(row.stride not in ("-", "1") for row in table)),
         ("note", [row.note for row in table], any(row.note for row in table)),
     ]
     return [(name, texts) for name, texts, shown in columns if shown]

@@ -1,13 +1,13 @@
-"""A table of a net's blocks: path, type, output, parameters, multiply-adds, stride."""
+"""A table of a net's blocks: path, type, output, parameters, multiply-adds."""
 
 from math import prod
 from numbers import Integral
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, parameters_by_path, unfit_inputs, unknown_path
+from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
 from mxkit.errors import nearest
-from mxkit.nets.layer_table.costs import Shape, first_stride, stride_text
+from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.measures import Measures, Output, measure
 from mxkit.nets.layer_table.printing import arguments_of, html_table, text_table
 from mxkit.storage.params_format import dtype_name
@@ -28,7 +28,7 @@ def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output
         ValueError: An input is something else.
 
     >>> read_inputs(mx.gluon.nn.Dense(2), [(1, 3)])[1]
-    [Output(shape=(1, 3), dtype='float32', stride=None)]
+    [Output(shape=(1, 3), dtype='float32')]
     """
     dtype = next((dtype_name(one.dtype) for one in parameters_by_path(net).values() if one.dtype), "float32")
     outputs: List[Output] = []
@@ -37,44 +37,20 @@ def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output
         if value is None:
             return None
         if isinstance(value, mx.nd.NDArray):
-            outputs.append(Output(tuple(value.shape), dtype_name(value.dtype), first_stride(value.shape)))
+            outputs.append(Output(tuple(value.shape), dtype_name(value.dtype)))
             return value
-        if isinstance(value, tuple) and value and all(_whole(size) for size in value):
+        if isinstance(value, tuple) and value and all(isinstance(size, Integral) and size > 0 for size in value):
             shape = tuple(int(size) for size in value)
-            if min(shape) < 1:
-                raise ValueError(f"layers: a shape has sizes of at least 1, the batch too; received {value!r}")
-            outputs.append(Output(shape, dtype, first_stride(shape)))
+            outputs.append(Output(shape, dtype))
             return outputs[-1]
-        if isinstance(value, (list, tuple)) and value and not any(_whole(one) for one in value):
+        if isinstance(value, (list, tuple)) and value and not any(isinstance(one, Integral) for one in value):
             return [read(one) for one in value]
         raise ValueError(
-            "layers: expected for each input of the net an NDArray or its shape, a tuple of whole numbers like "
+            "layers: expected for each input of the net an NDArray or its shape, a tuple of sizes of at least 1 like "
             f"(1, 3, 224, 224), or a list of those; received {value!r} ({type(value).__name__})"
         )
 
     return [read(value) for value in inputs], outputs
-
-
-def check_count(net: Any, inputs: Sequence[Any]) -> None:
-    """Check the number of inputs.
-
-    Raises:
-        ValueError: The net takes more or fewer inputs.
-
-    >>> check_count(mx.gluon.nn.Dense(2), [(1, 3), (1, 3)])
-    Traceback (most recent call last):
-    ValueError: layers: the net (Dense) takes its inputs as (x); received 2 of them
-    """
-    taken = unfit_inputs(net, inputs)
-    if taken is not None:
-        names = ", ".join(str(one.replace(annotation=one.empty)) for one in taken)
-        raise ValueError(
-            f"layers: the net ({type(net).__name__}) takes its inputs as ({names}); received {len(inputs)} of them"
-        )
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 class Layer(NamedTuple):
@@ -92,8 +68,6 @@ class Layer(NamedTuple):
             all rows is `LayerTable.parameters`.
         macs: Multiply-adds of all its calls, with the blocks inside it; None without inputs.
         flops: Operations: two per multiply-add, one for each other operation. None without inputs.
-        stride: Positions of the net's input between two neighbours of the output: "8", "2x1" if the axes
-            differ, "1/2" after upsampling to more positions than the input has; "-" without spatial axes.
         calls: Number of its calls.
         note: "called 2 times", "not called", "the same block as PATH" or "shares PATH".
     """
@@ -107,7 +81,6 @@ class Layer(NamedTuple):
     own_parameters: Optional[int]
     macs: Optional[int]
     flops: Optional[int]
-    stride: str
     calls: int
     note: str
 
@@ -151,7 +124,7 @@ class LayerTable(Sequence[Layer]):
             self.unknown += size is None
             self.parameters += size or 0
             self.trained += (size or 0) * (parameter.grad_req != "null")
-            self.parameter_bytes += Output((size or 0,), dtype_name(parameter.dtype or "float32"), None).bytes
+            self.parameter_bytes += Output((size or 0,), dtype_name(parameter.dtype or "float32")).bytes
         self.not_trained = self.parameters - self.trained
         self._paths = [row.path for row in rows]
         self._rows = [row for row in rows if depth is None or _depth(row.path) <= depth]
@@ -219,11 +192,11 @@ def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
     >>> net.add(mx.gluon.nn.Conv2D(4, 3, strides=2), mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(2))
     >>> layers(net, (1, 3, 9, 9))
     HybridSequential for (1, 3, 9, 9) float32
-    path   type              output        parameters   MACs  stride
-    (net)  HybridSequential  (1, 2)               242  1.86k       -
-    0      Conv2D 3x3/2      (1, 4, 4, 4)         112  1.73k       2
-    1      Flatten           (1, 64)                -      -       -
-    2      Dense             (1, 2)               130    128       -
+    path   type              output        parameters   MACs
+    (net)  HybridSequential  (1, 2)               242  1.86k
+    0      Conv2D 3x3/2      (1, 4, 4, 4)         112  1.73k
+    1      Flatten           (1, 64)                -      -
+    2      Dense             (1, 2)               130    128
     242 parameters (968 B): all trained
     1.86k multiply-adds, 3.78k FLOPs; outputs of layers: 520 B
     """
@@ -231,7 +204,6 @@ def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
     if not inputs:
         return LayerTable(net, [], None, depth)
     arguments, shapes = read_inputs(net, inputs)
-    check_count(net, inputs)
     return LayerTable(net, shapes, measure(net, arguments, shapes), depth)
 
 
@@ -281,7 +253,6 @@ class _Rows:
             own_parameters=self._total(own),
             macs=macs if self._measures else None,
             flops=2 * macs + others if self._measures else None,
-            stride=", ".join(dict.fromkeys(stride_text(one.stride) for one in outputs)) or "-",
             calls=len(calls),
             note=self._note(path, first, len(calls)),
         )
