@@ -181,7 +181,7 @@ def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]
     try:
         taken, _ = _inferred(traced, shape)
     except mx.MXNetError:
-        return find_fault(traced, [Output(shape, "float32", None)])
+        return find_fault(traced, [Output(shape, "float32")])
     except ValueError:
         return None
     if _positions(net, taken) == 1:

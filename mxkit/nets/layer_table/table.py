@@ -39,7 +39,7 @@ def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output
         if isinstance(value, mx.nd.NDArray):
             outputs.append(Output(tuple(value.shape), dtype_name(value.dtype)))
             return value
-        if isinstance(value, tuple) and value and all(isinstance(size, Integral) and size > 0 for size in value):
+        if isinstance(value, tuple) and value and all(isinstance(size, Integral) and int(size) > 0 for size in value):
             shape = tuple(int(size) for size in value)
             outputs.append(Output(shape, dtype))
             return outputs[-1]
