@@ -11,17 +11,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from mxkit.distributed.member import (
-    BEAT,
-    HELLO_BYTES,
-    MOST_BYTES,
-    decoded,
-    encoded,
-    length_of,
-    patience,
-    silence,
-    watch_link,
-)
+from mxkit.distributed.member import BEAT, HELLO_BYTES, MOST_BYTES, decoded, encoded, length_of, seconds_of, watch_link
 from mxkit.distributed.schedulers import WorkerPlace
 from mxkit.errors import DistributedError
 
@@ -57,11 +47,10 @@ class Coordinator:
     def __init__(self, place: WorkerPlace, welcome: Dict[str, Any], starter: int) -> None:
         self._sizes = {"worker": place.size, "server": place.servers}
         self._place, self._welcome, self._starter = place, welcome, starter
-        self._patience, self._silence = patience(), silence()
+        self._patience, self._silence = seconds_of("MXKIT_PATIENCE"), seconds_of("MXKIT_SILENCE")
         self._members: Dict[Any, _Connection] = {}
         self._waiting: Dict[int, Dict[str, Any]] = {}
         self._first: Optional[float] = None  # time at which the first worker joined
-        self._since = self._warned = 0.0
         self._over: asyncio.Event  # set by `run`: it belongs to the event loop
         self.fault: Optional[str] = None
 
@@ -76,13 +65,12 @@ class Coordinator:
         """
         self._over = asyncio.Event()
         server = await asyncio.start_server(self._serve, sock=listener)
-        watches = [asyncio.ensure_future(watch) for watch in (self._watch(), self._watch_starter())]
+        watch = asyncio.gather(self._watch(), self._watch_starter())
         await self._over.wait()
         until = time.monotonic() + LINGER
         while any(member.open for member in self._members.values()) and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        for watch in watches:
-            watch.cancel()
+        watch.cancel()
         server.close()
         return self.fault
 
@@ -101,7 +89,7 @@ class Coordinator:
         except (asyncio.TimeoutError, OSError) as error:  # TCP's time limit is both from Python 3.11 on
             reason = getattr(error, "strerror", None) or error
             why = f"its connection is broken ({reason}): is its machine or the network down?"
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, DistributedError) as error:
             why = f"it sent something that is not a message ({error!s:.200})"
         finally:
             writer.close()
@@ -116,11 +104,8 @@ class Coordinator:
             return None
         member = _Connection(hello, writer)
         other = self._members.get((member.role, member.rank))
-        refusal = self.fault or (
-            other
-            and f"{member} and {other} have the same rank. Do two jobs use one address, or did a worker start a "
-            "process that joins again? It inherits MXKIT_RANK and the like: unset them for it"
-        )
+        same = f"{member} and {other} have the same rank. Do two jobs use one address, or did a worker start a process "
+        refusal = self.fault or (other and f"{same} that joins again? Unset MXKIT_RANK and the like for it")
         if refusal:  # the other members continue
             member.send(encoded({"fault": refusal}))
             return None
@@ -158,8 +143,6 @@ class Coordinator:
             if all(other.left for other in self._members.values() if other.role == "worker") and not self._missing():
                 self._end()
         elif "key" in message and member.role == "worker":
-            if not self._waiting:
-                self._since = self._warned = time.monotonic()
             self._waiting[member.rank] = message
             self._check_left()
             if len(self._waiting) == self._place.size:
@@ -171,16 +154,10 @@ class Coordinator:
         keys = {rank: str(message["key"]) for rank, message in waiting.items()}
         different = next((rank for rank in keys if keys[rank] != keys[0]), None)
         if different is not None:
-            self._fail(
-                f"the workers are at different places: worker 0 at {keys[0]}, worker {different} at {keys[different]}. "
-                "Each must make the same calls in the same order"
-            )
+            places = f"worker 0 at {keys[0]}, worker {different} at {keys[different]}"
+            self._fail(f"the workers are at different places: {places}. All must make the same calls in the same order")
             return
-        try:
-            answer = encoded({"values": [waiting[rank].get("value") for rank in sorted(waiting)]})
-        except DistributedError as error:
-            self._fail(f"the values of all workers at {keys[0]} are too many: {error}")
-            return
+        answer = encoded({"values": [waiting[rank].get("value") for rank in sorted(waiting)]})
         for rank, message in waiting.items():
             number = encoded({"answers": message.get("number")})  # a worker may have left an earlier call by Ctrl-C
             self._members["worker", rank].send(number + answer)
@@ -225,17 +202,11 @@ class Coordinator:
             now, missing = time.monotonic(), self._missing()
             if missing and self._first is not None and now - self._first > self._patience:
                 joined = ", ".join(map(str, self._members.values()))
+                where = f"{self._place.host}:{self._place.port}, which is {self._welcome.get('ip', 'the same')} here"
                 self._fail(
-                    f"{', '.join(missing)} did not join within {self._patience:g} s; joined: {joined}. Do all of them "
-                    f"start, and do they reach {self._place.host}:{self._place.port}, which is "
-                    f"{self._welcome.get('ip', 'the same')} here? MXKIT_PATIENCE=SECONDS waits longer"
+                    f"{', '.join(missing)} did not join within {self._patience:g} s; joined: {joined}. Do all start, "
+                    f"and reach {where}? MXKIT_PATIENCE=SECONDS waits longer"
                 )
-            if self._waiting and now - self._warned > 60:
-                self._warned = now
-                absent = ", ".join(str(rank) for rank in range(self._place.size) if rank not in self._waiting)
-                note = encoded({"note": f"waiting for worker {absent} since {now - self._since:.0f} s"})
-                for rank in self._waiting:
-                    self._members["worker", rank].send(note)
 
     async def _watch_starter(self) -> None:
         """End the job if the process that started this one is lost; worker 0 has a connection once it has joined."""

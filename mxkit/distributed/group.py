@@ -15,17 +15,10 @@ from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.device import set_own_gpus, usable_gpus
 from mxkit.core.replicas import values_of
 from mxkit.core.system import LOG
-from mxkit.distributed.member import Member, end_without_destructors, forks_die_with_it, patience
+from mxkit.distributed import side_processes
+from mxkit.distributed.member import Member, end_without_destructors, forks_die_with_it, seconds_of
 from mxkit.distributed.schedulers import LAUNCHED, LAUNCHERS, RESTARTS, WorkerPlace, place_of
-from mxkit.distributed.side_processes import (
-    Processes,
-    end_with_launcher,
-    hello_of,
-    join,
-    listen,
-    start_own_server,
-    start_servers,
-)
+from mxkit.distributed.side_processes import Processes
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -285,13 +278,16 @@ def initialize() -> bool:
     place = place_of(os.environ)
     if place is None:
         return False
-    beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
-    beside.update(start_own_server(place) if place.spread else {})
+    beside: Processes = {}
+    if place.rank == 0 and not place.launched:
+        beside = side_processes.start_servers(place, side_processes.listen(place.host, place.port))
+    if place.spread:
+        beside.update(side_processes.start_own_server(place))
     if place.scheduler in LAUNCHERS:
-        end_with_launcher()
-    hello = hello_of("worker", place.rank, place, MXNet=mx.__version__)
-    member = Member((place.host, place.port), hello, patience())
-    join(member)
+        side_processes.end_with_launcher()
+    hello = side_processes.hello_of("worker", place.rank, place, MXNet=mx.__version__)
+    member = Member((place.host, place.port), hello, seconds_of("MXKIT_PATIENCE"))
+    side_processes.join(member)
     take_own_gpus(member, place.rank)
     forks_die_with_it()
     os.environ["DMLC_ROLE"] = "worker"
@@ -315,11 +311,8 @@ def _leave() -> None:
         return
     error = getattr(sys, "last_value", None)
     if error is None and not _group.used:
-        LOG.warning(
-            "mxkit: worker %d joined the others and made no update with them: trainer.step of Gluon trains this "
-            "worker's net alone. Use mxkit.fit, mxkit.updates or mxkit.Accumulator",
-            _group.rank,
-        )
+        text = "mxkit: worker %d made no update with the others: trainer.step of Gluon trains this worker's net alone. "
+        LOG.warning(f"{text}Use mxkit.fit, mxkit.updates or mxkit.Accumulator", _group.rank)
     _group.leave("" if error is None else _text_of(error))
 
 
@@ -362,8 +355,7 @@ def all_reduce(array: Any) -> Any:
         DistributedError: A worker is lost, or has another shape or dtype.
     """
     if not isinstance(array, mx.nd.NDArray) or array.stype != "default" or np.dtype(array.dtype) == np.bool_:
-        what = f"{type(array).__name__} {getattr(array, 'dtype', '')}".strip()
-        raise TypeError(f"all_reduce: expected a dense NDArray of numbers; received {what}. Pass mx.nd.array(x)")
+        raise TypeError(f"all_reduce: expected a dense NDArray of numbers; received {type(array).__name__}")
     total = array.copy()
     if _group is not None:
         _group.compare("the array of all_reduce", {"shape and dtype": [list(array.shape), np.dtype(array.dtype).name]})
@@ -390,10 +382,7 @@ def broadcast_parameters(net: Any) -> None:
     replicas = {path: legacy(list(values_of(one) or ())) for path, one in parameters.items()}
     waiting = [path for path, values in replicas.items() if not values]
     if waiting:
-        raise DistributedError(
-            f"broadcast_parameters: {waiting[0]} has no values yet: call the net once, or mxkit.initialize(net, "
-            "sample=x)"
-        )
+        raise DistributedError(f"broadcast_parameters: {waiting[0]} has no values yet: call the net once")
     shapes = {path: [list(values[0].shape), np.dtype(values[0].dtype).name] for path, values in replicas.items()}
     _group.compare("the parameters of the net", shapes)
     for values in replicas.values():
@@ -429,9 +418,8 @@ def take_own_gpus(member: Member, rank: int) -> None:
     sharers = len(_sharers(seen, rank))
     if sharers > 1 and own:
         names = ", ".join(f"gpu({number})" for number in own)
-        few = ", fewer than workers, and share them" if sharers > len(gpus) else ""
-        text = 'mxkit: worker %d takes %s: %d workers see the same %d GPUs%s. devices="gpu:0" names others'
-        LOG.warning(text, rank, names, sharers, len(gpus), few)
+        text = 'mxkit: worker %d takes %s: %d workers see the same %d GPUs. devices="gpu:0" names others'
+        LOG.warning(text, rank, names, sharers, len(gpus))
 
 
 def own_places(seen: Sequence[Sequence[str]], rank: int) -> List[int]:

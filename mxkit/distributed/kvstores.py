@@ -12,9 +12,8 @@ import mxnet as mx
 import numpy as np
 
 _ASYNC = (
-    "kvstore='dist_async': the servers would make an update for each worker alone, with a gradient of older weights; "
-    "all workers of fit make the same updates together. Use 'dist_sync', or a loop of your own over MXNet's servers "
-    "(docs: several machines, updates one by one)"
+    "kvstore='dist_async': all workers of fit make the same updates together. Use 'dist_sync', or a loop of your own "
+    "over MXNet's servers (docs: several machines, updates one by one)"
 )
 CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
@@ -66,10 +65,8 @@ def _threshold_of(compression: CompressionSpec, kvstore: str) -> float:
     threshold: Any = compression.get("threshold") if isinstance(compression, Mapping) else None
     number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool) and 0 < threshold < np.inf
     if not number or compression != {"type": "2bit", "threshold": threshold}:
-        raise ValueError(
-            "compression: expected None or {'type': '2bit', 'threshold': t} with a number t above 0; received "
-            f"{compression!r:.100}"
-        )
+        form = "None or {'type': '2bit', 'threshold': t} with a number t above 0"
+        raise ValueError(f"compression: expected {form}; received {compression!r:.100}")
     if kvstore == "horovod":
         raise ValueError("compression: kvstore='horovod' has none, MXNet's servers have it: leave out one of the two")
     return float(threshold)
@@ -184,12 +181,10 @@ class Ring:
                 horovod.init()
             except (RuntimeError, ValueError) as error:
                 raise DistributedError(f"kvstore='horovod': Horovod cannot be initialized: {error}") from error
-        if (horovod.rank(), horovod.size()) != (group.rank, group.size):
-            raise DistributedError(
-                f"kvstore='horovod': this is worker {horovod.rank()} of {horovod.size()} for Horovod, and worker "
-                f"{group.rank} of {group.size} for mxkit, by {group.place.scheduler}: let one launcher start all "
-                "workers"
-            )
+        theirs, own = (horovod.rank(), horovod.size()), (group.rank, group.size)
+        if theirs != own:
+            text = f"this is worker %d of %d for Horovod, and worker %d of %d for mxkit, by {group.place.scheduler}"
+            raise DistributedError(f"kvstore='horovod': {text % (theirs + own)}: let one launcher start all workers")
 
     def add_up(self, name: str, groups: Sequence[Sequence[Any]]) -> None:
         """Do what `Group.add_up` does."""
@@ -232,17 +227,8 @@ def _variables(group: Group) -> Dict[str, str]:
     local_rank = hosts[: group.rank].count(here)
     sharers = [machine for machine in dict.fromkeys(hosts) if hosts.count(machine) > local_rank]
     interfaces = [name for name, addresses in psutil.net_if_addrs().items() for one in addresses if one.address == own]
-    return {
-        "HOROVOD_HOSTNAME": here,
-        "HOROVOD_RANK": str(group.rank),
-        "HOROVOD_SIZE": str(group.size),
-        "HOROVOD_LOCAL_RANK": str(local_rank),
-        "HOROVOD_LOCAL_SIZE": str(hosts.count(here)),
-        "HOROVOD_CROSS_RANK": str(sharers.index(here)),
-        "HOROVOD_CROSS_SIZE": str(len(sharers)),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": str(workers[0][1]),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(workers[0][2]),
-        "HOROVOD_GLOO_IFACE": (interfaces or [""])[0],
-    }
+    values = {"HOSTNAME": here, "RANK": group.rank, "SIZE": group.size, "CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo"}
+    values.update(LOCAL_RANK=local_rank, LOCAL_SIZE=hosts.count(here))
+    values.update(CROSS_RANK=sharers.index(here), CROSS_SIZE=len(sharers), GLOO_IFACE=(interfaces or [""])[0])
+    values.update(GLOO_RENDEZVOUS_ADDR=workers[0][1], GLOO_RENDEZVOUS_PORT=workers[0][2])
+    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}

@@ -121,10 +121,8 @@ class _Job:
         if failed is None:
             self._wait(self._beside, LINGER + 1)
             if any(process.poll() is None for process in self._beside.values()):
-                _say(
-                    "all workers have succeeded, and none has joined the others: each has worked alone, unless it used "
-                    "a kvstore of MXNet. A script joins by mxkit.distributed.initialize()"
-                )
+                alone = "each has worked alone, unless it used a kvstore of MXNet"
+                _say(f"no worker has joined the others: {alone}. A script joins by mxkit.distributed.initialize()")
             return 0
         status = {**self._beside, **self._workers}[failed].returncode
         _say(f"{failed} {_how(status)}; all others are ended")
@@ -146,14 +144,8 @@ class _Job:
         if remote:
             passed = (key for key in os.environ if key in _PASSED or key.startswith(_PASSED_BEGINNINGS))
             variables = {**{key: os.environ[key] for key in passed}, **variables}
-        order = {
-            "name": name,
-            "command": list(command),
-            "folder": str(Path.cwd()),
-            "environment": variables,
-            "workers_here": workers_here,
-            "stdin": first and not remote,
-        }
+        order: Dict[str, Any] = {"name": name, "command": list(command), "folder": str(Path.cwd())}
+        order.update({"environment": variables, "workers_here": workers_here, "stdin": first and not remote})
         reader, writer = os.pipe()
         keep = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), "0" if remote else str(reader)]
         output = None if first else subprocess.PIPE

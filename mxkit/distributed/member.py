@@ -14,7 +14,6 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from mxkit.core.system import LOG
 from mxkit.errors import DistributedError
 
 # Longest message, and longest first message, whose sender is not known yet. Metrics of many classes and small arrays
@@ -28,28 +27,18 @@ BEAT = 2.0
 LINK = 20.0
 
 
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name) or str(default)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise DistributedError(f"{name}={text!r:.100}: expected a number of seconds, like {name}={default:g}")
-    return seconds
+# Seconds to wait for all members, and seconds without a message until a member counts as lost. These are long, because
+# a library that holds Python's lock, for example to read a large JSON file, delays the heartbeats.
+_SECONDS = {"MXKIT_PATIENCE": 120.0, "MXKIT_SILENCE": 60.0}
 
 
-def patience() -> float:
-    """Seconds to wait for all members, by MXKIT_PATIENCE."""
-    return _seconds("MXKIT_PATIENCE", 120.0)
-
-
-def silence() -> float:
-    """Seconds without a message until a member counts as lost, by MXKIT_SILENCE.
-
-    Long, because a library that holds Python's lock, for example to read a large JSON file, delays the heartbeats.
-    """
-    return _seconds("MXKIT_SILENCE", 60.0)
+def seconds_of(name: str) -> float:
+    """Seconds of an environment variable: MXKIT_PATIENCE or MXKIT_SILENCE."""
+    text = os.environ.get(name) or str(_SECONDS[name])
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise DistributedError(f"{name}={text!r:.100}: expected a number of seconds, like {name}={_SECONDS[name]:g}")
 
 
 def encoded(message: Dict[str, Any]) -> bytes:
@@ -82,13 +71,11 @@ def decoded(body: bytes) -> Dict[str, Any]:
     Raises:
         ValueError: The bytes are not a message.
     """
-    try:
+    with contextlib.suppress(RecursionError):
         message = json.loads(body)
-    except RecursionError:
-        message = None
-    if not isinstance(message, dict):
-        raise ValueError(f"expected an object; received {body[:100]!r}")
-    return message
+        if isinstance(message, dict):
+            return message
+    raise ValueError(f"expected an object; received {body[:100]!r}")
 
 
 def watch_link(connection: Any) -> None:
@@ -127,7 +114,7 @@ class Member:
     def __init__(self, address: Tuple[str, int], hello: Dict[str, Any], patience: float) -> None:
         self.name = f"{hello['role']} {hello['rank']} on {hello['host']}"
         self.fault: Optional[str] = None
-        self._where, self._silence = f"{address[0]}:{address[1]}", silence()
+        self._where, self._silence = f"{address[0]}:{address[1]}", seconds_of("MXKIT_SILENCE")
         self._answers: queue.Queue[Optional[Dict[str, Any]]] = queue.Queue()
         self._number = self._answering = 0
         self._asking, self._sending, self._failing = threading.RLock(), threading.Lock(), threading.Lock()
@@ -217,8 +204,6 @@ class Member:
     def _handle(self, message: Dict[str, Any]) -> None:
         if "fault" in message:
             self._set_fault(str(message["fault"]))
-        elif "note" in message:
-            LOG.warning("mxkit: %s: %s", self.name, message["note"])
         elif "end" in message:
             self._over.set()
         elif "answers" in message:
@@ -255,13 +240,12 @@ class Member:
 
 def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
     """Connect; the coordinator may start later, and its name may resolve to another machine then."""
-    until = time.monotonic() + patience
-    error: Optional[OSError] = None
+    until, error = time.monotonic() + patience, ""
     while time.monotonic() < until:
         try:
             connection = socket.create_connection(address, timeout=max(0.1, min(5.0, until - time.monotonic())))
         except OSError as caught:
-            error = caught
+            error = str(caught)
         else:
             if connection.getsockname() != connection.getpeername():  # TCP may connect a port that is free to itself
                 connection.settimeout(None)
@@ -269,13 +253,8 @@ def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
                 return connection
             connection.close()
         time.sleep(0.1)  # a refused connection returns immediately
-    raise DistributedError(
-        f"no process listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
-        "machine reachable from here, and is the port the same for all?"
-    )
-
-
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+    text = f"no process listens at {address[0]}:{address[1]} after {patience:g} s ({error})"
+    raise DistributedError(f"{text}: is worker 0 started, its machine reachable, and the port the same for all?")
 
 
 def forks_die_with_it() -> None:
@@ -289,7 +268,7 @@ def forks_die_with_it() -> None:
     def child() -> None:
         # after a fork by another thread, that thread is the main one; a grandchild, like a daemon, may outlive us
         if threading.main_thread() is main and os.getppid() == worker:
-            libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+            libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
 
     os.register_at_fork(after_in_child=child)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import os
 from pathlib import Path
 import re
 import socket
@@ -71,20 +70,15 @@ class _Way(NamedTuple):
 
 _SLURM = _Way("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", ("SLURM_JOB_ID", "SLURM_STEP_ID"))
 _PMI = _Way("MPI (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", ("I_MPI_HYDRA_UUID", "PMI_JOBID"))
+_OMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 # In order of precedence, the inner scheduler first: `mpirun` and torchrun start one process on each machine through
 # `srun`, whose variables the workers inherit.
 _WAYS = (
     _Way("mxkit", RANK, SIZE),
     _Way("Kubernetes", "JOB_COMPLETION_INDEX", SIZE),
     _Way("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
-    _Way(
-        "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        # the last one, of version 4, is random; only processes of its user can read it
-        ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports"),
-    ),
+    # the last one, of version 4, is random; only processes of its user can read it
+    _Way("Open MPI", *_OMPI, ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports")),
     _Way("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", ("HOROVOD_GLOO_RENDEZVOUS_PORT",)),
     _PMI,
     # not SLURM_NTASKS: the script of `sbatch` and the shell of `salloc`, which are single processes, have it too
@@ -116,9 +110,8 @@ def place_of(variables: Mapping[str, str]) -> Optional[WorkerPlace]:
     """
     if variables.get("DMLC_ROLE"):
         raise DistributedError(
-            f"DMLC_ROLE={variables['DMLC_ROLE']} is set: MXNet's own launcher or Kubeflow's MXJob started this "
-            "process. mxkit starts MXNet's scheduler and servers itself, beside rank 0. Start only the workers, "
-            "without the variables DMLC_*, with mxkit launch, mpirun, srun or an indexed Job of Kubernetes"
+            f"DMLC_ROLE={variables['DMLC_ROLE']} is set: MXNet's own launcher or Kubeflow started this process. "
+            "mxkit starts MXNet's servers itself: start only the workers, without the variables DMLC_*"
         )
     way = _way_of(variables)
     if way is None:
@@ -174,14 +167,10 @@ def _way_of(variables: Mapping[str, str]) -> Optional[_Way]:
         skipped |= way is _PMI and all(variables.get(a) == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3]))
         if given and not skipped:
             return way
-    if variables.get(RANK) or variables.get(SIZE):
-        set_name, other = (RANK, SIZE) if variables.get(RANK) else (SIZE, RANK)
-        raise DistributedError(f"{set_name} is set and {other} is not: set both, or neither")
-    if variables.get(ADDRESS):
-        raise DistributedError(
-            f"{ADDRESS} is set, and no variable has the rank of this process: start it with mpirun, srun or torchrun, "
-            f"or set {RANK} and {SIZE}"
-        )
+    for name in (RANK, SIZE, ADDRESS):
+        if variables.get(name):
+            way_out = f"set both {RANK} and {SIZE}, or start it with mpirun, srun or torchrun"
+            raise DistributedError(f"{name} is set, but not the rank and the number of workers: {way_out}")
     return None
 
 
@@ -195,27 +184,9 @@ def _number(variables: Mapping[str, str], name: str) -> int:
 def _job_of(variables: Mapping[str, str], way: _Way) -> str:
     """A text that identifies the job; empty if no variable does."""
     values = [variables[name] for name in way.job if variables.get(name)]
-    if not values and way.here and variables.get(way.here) == variables[way.size]:
-        values = [_launcher(way.rank)]  # MPICH has no variable for the job
     if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
         values = [variables["SLURM_JOB_ID"]]  # not the step, which may differ between machines
     return "/".join([way.name, *values]) if values else ""
-
-
-def _launcher(variable: str) -> str:
-    """Process id and start time of the nearest parent process without a variable, which is the one that set it."""
-    number = os.getppid()
-    try:
-        while f"\0{variable}=".encode() in b"\0" + Path(f"/proc/{number}/environ").read_bytes():
-            number = int(_stat(number)[1])
-        return f"{number} {_stat(number)[19]}"
-    except (OSError, IndexError, ValueError):
-        return ""
-
-
-def _stat(number: int) -> List[str]:
-    """Fields of Linux's file on a process, behind its name: the state, the parent, ..., the start time as the 20th."""
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 
 
 def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tuple[str, int]:
@@ -234,8 +205,8 @@ def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tu
     if nodes and way.name not in ("mxkit", "Kubernetes"):
         return first_host(nodes), port
     raise DistributedError(
-        f"{way.name} started {size} workers on several machines, or does not say that they are on one: set "
-        f"{ADDRESS}=HOST:PORT for all of them, the host of rank 0 and a free port of it, like {ADDRESS}=node1:{PORT}"
+        f"{way.name} started {size} workers on several machines, or does not say that they are on one: set the host of "
+        f"rank 0 and a free port of it for all, like {ADDRESS}=node1:{PORT}"
     )
 
 
@@ -280,9 +251,7 @@ def hosts_of(file: Union[str, Path], workers: Optional[int]) -> List[str]:
             continue
         slots = words[1] if len(words) > 1 else "1"
         if len(words) > 2 or not slots.isdigit() or words[0].startswith("-"):
-            raise DistributedError(
-                f"{file}, line {number}: expected HOST [SLOTS], like node1 2; received {line!r:.100}"
-            )
+            raise DistributedError(f"{file}, line {number}: expected HOST [SLOTS], like node1 2; received {line!r:.99}")
         hosts += [words[0]] * int(slots)
     if not hosts or (workers or 0) > len(hosts):
         raise DistributedError(f"{file} has {len(hosts)} slots for {workers or 'the'} workers: add hosts, or slots")

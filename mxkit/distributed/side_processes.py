@@ -20,7 +20,7 @@ from mxkit.core.system import LOG
 from mxkit.distributed import schedulers
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.keeper import SIGNALS
-from mxkit.distributed.member import STATUS, Member, patience
+from mxkit.distributed.member import STATUS, Member, seconds_of
 from mxkit.distributed.schedulers import WorkerPlace, address_on_the_way_to, place_of
 from mxkit.errors import DistributedError
 from mxkit.version import __version__
@@ -79,11 +79,9 @@ def listen(host: str, port: int = 0) -> socket.socket:
         listener.bind((named if own == named else "", port))
     except OSError as error:
         listener.close()
-        raise DistributedError(
-            f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. It runs on "
-            f"{socket.gethostname()}. Does another job use this port, or is the host another machine? Set "
-            f"{schedulers.ADDRESS}=HOST:PORT"
-        ) from None
+        text = f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. It runs on {socket.gethostname()}"
+        way = f"Does another job use this port, or is the host another machine? Set {schedulers.ADDRESS}=HOST:PORT"
+        raise DistributedError(f"{text}. {way}") from None
     listener.listen(128)
     return listener
 
@@ -136,12 +134,8 @@ def end_with_launcher() -> None:
 
 def hello_of(role: str, rank: int, place: WorkerPlace, **facts: Any) -> Dict[str, Any]:
     """The first message of a member."""
-    facts = {
-        "mxkit": __version__,
-        "the number of workers": place.size,
-        "the number of servers": place.stated_servers,
-        **facts,
-    }
+    facts.update({"mxkit": __version__, "the number of workers": place.size})
+    facts["the number of servers"] = place.stated_servers
     host = socket.gethostname()
     return {"role": role, "rank": rank, "host": host, "pid": os.getpid(), "secret": place.secret, "facts": facts}
 
@@ -202,7 +196,8 @@ def scheduler(place: WorkerPlace, listener: socket.socket, starter: int) -> None
 def server(place: WorkerPlace, rank: int) -> None:
     """Serve until the job is over."""
     # beside the scheduler the port is open before this process starts: if it is closed, the scheduler is lost
-    seconds = patience() if place.spread else min(10.0, patience())
+    patience = seconds_of("MXKIT_PATIENCE")
+    seconds = patience if place.spread else min(10.0, patience)
     member = Member((place.host, place.port), hello_of("server", rank, place), seconds)
     join(member)
     threading.Thread(target=_serve_mxnet, args=("server",), daemon=True).start()

@@ -10,7 +10,7 @@ import threading
 import time
 
 from mxkit.distributed.coordinator import Coordinator
-from mxkit.distributed.member import HELLO_BYTES, decoded, encoded, length_of, patience
+from mxkit.distributed.member import HELLO_BYTES, decoded, encoded, length_of, seconds_of
 from mxkit.distributed.schedulers import WorkerPlace
 from mxkit.distributed.side_processes import listen
 from mxkit.errors import DistributedError
@@ -225,7 +225,7 @@ def test_too_much_for_one_message():
     job, peers = met()
     for peer in peers:
         peer.say(key="large", value="x" * 34_000_000, number=1)
-    assert "the values of all workers at large are too many" in peers[0].hear()["fault"]
+    assert "bytes is too long" in peers[0].hear()["fault"]
     assert job.fault()
 
 
@@ -348,4 +348,4 @@ m.leave()
 def test_seconds_that_are_none(monkeypatch, value):
     monkeypatch.setenv("MXKIT_PATIENCE", value)
     with pytest.raises(DistributedError, match=f"MXKIT_PATIENCE='{value}': expected a number of seconds"):
-        patience()
+        seconds_of("MXKIT_PATIENCE")
