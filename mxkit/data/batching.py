@@ -81,8 +81,7 @@ def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> St
     for sample, row in zip(samples, rows):
         if _structure(sample) != structure:
             raise DataError(
-                f"samples {rows[0]} and {row} are built differently: {_sketch(samples[0])} and {_sketch(sample)}. "
-                "Each sample of a dataset must have the same parts"
+                f"samples {rows[0]} and {row} have different parts: {samples[0]!r:.100} and {sample!r:.100}"
             )
     columns = list(zip(*(list(map(_host, _leaves(sample))) for sample in samples)))
     plans = [_plan(column, rows) for column in columns]
@@ -164,9 +163,3 @@ def _leaves(sample: Any) -> List[Any]:
 
 def _tuples(batch: Any) -> Any:
     return tuple(map(_tuples, batch)) if isinstance(batch, (tuple, list)) else batch
-
-
-def _sketch(sample: Any) -> str:
-    if isinstance(sample, tuple):
-        return f"({', '.join(map(_sketch, sample))})"
-    return f"array {sample.shape}" if hasattr(sample, "shape") else type(sample).__name__

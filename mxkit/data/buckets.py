@@ -148,10 +148,7 @@ def _sequences(sequences: Sequence[Any]) -> List["np.ndarray"]:
     arrays: List[np.ndarray] = []
     for number, sequence in enumerate(sequences):
         where = f"BucketLoader: sequence {number}"
-        try:
-            array = to_host(sequence)
-        except ValueError as error:
-            raise DataError(f"{where} is no array: {error}") from error
+        array = to_host(sequence)
         if not array.shape or 0 in array.shape:
             raise DataError(f"{where} has the shape {array.shape}: expected (T, ...) with T at least 1; leave it out")
         arrays.append(narrow(array, where))
@@ -167,14 +164,7 @@ def _sequences(sequences: Sequence[Any]) -> List["np.ndarray"]:
 
 def _labels(labels: Any, size: int) -> "np.ndarray":
     if not isinstance(labels, (mx.nd.NDArray, np.ndarray)):
-        arrays = [np.asarray(label) for label in labels]
-        odd = next((number for number, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
-        if odd is not None:
-            raise DataError(
-                f"BucketLoader: labels 0 and {odd} have the shapes {arrays[0].shape} and {arrays[odd].shape}; all "
-                "labels must have one shape"
-            )
-        labels = np.stack(arrays) if arrays else np.empty(0)
+        labels = np.stack([np.asarray(label) for label in labels])
     array = narrow(to_host(labels), "BucketLoader: labels")
     if array.shape[:1] != (size,):
         raise DataError(

@@ -1,6 +1,5 @@
 """Batches from samples that Python reads one by one: in this process, in threads, or in processes."""
 
-import multiprocessing
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 import warnings
@@ -102,7 +101,7 @@ class DatasetLoader(EpochOrder):
         self.dataset, self.transform, self.batchify = dataset, transform, batchify
         self.workers = workers
         self._kind, self._count = _parse(workers)
-        self._method = _checked_method(start_method)
+        self._method = start_method or default_start_method()
         self._timeout = timeout
         self._prefetch = whole_number(prefetch, "DatasetLoader: prefetch")
         self._draws = None if draws is None else [draws] if isinstance(draws, str) else list(draws)
@@ -209,13 +208,6 @@ def _parse(workers: Any) -> Tuple[str, int]:
         return "none", 0
     hint = f": for gluon's num_workers={workers} say 'process:{workers}'" if isinstance(workers, int) else ""
     raise ValueError(f"DatasetLoader: workers: expected 0, 'thread:4' or 'process:4'; received {workers!r}{hint}")
-
-
-def _checked_method(method: Optional[str]) -> str:
-    known = multiprocessing.get_all_start_methods()
-    if method is not None and method not in known:
-        raise ValueError(f"DatasetLoader: start_method: expected one of {known}; received {method!r}")
-    return method or default_start_method()
 
 
 def _threads_wait(samples: Samples) -> str:

@@ -1,13 +1,12 @@
 """Batches from data that can only be read in order: iterables and text files of any length."""
 
-import codecs
 from functools import partial
 import glob
 import gzip
 from itertools import islice
 from pathlib import Path
 import sys
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, TextIO, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
 import warnings
 import weakref
 import zlib
@@ -288,10 +287,6 @@ def _check_factory(factory: Any) -> None:
             f"StreamLoader: a {type(factory).__name__} can be read only once and is empty in the second epoch (T62). "
             "Pass the function that makes it: StreamLoader(samples, ...) in place of StreamLoader(samples(), ...)"
         )
-    if not callable(factory) and not hasattr(factory, "__iter__"):
-        raise DataError(
-            f"StreamLoader: expected a function that returns an iterable of samples; received {type(factory).__name__}"
-        )
 
 
 def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -334,26 +329,22 @@ class TextLines:
 
     Raises:
         FileNotFoundError: No file has this name, or matches this pattern.
-        DataError: A path is a folder or a pipe.
         ValueError: `bad` is another text.
-        LookupError: Python has no such encoding.
     """
 
     def __init__(self, paths: Paths, parse: Parse, *, encoding: str, bad: str, shuffle: bool) -> None:
         if bad not in ("raise", "skip"):
             raise ValueError(f"from_lines: bad: expected 'raise' or 'skip'; received {bad!r}")
-        codecs.lookup(encoding)
         self.paths = _files(paths)
         self._sizes = [path.stat().st_size for path in self.paths]
         self._parse, self._encoding, self._skip, self._shuffle = parse, encoding, bad == "skip", shuffle
-        self._changed: Set[Path] = set()
         self._skipped = 0
 
     def __call__(self, rng: "np.random.Generator") -> Iterator[NamedSample]:
         total, skipped, first = 0, 0, ""
         for index in rng.permutation(len(self.paths)).tolist() if self._shuffle else range(len(self.paths)):
             path = self.paths[index]
-            for number, line in self._lines(path, self._sizes[index]):
+            for number, line in self._lines(path):
                 total += 1
                 name = f"{path}, line {number}"
                 try:
@@ -365,6 +356,7 @@ class TextLines:
                     continue
                 if sample is not None:
                     yield NamedSample(name, sample)
+            self._warn_of_growth(index)
         if skipped != self._skipped:  # warn once, and again only if the number changes
             self._skipped = skipped
             warnings.warn(f"from_lines: {skipped} of {total} lines were left out. {first}", TrapWarning, stacklevel=2)
@@ -383,7 +375,7 @@ class TextLines:
         except Exception as error:  # a user's code may raise anything
             raise DataError(f"{name}: parse raised {error_text(error)}; the line is {line[:200]!r}") from error
 
-    def _lines(self, path: Path, size: int) -> Iterator[Tuple[int, str]]:
+    def _lines(self, path: Path) -> Iterator[Tuple[int, str]]:
         """Numbers and texts of the lines of a file that are not blank."""
         number = 0
         try:
@@ -391,16 +383,13 @@ class TextLines:
                 for number, line in enumerate(file, 1):
                     if line.strip():
                         yield number, line.rstrip("\r\n")
-                self._warn_of_growth(path, size)
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeError) as error:
             raise DataError(f"{path}: it is damaged after line {number}: {error_text(error)}") from error
-        except FileNotFoundError as error:
-            raise DataError(f"{path} existed when the loader was made, and does not exist any more") from error
 
-    def _warn_of_growth(self, path: Path, size: int) -> None:
-        now = path.stat().st_size
-        if now != size and path not in self._changed:
-            self._changed.add(path)
+    def _warn_of_growth(self, index: int) -> None:
+        path, size, now = self.paths[index], self._sizes[index], self.paths[index].stat().st_size
+        if now != size:
+            self._sizes[index] = now
             warnings.warn(
                 f"from_lines: {path} had {size} bytes when the loader was made, and has {now}: it is being written to. "
                 "Epochs then differ, and a resumed run cannot equal an uninterrupted one; read a copy",
@@ -445,10 +434,8 @@ def from_lines(
 
     Raises:
         FileNotFoundError: No file has this name, or matches this pattern.
-        DataError: A path is a folder, or a pipe, which could be read only once. While reading: a line is bad, a file
-            is damaged or has disappeared; the text names file and line.
+        DataError: While reading: a line is bad, or a file is damaged; the text names file and line.
         ValueError: An argument is invalid.
-        LookupError: Python has no such encoding.
 
     Warns:
         TrapWarning: Lines were left out. A file has changed since the loader was made.
@@ -475,15 +462,10 @@ def _files(paths: Paths) -> List[Path]:
     files: List[Path] = []
     for name in [paths] if isinstance(paths, (str, Path)) else paths:
         path = Path(name).expanduser()
-        if path.is_dir():
-            raise DataError(f"from_lines: {path} is a folder; name files of it: {str(path / '*.log')!r}")
         matching = [path] if path.exists() else sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
-        for file in matching:
-            if file.exists() and not (file.is_file() or file.is_dir()):
-                raise DataError(f"from_lines: {file} is no regular file and can be read only once; save it first")
         regular = [file for file in matching if file.is_file()]
         if not regular:
-            raise FileNotFoundError(f"from_lines: no file {path} exists; the current folder is {Path.cwd()}")
+            raise FileNotFoundError(f"from_lines: {path} is no file; the current folder is {Path.cwd()}")
         files += regular
     if not files:
         raise FileNotFoundError("from_lines: paths names no file")

@@ -3,14 +3,13 @@
 import csv as csv_format
 import gzip
 from pathlib import Path
-import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 import zlib
 
 from mxkit.data.splits import Split, Splits, channel_statistics, three_parts
 from mxkit.data.stream import Paths, TextLines
-from mxkit.errors import DataError, TrapWarning, UnknownNameError, unknown_name
+from mxkit.errors import DataError, TrapWarning, unknown_name
 import numpy as np
 
 _SMALLER = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32, np.dtype(np.bool_): np.float32}
@@ -68,13 +67,11 @@ def csv(
         `standardise`, x is `(cells - mean) / std`: categories have the mean 0 and std 1, constant columns the std 1.
 
     Raises:
-        TypeError: `columns`, `categories` or `header` is one column instead of a list; or `like` is no table, or
-            stands beside `columns`.
+        TypeError: `like` is no table, or stands beside `columns`.
         UnknownNameError: A column does not exist.
         DataError: A cell or a line cannot be read, `like` lacks a category, or the first line has numbers instead of
             names; the text has the line.
-        ValueError: The parts leave no training data, `standardise` is not that of `like`, or `target` is a column of x
-            in `like`.
+        ValueError: The parts leave no training data, or `standardise` is not that of `like`.
 
     Warns:
         TrapWarning: A column has numbers that float32 cannot tell apart.
@@ -86,10 +83,6 @@ def csv(
     (['big', 'small'], (2, 1), [0, 1])
     """
     path = Path(path).expanduser()
-    for name, wanted in (("columns", columns), ("categories", categories), ("header", header)):
-        if isinstance(wanted, (str, int)) and not isinstance(wanted, bool):
-            text = repr(wanted)[:100]
-            raise TypeError(f"csv: {name}: expected a list of columns; received {text}: write [{text}]")
     if like is not None:
         if columns is not None or not getattr(like, "columns", ()):
             raise TypeError(f"csv: like: expected a table that csv read, and no columns; received {like!r:.60}")
@@ -102,8 +95,6 @@ def csv(
     coded = {_column(table, one) for one in categories}
     names: Dict[str, List[str]] = {}
     if like is not None:
-        if len(inputs) < len(like.columns):
-            raise ValueError(f"csv: target: {table.columns[label]!r} is a column of x in like")
         names = {**like.categories, **({table.columns[label]: like.classes} if label in coded and like.classes else {})}
     y = _numbers(table, label, label in coded, names, "subtract a number near their mean from all")
     way = "" if standardise else "pass standardise=True, name it in categories, or leave it out"
@@ -194,8 +185,6 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
             reader = csv_format.reader(file, delimiter=delimiter, strict=True)
             for row in filter(None, reader):
                 where = f"{path}, line {reader.line_num}"
-                if not rows and len(row) == 1:
-                    _check_delimiter(where, row[0])
                 if columns is None and header:
                     columns = [name.strip() for name in row]
                     _check_names(where, columns)
@@ -216,13 +205,6 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
     if repeated:
         raise DataError(f"{path}: several columns are named {repeated}; pass header= with names of your own")
     return _Table(path, columns, rows, lines)
-
-
-def _check_delimiter(where: str, cell: str) -> None:
-    """Refuse a line of one cell that contains another usual delimiter."""
-    for other in (";", "\t", "|", ","):
-        if other in cell:
-            raise DataError(f"{where}: expected several cells; received one, {cell!r:.60}. Pass delimiter={other!r}")
 
 
 def _check_names(where: str, columns: Sequence[str]) -> None:
@@ -247,11 +229,7 @@ def _column(table: _Table, wanted: Union[str, int]) -> int:
         return wanted
     if wanted in table.columns:
         return table.columns.index(str(wanted))
-    error = unknown_name(f"column of {table.path.name}", wanted, table.columns)
-    if any(_is_number(name) and name != str(number) for number, name in enumerate(table.columns)):
-        way = "If the first line of the file is a row, pass header=False, or header=[...] with the names"
-        raise UnknownNameError(f"{error}. {way}")
-    raise error
+    raise unknown_name(f"column of {table.path.name}", wanted, table.columns)
 
 
 def _numbers(table: _Table, column: int, coded: bool, names: Dict[str, List[str]], way: str) -> "np.ndarray":
@@ -304,11 +282,7 @@ def _number(cell: str, where: str) -> float:
     try:
         number = float(cell.replace("_", "?"))  # Python takes 1_000, which may be a code
     except ValueError:
-        way = "Name the column in categories if it holds names"
-        if re.fullmatch(r"[-+]?[\d.]*,\d+", cell):
-            way = "Write a point for the decimal comma, as pandas.read_csv(path, decimal=',') and to_csv do"
-        elif ", line 1," in where:
-            way += "; pass header=True if the line holds the columns' names"
+        way = "Name the column in categories if it holds names; pass header=True if line 1 holds the columns' names"
         raise DataError(f"{where}: expected a number; received {cell!r}. {way}") from None
     if not abs(number) <= float(np.finfo(np.float32).max):
         raise DataError(f"{where}: expected a finite number; received {cell!r}. Fill it, or drop the line")

@@ -9,13 +9,11 @@ therefore waits for the next epoch of any loader; it is a daemon, so that the pr
 import atexit
 from collections import deque
 from contextlib import ExitStack, suppress
-import errno
 import mmap
 import multiprocessing
 from multiprocessing import connection as channels
 from multiprocessing import parent_process, reduction
 import os
-from pathlib import Path
 import pickle
 from queue import SimpleQueue
 import signal
@@ -162,7 +160,6 @@ def _stop_all() -> None:
         window.stop(_EXIT_SECONDS)
 
 
-SHARED_FOLDER = Path("/dev/shm")  # noqa: S108
 _ALIGNMENT = 64  # a cache line, which suits MXNet's and NumPy's loops
 
 # Position of an array in the memory: offset, shape, dtype as text.
@@ -178,36 +175,21 @@ def anonymous_file(size: int) -> int:
     Raises:
         DataError: There is not enough memory.
     """
-    descriptor = _memory_file()
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("mxkit-batch", os.MFD_CLOEXEC)
+    else:  # Python was built for an old system
+        with tempfile.TemporaryFile(dir="/dev/shm") as file:  # noqa: S108
+            descriptor = os.dup(file.fileno())
     try:
         os.posix_fallocate(descriptor, 0, size)  # without it, missing memory is a SIGBUS later
     except OSError as error:
         os.close(descriptor)
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise
-        raise DataError(_too_little(size, error)) from error
+        raise DataError(
+            f"DatasetLoader: a worker process needs {size:,} bytes of shared memory for a batch ({error.strerror}). "
+            "Use smaller batches, fewer worker processes, a smaller prefetch, or workers='thread:2'; in a container, "
+            "give it more: docker run --shm-size=1g"
+        ) from error
     return descriptor
-
-
-def _memory_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("mxkit-batch", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(dir=SHARED_FOLDER if SHARED_FOLDER.is_dir() else None) as file:
-        return os.dup(file.fileno())
-
-
-def _too_little(size: int, error: OSError) -> str:
-    if hasattr(os, "memfd_create"):
-        where = f"shared memory ({os.strerror(error.errno or 0)})"
-    else:
-        state = os.statvfs(SHARED_FOLDER)
-        free, whole = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
-        where = f"{SHARED_FOLDER}, which has {free:,} of {whole:,} bytes free"
-    return (
-        f"DatasetLoader: a worker process needs {size:,} bytes for a batch in {where}. Use smaller batches, fewer "
-        "worker processes, a smaller prefetch, or workers='thread:2', which need no shared memory; in a "
-        "container, give it more: docker run --shm-size=1g"
-    )
 
 
 def plan(specs: Sequence[Spec]) -> Tuple[int, List[ArrayPlace]]:
@@ -236,7 +218,6 @@ def views(memory: "mmap.mmap", places: Sequence[ArrayPlace]) -> List["np.ndarray
 READY, MEMORY, BATCH, FAILED = "ready", "memory", "batch", "failed"
 
 _PARENT_CHECK_SECONDS = 1.0
-_LONGEST_TEXT = 20_000
 
 
 def serve(connection: Any, work: Any, switches: Switches) -> None:
@@ -286,14 +267,12 @@ def _answer(
 
 def _failure_message(error: BaseException, batch: Any) -> Tuple[Any, ...]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    if len(text) > _LONGEST_TEXT:
-        text = f"{text[: _LONGEST_TEXT // 2]}\n...\n{text[-_LONGEST_TEXT // 2 :]}"
     message = str(error) if isinstance(error, ValueError) and error.__cause__ else error_text(error)
     try:
         packed = pickle.dumps(error.__cause__ or error)
     except Exception:  # a user's error may hold objects that cannot be pickled; its text is sent in any case
         packed = b""
-    return (FAILED, batch, message[:_LONGEST_TEXT], text, packed if len(packed) <= _LONGEST_TEXT else b"")
+    return (FAILED, batch, message, text, packed)
 
 
 def _send(connection: Any, message: Any) -> bool:
@@ -383,10 +362,6 @@ class WorkerPool:
                 self._workers.append(_Worker(multiprocessing.get_context(method), work, prefetch))
         except BaseException as error:
             self.close(at_once=True)
-            if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is importing the script
-                raise DataError(
-                    f"DatasetLoader: a process that is being started cannot start worker processes. {self._guard()}"
-                ) from error
             if isinstance(error, BrokenPipeError):  # the process died while the dataset was sent to it
                 raise DataError(f"DatasetLoader: a worker process did not start. {self._guard()}") from error
             raise
@@ -470,16 +445,12 @@ class WorkerPool:
 
     def _died(self, worker: "_Worker") -> DataError:
         worker.process.join(_GRACE_SECONDS)  # the connection breaks a moment before the process ends
-        code = worker.process.exitcode
+        code, process = worker.process.exitcode, f"worker process {worker.process.pid}"
         if not worker.ready and self._method != "fork":
-            return DataError(
-                f"DatasetLoader: worker process {worker.process.pid} {_ending(code)} before it read a sample. "
-                f"{self._guard()}"
-            )
-        reading = "; then ".join(map(_batch_name, worker.reading.items()))
+            return DataError(f"DatasetLoader: {process} {_ending(code)} before it read a sample. {self._guard()}")
         return DataError(
-            f"DatasetLoader: worker process {worker.process.pid} {_ending(code)} while it read "
-            f"{reading or 'nothing'} of {self._name}. {_REASONS.get(code or 0, _OTHER_REASON)}"
+            f"DatasetLoader: {process} {_ending(code)} while it read {worker.reads() or 'nothing'} of {self._name}. "
+            + (_OUT_OF_MEMORY if code == -signal.SIGKILL else _OTHER_REASON)
         )
 
     def _guard(self) -> str:
@@ -490,11 +461,7 @@ class WorkerPool:
         )
 
     def _timed_out(self) -> DataError:
-        reading = [
-            f"process {worker.process.pid}: {_batch_name(next(iter(worker.reading.items())))}"
-            for worker in self._workers
-            if worker.reading
-        ]
+        reading = [f"process {one.process.pid}: {one.reads()}" for one in self._workers if one.reading]
         return DataError(
             f"DatasetLoader: no batch of {self._name} came for {self._timeout:g} seconds. The workers are reading "
             f"{'; '.join(reading)}. Pass a larger timeout if a batch may take as long, or None to wait for ever"
@@ -548,6 +515,10 @@ class _Worker:
         self.free.append(slot)
         return arrays
 
+    def reads(self) -> str:
+        batches = (f"batch {number + 1}, samples {abbreviated(rows)}" for number, rows in self.reading.items())
+        return "; then ".join(batches)
+
     def dismiss(self, at_once: bool) -> None:
         if at_once:
             self.process.terminate()
@@ -579,17 +550,11 @@ def _failure(worker: _Worker, message: str, text: str, packed: bytes) -> DataErr
     return error
 
 
-def _batch_name(reading: Tuple[int, List[int]]) -> str:
-    number, rows = reading
-    return f"batch {number + 1}, samples {abbreviated(rows)}"
-
-
 _OTHER_REASON = "Something in the dataset or a transform ended it: look for sys.exit, os._exit and crashes in C code"
-_REASONS = {
-    -signal.SIGKILL: "Usually the system kills a process because memory ran out (`dmesg` shows it): use fewer workers, "
-    "smaller batches, or workers='thread:2'",
-    255: "MXNet's own handler of a segmentation fault ends a process like this",
-}
+_OUT_OF_MEMORY = (
+    "Usually the system kills a process because memory ran out (`dmesg` shows it): use fewer workers, smaller batches, "
+    "or workers='thread:2'"
+)
 
 
 def _ending(code: Optional[int]) -> str:

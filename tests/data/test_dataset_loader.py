@@ -287,7 +287,7 @@ def test_ragged_samples_name_both_shapes(workers):
 
 def test_samples_that_are_no_arrays():
     for data, text in [
-        ([(1, 2), (1, 2, 3)], "samples 0 and 1 are built differently: .int, int. and .int, int, int."),
+        ([(1, 2), (1, 2, 3)], r"samples 0 and 1 have different parts: \(1, 2\) and \(1, 2, 3\)"),
         (["a", "b"], "sample 0 holds 'a', which is no number"),
         ([1, None], "sample 1 holds None, which is no number"),
         ([{"a": 1}], "sample 0 holds .*which is no number"),
@@ -477,7 +477,6 @@ def test_t188_processes_that_stay_read_what_the_loader_has_now():
         ({"workers": "threads:4"}, "workers: expected 0, 'thread:4' or 'process:4'; received 'threads:4'"),
         ({"workers": "process:0"}, "received 'process:0'"),
         ({"batch_size": 0}, "DatasetLoader: batch_size: expected a whole number, at least 1; received 0"),
-        ({"start_method": "clone"}, "start_method: expected one of .*'fork'.*; received 'clone'"),
         ({"draws": ["torch"]}, r"draws: expected some of \['mxnet', 'numpy', 'python'\], or \(\) for nothing"),
         ({"prefetch": 0}, "prefetch: expected a whole number, at least 1"),
         ({"dataset": []}, "the dataset, a list, has no sample"),

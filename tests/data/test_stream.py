@@ -49,8 +49,6 @@ def test_t62_what_can_be_read_once_is_refused():
     for once in (map(float, range(3)), zip(range(3)), iter([1])):
         with pytest.raises(DataError, match="can be read only once"):
             StreamLoader(once, 2)
-    with pytest.raises(DataError, match="expected a function that returns an iterable of samples; received int"):
-        StreamLoader(3, 2)
     loader = StreamLoader([1.0, 2.0, 3.0], 2)  # a list starts again by itself
     assert labels(loader) == labels(loader) == [[1.0, 2.0], [3.0]]
 
@@ -170,8 +168,9 @@ def test_what_fails_is_named_and_chained():
     with pytest.raises(DataError, match=text) as e:
         list(StreamLoader(lambda: range(2), 2, batchify=lambda samples: 1 / 0))
     assert isinstance(e.value.__cause__, ZeroDivisionError)
-    with pytest.raises(DataError, match="the function must return an iterable of samples; it returned NoneType"):
-        list(StreamLoader(lambda: None, 2))
+    for factory, returned in ((lambda: None, "NoneType"), (3, "int")):
+        with pytest.raises(DataError, match=f"must return an iterable of samples; it returned {returned}"):
+            list(StreamLoader(factory, 2))
     with pytest.raises(DataError, match="transform failed on sample 3: ZeroDivisionError"):
         list(StreamLoader(lambda: range(5), 2, transform=lambda x: 1 / (3 - x)))
     with pytest.raises(DataError, match=r"StreamLoader\(ragged\): samples 4 and 5 differ in shape: \(3,\) and \(4,\)"):
@@ -304,30 +303,18 @@ def test_encodings(tmp_path):
         path.write_bytes("1 é\n2 ü\n".encode(encoding))
         read_as = "utf-8-sig" if encoding == "utf-8" else encoding
         assert labels(from_lines(path, lambda line: int(line[0]), 2, encoding=read_as)) == [[1, 2]]
-    with pytest.raises(LookupError, match="unknown encoding: utf-99"):
-        from_lines(path, parse, 2, encoding="utf-99")
 
 
-def test_paths_that_are_no_files(tmp_path, logs):
-    for paths, error, text in [
-        ([logs / "a.log", logs / "none.log"], FileNotFoundError, r"no file .*none\.log exists; the current folder is "),
-        (logs / "*.txt", FileNotFoundError, r"no file .*\*\.txt exists"),
-        ([], FileNotFoundError, "paths names no file"),
-        (logs, DataError, r"is a folder; name files of it: .*\*\.log"),
-        ("/dev/null", DataError, "/dev/null is no regular file and can be read only once"),
+def test_paths_that_are_no_files(logs):
+    for paths, text in [
+        ([logs / "a.log", logs / "none.log"], r"none\.log is no file; the current folder is "),
+        (logs / "*.txt", r"\*\.txt is no file"),
+        ([], "paths names no file"),
+        (logs, "is no file"),
+        ("/dev/null", "/dev/null is no file"),
     ]:
-        with pytest.raises(error, match=f"from_lines: .*{text}"):
+        with pytest.raises(FileNotFoundError, match=f"from_lines: .*{text}"):
             from_lines(paths, parse, 2)
-
-
-def test_a_file_that_disappears(logs):
-    loader = from_lines(logs / "*.log*", parse, 2)
-    list(loader)
-    (logs / "b.log.gz").unlink()
-    batches = iter(loader)
-    next(batches)
-    with pytest.raises(DataError, match=r"b\.log\.gz existed when the loader was made, and does not exist any more"):
-        list(batches)
 
 
 def test_a_file_that_grows_is_told_once(logs):
