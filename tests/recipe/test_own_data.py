@@ -137,8 +137,8 @@ def test_parts_that_lack_a_class_and_outputs_without_one_are_told(recipe):
     assert len(told) == 2
     assert "model.classes: the net has 5 outputs, the data 2 classes, a, b; 3 outputs have no sample" in told[0]
     assert told[0].endswith("--set model.classes=2")
-    text = "data own_data: test has 5 samples, and none of b: scores over such a part say little (train: a=20, b=20; "
-    assert told[1].startswith(text + "valid: a=5, b=4; test: a=5, b=0). Cut the parts")
+    text = "data own_data: test has 5 samples, and none of b: scores over such a part say little. Cut the parts"
+    assert told[1].startswith(text)
 
 
 @pytest.mark.parametrize(
