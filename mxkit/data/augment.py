@@ -6,7 +6,6 @@ Steps may call augmenters of MXNet, gluoncv and users, with random numbers of th
 from concurrent.futures import ThreadPoolExecutor
 import copy
 from functools import wraps
-import inspect
 from math import ceil
 import os
 import random
@@ -41,38 +40,27 @@ _IMAGENET_TENSOR = ["to_tensor", ("normalize", {"mean": IMAGENET_MEAN, "std": IM
 _CIFAR_TENSOR = ["to_tensor", ("normalize", {"mean": CIFAR10_MEAN, "std": CIFAR10_STD})]
 
 
-def imagenet_train(size: int) -> List[Any]:
-    """gluoncv's `train_imagenet.py`, after "Bag of Tricks for Image Classification", arXiv:1812.01187."""
-    return [
-        ("resized_crop", {"size": size}),
-        "flip",
-        ("colour_jitter", {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}),
-        ("lighting", {"std": 0.1}),
-        *_IMAGENET_TENSOR,
-    ]
-
-
-def imagenet_eval(size: int) -> List[Any]:
-    """Cut out the middle 7/8 of the shorter side: gluoncv's `transform_eval` with 256 and 224."""
-    return [("resize", {"size": ceil(size / 0.875)}), ("center_crop", {"size": size}), *_IMAGENET_TENSOR]
-
-
-def cifar_train(size: int) -> List[Any]:
-    """gluoncv's `train_cifar10.py`, after "Deep Residual Learning", arXiv:1512.03385: 4 pixels of padding, flips."""
-    return [("crop", {"size": size, "padding": 4}), "flip", *_CIFAR_TENSOR]
-
-
-def cifar_eval(size: int) -> List[Any]:
-    """Keep images of `size` as they are."""
-    return [("center_crop", {"size": size}), *_CIFAR_TENSOR]
-
-
 # For each name its steps and its published size.
 PRESETS: Dict[str, Tuple[Callable[[int], List[Any]], int]] = {
-    "imagenet_train": (imagenet_train, 224),
-    "imagenet_eval": (imagenet_eval, 224),
-    "cifar_train": (cifar_train, 32),
-    "cifar_eval": (cifar_eval, 32),
+    # gluoncv's `train_imagenet.py`, after "Bag of Tricks for Image Classification", arXiv:1812.01187
+    "imagenet_train": (
+        lambda size: [
+            ("resized_crop", {"size": size}),
+            "flip",
+            ("colour_jitter", {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}),
+            ("lighting", {"std": 0.1}),
+            *_IMAGENET_TENSOR,
+        ],
+        224,
+    ),
+    # the middle 7/8 of the shorter side: gluoncv's `transform_eval` with 256 and 224
+    "imagenet_eval": (
+        lambda size: [("resize", {"size": ceil(size / 0.875)}), ("center_crop", {"size": size}), *_IMAGENET_TENSOR],
+        224,
+    ),
+    # gluoncv's `train_cifar10.py`, after "Deep Residual Learning", arXiv:1512.03385: 4 pixels of padding, flips
+    "cifar_train": (lambda size: [("crop", {"size": size, "padding": 4}), "flip", *_CIFAR_TENSOR], 32),
+    "cifar_eval": (lambda size: [("center_crop", {"size": size}), *_CIFAR_TENSOR], 32),
 }
 
 
@@ -347,14 +335,9 @@ class Augment:
         """
         host = to_host(x)
         if host.ndim != 4 or host.shape[1] not in (1, 3) or not host.size:
-            raise DataError(
-                f"Augment.batch: expected images of shape (N, 1 or 3, height, width); received {host.shape}"
-                + (": x.transpose(0, 3, 1, 2)" if host.ndim == 4 and host.shape[3] in (1, 3) else "")
-            )
+            raise DataError(f"Augment.batch: expected images (N, 1 or 3, height, width); received {host.shape}")
         host, white = self._checked(host)
         rngs: Any = rng if isinstance(rng, Sequence) else [self._generator(rng)] * len(host)
-        if len(rngs) != len(host):
-            raise DataError(f"Augment.batch: expected a generator for each of {len(host)} images; received {len(rngs)}")
         batch: Any = None
         for number, image in enumerate(host.transpose(0, 2, 3, 1)):
             changed = self._changed(image, self._generator(rngs[number]), white).transpose(2, 0, 1)
@@ -423,7 +406,9 @@ def _steps_of(spec: Any) -> List[Step]:
     """The steps of one element of the list."""
     name, arguments = split_spec(spec)
     if isinstance(name, str):
-        return [_named(name, arguments)]
+        if name not in STEPS:
+            raise unknown_name("step of Augment", name, STEPS)
+        return [STEPS[name](**arguments)]
     if isinstance(spec, Augment):
         return spec.steps
     if isinstance(spec, Step):
@@ -435,34 +420,22 @@ def _steps_of(spec: Any) -> List[Step]:
         return [ToTensor()]
     if type(spec) is transforms.Normalize:
         return [Normalize(spec._mean, spec._std)]
-    if isinstance(spec, mx.image.ColorNormalizeAug):
-        raise ValueError(
-            "Augment: the result of ColorNormalizeAug is not an image; put 'to_tensor', "
-            "('normalize', {'mean': ..., 'std': ...}) at the end instead, in a unit where white is 1"
+    if isinstance(spec, mx.image.ColorNormalizeAug) or not callable(spec):
+        raise TypeError(
+            "Augment: expected a name, (name, arguments) or a function that returns an image (in place of "
+            f"ColorNormalizeAug put 'to_tensor', ('normalize', {{...}}) at the end); received {spec!r}"
         )
-    if not callable(spec):
-        raise TypeError(f"Augment: expected a name, (name, arguments) or a callable; received {spec!r}")
     return [Foreign(spec)]
-
-
-def _named(name: str, arguments: Dict[str, Any]) -> Step:
-    if name not in STEPS:
-        raise unknown_name("step of Augment", name, STEPS)
-    try:
-        return STEPS[name](**arguments)
-    except TypeError as error:
-        signature = inspect.signature(STEPS[name])
-        raise TypeError(f"Augment: {name!r} takes {signature}; received {arguments}: {error}") from error
 
 
 def _check_layout(image: "np.ndarray") -> "np.ndarray":
     """Refuse other layouts than (height, width, channels), which would be read as other pixels silently (T13)."""
     if image.ndim == 3 and image.shape[2] in (1, 3) and image.size:
         return image
-    hint = {2: ": image[:, :, None]", 4: "; augment.batch takes (N, C, H, W)"}.get(image.ndim, "")
-    if image.ndim == 3 and image.shape[0] in (1, 3):
-        hint = ": channels come first here; image.transpose(1, 2, 0), or augment.batch for (N, C, H, W)"
-    raise DataError(f"Augment: expected an image of shape (height, width, 1 or 3); received {image.shape}{hint}")
+    raise DataError(
+        f"Augment: expected an image of shape (height, width, 1 or 3); received {image.shape}. augment.batch takes "
+        "(N, C, H, W); image.transpose(1, 2, 0) puts channels last, image[:, :, None] makes one"
+    )
 
 
 def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: float = 0.1) -> Tuple[Any, Any]:
@@ -565,8 +538,6 @@ def _span(rng: Rng, length: int, share: float) -> Tuple[int, int]:
 def _weight(rng: Rng, alpha: float, name: str) -> float:
     if not alpha > 0:
         raise ValueError(f"{name}: alpha: expected a number above 0; received {alpha!r}")
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"{name}: rng: expected a numpy.random.Generator; received {type(rng).__name__}")
     return float(rng.beta(alpha, alpha))
 
 

@@ -191,10 +191,8 @@ class Cutout(Step):
 
     def apply(self, image: "np.ndarray", drawn: Tuple[bool, int, int], white: float) -> "np.ndarray":
         chosen, row, column = drawn
-        width, height = _pair(self.size)
-        return (
-            _filled(image, row - height // 2, column - width // 2, height, width, self.fill, white) if chosen else image
-        )
+        width, height = _pair(self.size) if chosen else (0, 0)
+        return _filled(image, row - height // 2, column - width // 2, height, width, self.fill, white)
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ class Erasing(Step):
         return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
-        return _filled(image, *drawn, self.fill, white) if any(drawn) else image
+        return _filled(image, *drawn, self.fill, white)
 
 
 @dataclass(frozen=True)
@@ -273,8 +271,6 @@ def with_short_side(image: "np.ndarray", side: int) -> Tuple[int, int]:
 
 
 def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
-    if image.shape[1::-1] == tuple(size):
-        return image
     changed = resized(np.ascontiguousarray(image), size, INTERPOLATIONS[interpolation])
     return changed if changed.dtype == np.uint8 else clipped(changed, white)  # bicubic exceeds black and white
 
@@ -282,6 +278,8 @@ def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, whi
 def _filled(
     image: "np.ndarray", top: int, left: int, height: int, width: int, fill: Fill, white: float
 ) -> "np.ndarray":
+    if not height:
+        return image
     filled = np.array(image, order="C")
     rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
     filled[rows, columns] = _colour(fill, image, white)
@@ -343,18 +341,13 @@ class ColourJitter(Step):
 
 
 @dataclass(frozen=True)
-class Hue(Step):
+class Hue(ColourJitter):
     """Rotate the hue of all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
 
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
     hue: float = 0.1
-
-    checks: ClassVar[Checks] = {"hue": AT_LEAST_0}
-
-    def draw(self, rng: Rng, image: "np.ndarray") -> float:
-        return float(rng.uniform(-self.hue, self.hue))
-
-    def apply(self, image: "np.ndarray", drawn: float, white: float) -> "np.ndarray":
-        return _jittered(image, [("hue", drawn)], white)
 
 
 @dataclass(frozen=True)
@@ -376,15 +369,10 @@ class Lighting(Step):
 
 
 @dataclass(frozen=True)
-class Gray(Step):
+class Gray(Flip):
     """Remove the colours, with probability `p`: `mx.image.RandomGrayAug`. The image keeps three channels."""
 
     p: float = 0.1
-
-    checks: ClassVar[Checks] = {"p": PROBABILITY}
-
-    def draw(self, rng: Rng, image: "np.ndarray") -> bool:
-        return bool(rng.random() < self.p)
 
     def apply(self, image: "np.ndarray", drawn: bool, white: float) -> "np.ndarray":
         if not drawn or image.shape[2] != 3:

@@ -10,6 +10,7 @@ The format, little-endian, as `im2rec` and `mx.recordio` write it:
     index    lines of a key, a tab and the byte at which its record begins
 """
 
+from io import BytesIO
 from pathlib import Path
 import struct
 from typing import BinaryIO, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -212,9 +213,9 @@ def decode(content: bytes, where: str, channels: int = 3, reduce_to: Optional[in
     fault = _truncation(content) if content else "the file is empty"
     if fault:
         raise DataError(f"{where}: {fault}. Fetch it again or remove it")
-    if reduce_to is not None:
-        sides = _jpeg_sides(content) or (0,)
-        flag |= next((code for code, factor in _REDUCED if -(-min(sides) // factor) >= reduce_to), 0)
+    if reduce_to is not None and content[:2] == b"\xff\xd8":
+        side = min(one or 0 for one in sides_of(content))
+        flag |= next((code for code, factor in _REDUCED if -(-side // factor) >= reduce_to), 0)
     try:
         image = cv2.imdecode(np.frombuffer(content, np.uint8), flag)
     except cv2.error as error:
@@ -226,18 +227,17 @@ def decode(content: bytes, where: str, channels: int = 3, reduce_to: Optional[in
 
 # OpenCV's flags (IMREAD_REDUCED_GRAYSCALE_8, ...) and the factor by which each divides the sides.
 _REDUCED = ((64, 8), (32, 4), (16, 2))
-_NO_FRAME = (0xC4, 0xC8, 0xCC)
 
 
-def _jpeg_sides(content: bytes) -> Optional[Tuple[int, int]]:
-    """Height and width in the header of a JPEG; None for another file."""
-    at = 2
-    while content[:2] == b"\xff\xd8" and at + 9 <= len(content) and content[at] == 0xFF:
-        marker = content[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
-            return int.from_bytes(content[at + 5 : at + 7], "big"), int.from_bytes(content[at + 7 : at + 9], "big")
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return None
+def sides_of(content: bytes) -> Tuple[Optional[int], Optional[int]]:
+    """Height and width in the header of an image file; None for a format that Pillow does not read."""
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content)) as image:
+            return image.height, image.width
+    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):  # Pillow's, of damaged files
+        return None, None
 
 
 def _truncation(content: bytes) -> Optional[str]:

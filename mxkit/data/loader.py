@@ -137,28 +137,21 @@ class ArrayLoader(EpochOrder):
         """Factor for an input of uint8."""
         return self.scale if self.scale is not None else 1 / 255 if holds_pixels(array) else 1.0
 
-    def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
-        """Rows of an array as a new NDArray."""
-        batch, view = empty_batch((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
-        self._fill(view, array, rows, cast)
-        return batch
-
-    def _fill(self, view: "np.ndarray", array: "np.ndarray", rows: "np.ndarray", cast: bool) -> None:
+    def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False, new: Any = empty_batch) -> Any:
+        """Rows of an array as a new NDArray, or as what `new` returns with its memory."""
+        batch, view = new((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
         if cast and array.dtype == np.uint8:
             np.multiply(array.take(rows, axis=0), np.float32(self._factor(array)), out=view)
         elif array.dtype == view.dtype:
             array.take(rows, axis=0, out=view, mode="clip")  # with "raise", NumPy would buffer `out`
         else:
             view[...] = narrow(array.take(rows, axis=0), "ArrayLoader")
+        return batch
 
     def _transformed(self, transform: Transform, rows: "np.ndarray", epoch: int, number: int) -> Any:
-        def cut(array: "np.ndarray", cast: bool) -> "np.ndarray":
-            host = np.empty((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
-            self._fill(host, array, rows, cast)
-            return host
-
+        cut = partial(self._cut, rows=rows, new=lambda *spec: (np.empty(*spec),) * 2)
         inputs = each(partial(cut, cast=True), self.x)
-        labels = None if self.y is None else each(partial(cut, cast=False), self.y)
+        labels = None if self.y is None else each(cut, self.y)
         x, y = transform(inputs, labels, self._generator(epoch, number, self.share[0]))
         inputs = each(_as_ndarray, x)
         return (inputs,) if y is None else (inputs, each(_as_ndarray, y))
@@ -208,21 +201,16 @@ def _warn_of_grey_images(x: Any) -> None:
 
 def _size(x: Any, y: Any) -> int:
     """Number of samples of all arrays."""
-    parts = [
-        (name if array is part else f"{name}[{number}]", array)
-        for name, part in (("x", x), ("y", y))
-        if part is not None
-        for number, array in enumerate(part if isinstance(part, tuple) else (part,))
-    ]
+    named = [("x", x), ("y", y)] if y is not None else [("x", x)]
+    parts = [(name, array) for name, part in named for array in (part if isinstance(part, tuple) else (part,))]
     if not parts or not parts[0][1].shape:
         raise DataError("ArrayLoader: x: expected an array of shape (N, ...), or a tuple of such")
     (first, reference), size = parts[0], len(parts[0][1])
     if size == 0:
         raise EmptyDataError(f"ArrayLoader: {first} has no sample, its shape is {reference.shape}")
     for name, array in parts[1:]:
-        if not array.shape or len(array) != size:
-            other = f"has {len(array)}" if array.shape else "is one number"
-            raise DataError(f"ArrayLoader: {first} has {size} samples, {name} {other}; they must be equal")
+        if array.shape[:1] != (size,):
+            raise DataError(f"ArrayLoader: {first} has {size} samples, {name} the shape {array.shape}")
     return size
 
 
@@ -383,7 +371,7 @@ class _Classes:
         """Draw another sample of the same class for each anchor."""
         start, size = self._starts[self.codes[anchors]], self.sizes[self.codes[anchors]]
         step = 1 + _below(rng, size - 1)
-        return self._sample(start + (self._places[anchors] - start + step) % size)
+        return np.asarray(self._sorted[start + (self._places[anchors] - start + step) % size])
 
     def others(self, rng: "np.random.Generator", anchors: "np.ndarray", balanced: bool) -> "np.ndarray":
         """Draw a sample of another class for each anchor."""
@@ -392,14 +380,10 @@ class _Classes:
             other = (codes + 1 + _below(rng, np.full(len(anchors), len(self.sizes) - 1))) % len(self.sizes)
             return self._members(rng, other)
         place = _below(rng, len(self.codes) - self.sizes[codes])
-        return self._sample(np.where(place < self._starts[codes], place, place + self.sizes[codes]))
+        return np.asarray(self._sorted[np.where(place < self._starts[codes], place, place + self.sizes[codes])])
 
     def _members(self, rng: "np.random.Generator", classes: "np.ndarray") -> "np.ndarray":
-        return self._sample(self._starts[classes] + _below(rng, self.sizes[classes]))
-
-    def _sample(self, places: "np.ndarray") -> "np.ndarray":
-        """Sample numbers at these places of the order by class."""
-        return np.asarray(self._sorted[places])
+        return np.asarray(self._sorted[self._starts[classes] + _below(rng, self.sizes[classes])])
 
 
 def _below(rng: "np.random.Generator", limits: "np.ndarray") -> "np.ndarray":

@@ -14,7 +14,6 @@ import os
 from pathlib import Path
 import random
 import shutil
-import struct
 import sys
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
@@ -28,6 +27,7 @@ from mxkit.data.image_bytes import (
     is_faces_header,
     pack,
     read_record,
+    sides_of,
     unpack,
     write_record,
 )
@@ -545,17 +545,7 @@ def rows(path: Path) -> Iterator[Row]:
         if isinstance(record, Record):
             labels = [float(label) for label in record.labels]
             form = suffix_of(record.content)
-            yield Row(number, offset, record.id, labels, len(record.content), form, *_sides(record.content))
-
-
-def _sides(content: bytes) -> Tuple[Optional[int], Optional[int]]:
-    from PIL import Image
-
-    try:
-        with Image.open(BytesIO(content)) as image:
-            return image.height, image.width
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):  # Pillow's, of damaged files
-        return None, None
+            yield Row(number, offset, record.id, labels, len(record.content), form, *sides_of(record.content))
 
 
 def check(path: Path) -> Check:

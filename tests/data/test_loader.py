@@ -87,7 +87,7 @@ def test_ndarrays_and_inputs_alone(kind):
 
 
 def test_wrong_arguments():
-    with pytest.raises(DataError, match="ArrayLoader: x has 11 samples, y has 10; they must be equal"):
+    with pytest.raises(DataError, match=r"ArrayLoader: x has 11 samples, y the shape \(10,\)"):
         ArrayLoader(X, Y[:10], 4)
     with pytest.raises(EmptyDataError, match=r"ArrayLoader: x has no sample, its shape is \(0, 1, 2, 3\)"):
         ArrayLoader(X[:0], Y[:0], 4)
@@ -158,9 +158,9 @@ def test_several_arrays_in_either_place():
         assert [label.dtype for label in labels] == [np.int32, np.int32, np.float32]
         np.testing.assert_array_equal(labels[1].asnumpy(), rows + 1)
     assert repr(loader).startswith("ArrayLoader(x ((11, 1, 2, 3), (11,)) uint8, y ((11,), (11,), (11,)), batch_size=4")
-    with pytest.raises(DataError, match=r"x\[0\] has 11 samples, y\[1\] has 10; they must be equal"):
+    with pytest.raises(DataError, match=r"x has 11 samples, y the shape \(10,\)"):
         ArrayLoader((X, X), (Y, Y[:10]), 4)
-    with pytest.raises(DataError, match=r"x\[0\] has 11 samples, x\[1\] is one number"):
+    with pytest.raises(DataError, match=r"x has 11 samples, x the shape \(\)"):
         ArrayLoader((X, 3), None, 4)
 
 

@@ -116,7 +116,6 @@ def test_wrong_labels(y, error, match):
         (lambda: cutmix(X, Y, generator(0), classes=1), ValueError, "classes"),
         (lambda: smooth_labels(X, Y, classes=CLASSES, epsilon=1.0), ValueError, "epsilon"),
         (lambda: cutmix(X[:, 0], Y, generator(0), classes=CLASSES), DataError, r"\(N, channels, height, width\)"),
-        (lambda: mixup(X, Y, 3, classes=CLASSES), TypeError, "Generator; received int"),
     ],
 )
 def test_wrong_arguments(call, error, match):
