@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 import re
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence
 from urllib.parse import unquote
 
 from mxkit.core.arguments import require
@@ -81,36 +81,25 @@ def find_hub_file(address: str) -> HubFile:
     unreachable = (OSError, errors.HfHubHTTPError.__bases__[0])
     try:
         if file is None or not (offline or _COMMIT.fullmatch(revision or "")):
-            files = (
-                _cached(hub, constants.HF_HUB_CACHE, repository, revision)
-                if offline
-                else _listed(hub, repository, revision)
-            )
-            file = _choose(address, file, files)
+            file = _choose(address, file, _files(hub, repository, revision, offline))
         found = Path(hub.hf_hub_download(repository, file, revision=revision, local_files_only=offline))
-    except errors.GatedRepoError as error:
-        raise PermissionError(
-            f"{address}: the repository is gated: ask for access on its page, and set HF_TOKEN to a token of yours"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(
-            f"{address}: {constants.ENDPOINT} has no repository {repository!r}, or it is private: check the name, "
-            "and set HF_TOKEN to a token that may read it"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(
-            f"{address}: the repository has no branch, tag or commit {revision!r}; expected one that its page lists"
-        ) from error
     except errors.LocalEntryNotFoundError as error:
         raise _unavailable(address, offline, error, constants) from error
-    except errors.EntryNotFoundError as error:
-        raise FileNotFoundError(f"{address}: the repository has no file {file!r} in this revision") from error
-    except (DownloadError, FileNotFoundError):
+    except errors.GatedRepoError as error:
+        raise PermissionError(f"{address}: {_in_one_line(error)}. Set HF_TOKEN to a token of yours") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
+        raise FileNotFoundError(f"{address}: {_in_one_line(error)}") from error
+    except FileNotFoundError:
         raise
     except unreachable as error:
         raise _unavailable(address, offline, error, constants) from error
     commit = found.parents[str(file).count("/")].name  # .../snapshots/COMMIT/FILE
     return HubFile(found, f"{_PREFIX}{repository}@{commit}/{file}")
+
+
+def _in_one_line(error: BaseException) -> str:
+    """The text of the hub's own error in one line."""
+    return " ".join(str(error).split())[:500]
 
 
 def _parts(address: str) -> _Parts:
@@ -126,26 +115,12 @@ def _parts(address: str) -> _Parts:
     return _Parts(repository, unquote(revision) if revision else None, file)
 
 
-def _listed(hub: Any, repository: str, revision: Optional[str]) -> Sequence[str]:
-    """Names of a repository's files on the hub."""
-    return [one.rfilename for one in hub.HfApi().model_info(repository, revision=revision).siblings or ()]
-
-
-def _cached(hub: Any, cache: str, repository: str, revision: Optional[str]) -> Sequence[str]:
-    """Names of those files of a repository that the cache has."""
-    try:
-        repositories = hub.scan_cache_dir().repos
-    except hub.CacheNotFound:
-        repositories = ()
-    wanted: Tuple[str, str] = ("model", repository)
-    for one in (one for one in repositories if (one.repo_type, one.repo_id) == wanted):
-        for commit in one.revisions:
-            if (revision or "main") in (commit.commit_hash, *commit.refs):
-                return [file.file_path.relative_to(commit.snapshot_path).as_posix() for file in commit.files]
-    raise DownloadError(
-        f"{_PREFIX}{repository}: the network is forbidden (HF_HUB_OFFLINE or MXKIT_OFFLINE), and the cache "
-        f"{cache} has no revision {revision or 'main'!r} of it: load it once with the network"
-    )
+def _files(hub: Any, repository: str, revision: Optional[str], offline: bool) -> Sequence[str]:
+    """Names of a repository's files on the hub; offline those that the cache has."""
+    if not offline:
+        return [one.rfilename for one in hub.HfApi().model_info(repository, revision=revision).siblings or ()]
+    folder = Path(hub.snapshot_download(repository, revision=revision, local_files_only=True))
+    return [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
 
 
 def _choose(address: str, file: Optional[str], files: Sequence[str]) -> str:

@@ -80,16 +80,9 @@ def test_every_version_is_converted_in_a_fresh_interpreter_without_mxnet(version
 def test_what_mxnet_writes_is_read_bit_for_bit(tmp_path):
     numbers, file = mx.nd.random.normal(shape=(3, 4)), tmp_path / "a.params"
     dtypes = ["float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", BFLOAT16]
-    dense = mx.nd.array(DENSE)
     kinds = [
         {str(dtype): numbers.astype(dtype) for dtype in dtypes},
         {str(ndim): mx.nd.random.normal(shape=(1,) * ndim + (2,)) for ndim in (0, 1, 3, 31)},
-        {
-            "rows": dense.tostype("row_sparse"),
-            "csr": dense.tostype("csr"),
-            "no rows": mx.nd.zeros((5, 2, 2), stype="row_sparse"),
-            "no values": mx.nd.zeros((5, 2), stype="csr", dtype="float64"),
-        },
         {"": numbers, "größe.β": numbers, "n" * 1024: numbers},
         {},
     ]
@@ -188,46 +181,11 @@ def test_names_that_would_move_the_cursor_are_printed_as_escapes(tmp_path, capsy
     assert "größe" in printed
 
 
-def sparse_file(path, storage, stored, shape, *indices):
-    """A float32 sparse array whose header says these shapes; its stored values are ones."""
-    content = struct.pack("<3QIi", 0x112, 0, 1, 0xF993FAC9, storage)
-    for each in (stored, shape):
-        content += struct.pack(f"<i{len(each)}q", len(each), *each)
-    content += struct.pack("<3i", 1, 0, 0)
-    for index in indices:
-        content += struct.pack("<2iq", 6, 1, len(index))
-    content += np.ones(stored, np.float32).tobytes() + b"".join(np.array(index, "<i8").tobytes() for index in indices)
-    path.write_bytes(content + struct.pack("<2Q", 1, 1) + b"x")
-    return path
-
-
-def test_a_sparse_array_that_would_need_far_more_memory_than_the_file_has(tmp_path):
-    small = sparse_file(tmp_path / "small", 1, (2, 4), (2**20, 4), [0, 2**20 - 1])
-    assert read_numpy(small)["x"].sum() == 8
-    large = sparse_file(tmp_path / "large", 1, (2, 4), (2**20 + 4, 4), [0, 5])
-    with pytest.raises(CheckpointError, match=r"dense copies of at most 16777312 bytes, received 16777344") as caught:
-        read_numpy(sparse_file(tmp_path / "largest", 1, (2, 4), (2**20 + 8, 4), [0, 5]))
-    assert read_numpy(large)["x"].shape == (2**20 + 4, 4)
-    assert "'x' of shape (1048584, 4)" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("storage", "stored", "indices", "expected"),
-    [
-        (1, (2, 3), [[1, 4]], "rows from 1 to 4, or not ascending"),
-        (1, (2, 3), [[-1, 2]], "rows from -1 to 2, or not ascending"),
-        (1, (2, 3), [[2, 1]], "rows from 1 to 2, or not ascending"),
-        (1, (2, 3), [[1, 1]], "rows from 1 to 1, or not ascending"),
-        (2, (2,), [[0, 1, 1, 1, 3], [0, 1]], "rows that end at 0 to 3 of 2 values"),
-        (2, (2,), [[1, 1, 1, 1, 2], [0, 1]], "rows that end at 1 to 2 of 2 values"),
-        (2, (2,), [[0, 2, 1, 2, 2], [0, 1]], "rows that end at 0 to 2 of 2 values"),
-        (2, (2,), [[0, 2, 2, 2, 2], [0, 3]], "columns from 0 to 3"),
-        (2, (2,), [[0, 2, 2, 2, 2], [1, 0]], "or not ascending"),
-    ],
-)
-def test_indices_outside_of_the_shape_are_refused(storage, stored, indices, expected, tmp_path):
-    file = sparse_file(tmp_path / "a.params", storage, stored, (4, 3), *indices)
-    with pytest.raises(CheckpointError, match=rf"'x': expected ascending indices inside of shape \(4, 3\).*{expected}"):
+@pytest.mark.parametrize("stype", ["row_sparse", "csr"])
+def test_sparse_arrays_are_refused(stype, tmp_path):
+    file = tmp_path / "a.params"
+    mx.nd.save(str(file), {"x": mx.nd.array([[0, 0], [1, 0]]).tostype(stype)})
+    with pytest.raises(CheckpointError, match="array 'x' is sparse: read it with MXNet"):
         read_numpy(file)
 
 
