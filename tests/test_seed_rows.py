@@ -4,7 +4,7 @@ First what Gluon does with the code as a tutorial has it, then, after a blank li
 tutorials' numbers in SEEDS.md. A row is short here; what stands behind it is tested in depth where its module is.
 
 This file: layers and losses of one's own (groups D and E). `test_seed_rows_data.py`: arrays, autograd, data,
-augmentation, dtypes (A to C, F, G, T). `test_seed_rows_files.py`: features and files (P, Q). The other rows are tested
+augmentation, dtypes (A to C, F, G, T). The other rows are tested
 where their modules are.
 """
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from functools import reduce
 import inspect
-import json
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
@@ -53,14 +52,19 @@ SPLITS = ("train", "valid", "test")
 class Name(str):
     """Name of an earlier call's result, or of an attribute of it, like `data.train.x`."""
 
+    __repr__ = str.__str__
+
 
 class InFolder(str):
     """A path relative to the run's folder."""
 
+    def __repr__(self) -> str:
+        return f"folder / {super().__repr__()}"
+
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a plan.
+    """One call of a plan; its `repr` is its code in a script, like that of `Name`, `InFolder` and components.
 
     Attributes:
         function: A function, a class, or a `Name`.
@@ -82,6 +86,9 @@ class Call:
     text: str = ""
     gives: type = object
     made: Any = None
+
+    def __repr__(self) -> str:
+        return written(self)
 
 
 def execute(calls: Iterable[Call], results: Dict[str, Any], origin: str) -> Dict[str, Any]:
@@ -450,41 +457,17 @@ _AT_ROOT = {"Checkpoints", "evaluate", "finetune", "fit", "freeze", "initialize"
 _AT_ROOT |= {"predict", "seed_all", "to"}
 
 
-def literal(value: Any) -> str:
-    """An argument of a plan as Python code.
-
-    >>> print(literal({"a": [1, None], "b": Name("x"), "c": Call(max, (Name("x"), 2))}))
-    {"a": [1, None], "b": x, "c": builtins.max(x, 2)}
-    """
-    if isinstance(value, Call):
-        return written(value)
-    if isinstance(value, Component):
-        return literal(value.short)
-    if isinstance(value, Name):
-        return str(value)
-    if isinstance(value, InFolder):
-        return f"folder / {literal(str(value))}"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{literal(key)}: {literal(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        inner = ", ".join(map(literal, value))
-        return f"({inner})" if isinstance(value, tuple) and len(value) > 1 else f"[{inner}]"
-    return repr(value)
-
-
 def written(call: Call) -> str:
     """A call of a plan as Python code, with one argument per line if it is long.
 
     >>> print(written(Call(Name("f"), (Name("x"),), {"a": "b"}, "y")))
-    y = f(x, a="b")
+    y = f(x, a='b')
     """
     target = f"{call.result} = " if call.result else ""
     if call.text:
         return f"{target}{call.text}"
     values = [*(("", one) for one in call.positional), *((f"{name}=", one) for name, one in call.named.items())]
-    arguments = [f"{name}{literal(value)}" for name, value in values]
+    arguments = [f"{name}{value!r}" for name, value in values]
     begin = f"{target}{public_name(call.function)}"
     line = f"{begin}({', '.join(arguments)})"
     if len(line) <= _WIDTH:
@@ -497,7 +480,7 @@ def written(call: Call) -> str:
 
 
 def _one_per_line(name: str, elements: List[Any]) -> str:
-    return f"{name}[\n" + "".join(f"        {literal(one)},\n" for one in elements) + "    ]"
+    return f"{name}[\n" + "".join(f"        {one!r},\n" for one in elements) + "    ]"
 
 
 def public_name(function: Any) -> str:

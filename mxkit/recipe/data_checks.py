@@ -228,10 +228,13 @@ def _unused_keys(recipe: Recipe, data: Splits, overrides: Sequence[str]) -> List
     """
     own = {split for split in SPLITS if getattr(data, split) is not None and is_loader(getattr(data, split))}
     accepted = accepted_arguments("data", recipe.data.name) or {}
-    keys = ["drop_last", "augment"] if "train" in own else []
-    keys += ["batch_size"] if "train" in own and "batch_size" not in accepted else []
     evaluated = {split for split in ("valid", "test") if getattr(data, split) is not None}
-    keys += ["eval_batch_size", "eval_augment"] if evaluated and evaluated <= own else []
+    of_training, of_evaluation = "train" in own, bool(evaluated) and evaluated <= own
+    keys = [
+        key
+        for key in DataComponent.model_fields
+        if key not in ("name", "pairs", *accepted) and (of_evaluation if key.startswith("eval_") else of_training)
+    ]
     changed = {setting.partition("=")[0].strip().split(".")[1] for setting in overrides if setting.startswith("data.")}
     return [
         Problem(

@@ -23,7 +23,7 @@ from mxkit.errors import CheckpointError, RecipeError
 from mxkit.recipe.net_facts import FACTS, read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, flattened
 from mxkit.runtime.engine_settings import in_force, switches, warn_if_late
 from mxkit.runtime.gpus import gpu_facts, read_driver
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
@@ -418,15 +418,12 @@ def recipe_run(recipe: Recipe, folder: RunFolder) -> RecipeRun:
 
 def settings_of_recipe(recipe: Recipe) -> Dict[str, Any]:
     """Values of a recipe by dotted path, without null and empty values; lists are JSON texts."""
-    return dict(_flat(recipe.model_dump(exclude=set(_NO_SETTINGS))))
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> Iterator[Any]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        elif value not in (None, [], ""):
-            yield f"{path}{key}", json.dumps(value) if isinstance(value, (list, tuple)) else value
+    values = flattened(recipe.model_dump(exclude=set(_NO_SETTINGS)))
+    return {
+        key: json.dumps(one) if isinstance(one, (list, tuple)) else one
+        for key, one in values.items()
+        if one not in (None, [], {}, "")
+    }
 
 
 def _files(recipe: Recipe, folder: RunFolder) -> List[Path]:

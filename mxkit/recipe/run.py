@@ -23,7 +23,6 @@ from mxkit.recipe.building import (
     execute,
     fit_call,
     kvstore_call,
-    literal,
     loader_calls,
     net_calls,
     score_calls,
@@ -170,13 +169,13 @@ def as_script(recipe: Recipe) -> str:
         [
             *map(written, score_calls(recipe, data)),
             "for name, value in scores.items():",
-            f"    print({literal(recipe.evaluate.split)}, name, value)",
+            f"    print({recipe.evaluate.split!r}, name, value)",
         ],
     ]
     body = "\n\n".join("\n".join(block) for block in blocks)
     imports = ["from pathlib import Path"]
     if recipe.imports:
-        imports += ["import sys", "", f"sys.path.insert(0, {literal(recipe.import_path)})"]
+        imports += ["import sys", "", f"sys.path.insert(0, {recipe.import_path!r})"]
     numpy = recipe.arrays == "np"
     imports += ["", "import mxkit"]
     imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""] if recipe.threads else []
@@ -185,7 +184,7 @@ def as_script(recipe: Recipe) -> str:
     own = [f"import {name}" for name in recipe.imports]
     # before the recipe's modules, which may make arrays
     imports += ["", "mx.npx.set_np()", *([""] if own else []), *own] if numpy else own
-    folder = f"folder = Path({literal(f'scripts/{recipe.name}')})"
+    folder = f"folder = Path({f'scripts/{recipe.name}'!r})"
     return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
 
 

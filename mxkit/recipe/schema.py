@@ -6,7 +6,6 @@ is filed under its path, and its siblings go on, so one error lists all mistakes
 
 from functools import wraps
 import inspect
-import json
 import re
 from typing import (
     Any,
@@ -21,7 +20,6 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    Type,
     TypeVar,
     Union,
 )
@@ -31,7 +29,7 @@ from mxkit.data.augment import PRESETS, Augment
 from mxkit.errors import RecipeError, nearest
 from mxkit.metrics import get_metrics
 from mxkit.recipe.run_code import import_modules, switched
-from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments, adapter_of, exact, is_known
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, exact, is_known
 from mxkit.storage.hub import check_hub_address, is_hub_address
 from mxkit.training.checkpoints import Checkpoints
 from pydantic import (
@@ -269,10 +267,17 @@ class Component(Section):
     """
 
     model_config = ConfigDict(extra="allow")
-    kind: ClassVar[str] = ""
+    kind: ClassVar[str]
     _made: Any = PrivateAttr(None)
 
+    def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.kind = kind or cls.kind
+
     name: str
+
+    def __repr__(self) -> str:
+        return repr(self.short)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.model_dump() == other.model_dump()
@@ -316,11 +321,11 @@ class Component(Section):
         if accepted is None:
             return []
         if cls.kind == "model" and name in COMPOSED:
-            return _refused_parts(name, arguments, tuple(accepted), context)
+            accepted = dict.fromkeys(accepted, Argument(NetComponent, True))
         own = [key for key in cls.model_fields if key != "name"]
         adapter = adapter_of({key: one for key, one in accepted.items() if key not in own})
         try:
-            adapter.validate_python(arguments)
+            adapter.validate_python(arguments, context=dict(context))
         except ValidationError as error:
             schema = adapter.json_schema()["properties"] if accepted else {}
             return _refused_by_type(name, error, arguments, schema, own)
@@ -341,9 +346,12 @@ def _refused_by_type(
     """
     accepted = (*own, *sorted(schema), "name")
     kinds: Dict[Any, str] = {}
-    for detail in error.errors():
-        kinds.setdefault(detail["loc"][0], detail["type"] if len(detail["loc"]) == 1 else "")
     problems = []
+    for detail in error.errors():
+        if detail["type"] == "problem":  # of a part of the net
+            problems.append(detail["ctx"]["problem"]._replace(path=".".join(map(str, detail["loc"]))))
+        else:
+            kinds.setdefault(detail["loc"][0], detail["type"] if len(detail["loc"]) == 1 else "")
     for key, kind in kinds.items():
         value = arguments.get(key)
         if kind == "extra_forbidden":
@@ -357,68 +365,32 @@ def _refused_by_type(
     return problems
 
 
-def _refused_parts(
-    name: str, arguments: Mapping[str, Any], accepted: Tuple[str, ...], context: Mapping[str, Any]
-) -> List[Problem]:
-    """Problems of a net that consists of other nets."""
-    problems = []
-    for key in accepted:
-        value = arguments.get(key)
-        if not isinstance(value, (str, dict)):
-            problems.append(Problem(key, f"expected a model, mlp or {{name: mlp}}; received {value!r}"))
-            continue
-        try:
-            NetComponent.model_validate(value, context=dict(context))
-        except ValidationError as error:
-            inner = _problems_of(error, ["name"], value)
-            problems += [one._replace(path=f"{key}.{one.path}" if one.path else key) for one in inner]
-    return problems + [
-        Problem(key, f"{name} takes no such argument; received {value!r}", accepted, key)
-        for key, value in arguments.items()
-        if key not in accepted
-    ]
-
-
-class AugmentComponent(Component):
+class AugmentComponent(Component, kind="augment"):
     """A step of an augmentation, or a preset."""
 
-    kind = "augment"
 
-
-class NetComponent(Component):
+class NetComponent(Component, kind="model"):
     """A net without first values, such as a part of another net."""
 
-    kind = "model"
 
-
-class InitializerComponent(Component):
+class InitializerComponent(Component, kind="initializer"):
     """An initializer of MXNet."""
 
-    kind = "initializer"
 
-
-class LossComponent(Component):
+class LossComponent(Component, kind="loss"):
     """A loss."""
 
-    kind = "loss"
 
-
-class ScheduleComponent(Component):
+class ScheduleComponent(Component, kind="schedule"):
     """A schedule of the learning rate."""
 
-    kind = "schedule"
 
-
-class CallbackComponent(Component):
+class CallbackComponent(Component, kind="callback"):
     """A callback."""
 
-    kind = "callback"
 
-
-class MetricComponent(Component):
+class MetricComponent(Component, kind="metric"):
     """A metric."""
-
-    kind = "metric"
 
 
 class Steps(List[AugmentComponent]):
@@ -501,7 +473,7 @@ class PairSection(Section):
     length: Optional[Whole] = Field(None, ge=1)
 
 
-class DataComponent(Component):
+class DataComponent(Component, kind="data"):
     """A dataset and its batches.
 
     Attributes:
@@ -523,7 +495,6 @@ class DataComponent(Component):
     augment: OptionalSteps = None
     eval_augment: OptionalSteps = None
     pairs: Optional[PairSection] = None
-    kind = "data"
 
     @field_validator("eval_augment")
     @classmethod
@@ -589,7 +560,7 @@ class MultiplierSection(Section):
     wd: Optional[Number] = Field(None, ge=0)
 
 
-class OptimizerComponent(Component):
+class OptimizerComponent(Component, kind="optimizer"):
     """An optimizer, and its settings for some parameters.
 
     Attributes:
@@ -599,7 +570,6 @@ class OptimizerComponent(Component):
 
     multipliers: Dict[str, MultiplierSection] = Field(default_factory=dict)
     no_weight_decay: Yes = False
-    kind = "optimizer"
 
 
 class CheckpointSection(Section):
@@ -913,10 +883,9 @@ def flattened(value: Any, path: str = "") -> Dict[str, Any]:
     return values or {path: value}
 
 
-_LISTED = ("augment", "callback", "metric")
 _VARIABLE = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
-_CLASSES: List[Type[Component]] = [*Component.__subclasses__(), ModelComponent]
-_COMPONENTS = {one.__name__: one for one in _CLASSES if one is not NetComponent}
+# MXNet's registries ignore case; gluoncv is not imported for its names
+_OTHER_NAMES = {"initializer": "[A-Z]", "optimizer": "[A-Z]", "metric": "[A-Z]", "model": "^gluoncv:"}
 
 
 def recipe_schema() -> Schema:
@@ -929,75 +898,43 @@ def recipe_schema() -> Schema:
     'integer'
     """
     recipe = Recipe.model_json_schema()
-    definitions: Schema = recipe.pop("$defs")
-    sections = {name: one for name, one in definitions.items() if not name.endswith("Component")}
-    kinds = {one.kind: _kind(one.kind, definitions[name]["properties"]) for name, one in _COMPONENTS.items()}
-    chosen = {key: one for key, one in recipe["properties"].items() if _component_of(one)}
-    for section in (recipe, *sections.values()):
-        section.pop("required", None)
-        section["properties"] = _properties(section["properties"])
+    for component in [*Component.__subclasses__(), ModelComponent]:
+        if component.__name__ in recipe["$defs"]:
+            own = recipe["$defs"][component.__name__]["properties"]
+            recipe["$defs"][component.__name__] = _kind(component.kind, own)
     recipe["properties"]["base"] = {"type": "string", "description": "The recipe that this one extends."}
     recipe["properties"]["variables"] = {"type": "object", "description": "Values for ${name}."}
-    chosen = {key: recipe["properties"][key] for key in (*chosen, "evaluate")}
+    recipe = _as_in_files(recipe)
+    chosen = {key: one for key, one in recipe["properties"].items() if "Component" in str(one) or key == "evaluate"}
     recipe["properties"].update(dict.fromkeys(chosen, True))
-    recipe.update({"if": {"required": ["imports"]}, "else": {"properties": chosen}})
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A recipe of mxkit, format 1"}
-    return {**recipe, **head, "$defs": {**sections, **kinds, "variable": _VARIABLE}}
-
-
-def _component_of(schema: Any) -> Optional[Type[Component]]:
-    """The class of the components that a key holds, if it does."""
-    name = re.search(r"#/\$defs/(\w+Component)\b", json.dumps(schema))
-    return None if name is None else _COMPONENTS[name[1]]
-
-
-def _properties(properties: Mapping[str, Schema]) -> Schema:
-    """Keys of a section, with mxkit's schemas of components and with variables."""
-    changed: Schema = {}
-    for key, schema in properties.items():
-        schema = {name: one for name, one in schema.items() if name != "title"}
-        component = _component_of(schema)
-        if component is not None:
-            item, null = {"$ref": f"#/$defs/{component.kind}"}, {"type": "null"}
-            schema = {"anyOf": [item, *([null] if key == "schedule" else [])]}
-            if component.kind in _LISTED:
-                schema = {"anyOf": [{"type": "array", "items": item}, item, null]}
-        changed[key] = schema if key == "name" or not schema else {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
-    return changed
+    return {**head, **recipe, "if": {"required": ["imports"]}, "else": {"properties": chosen}}
 
 
 def _kind(kind: str, own: Mapping[str, Schema]) -> Schema:
     """A component: its name, its name and arguments, or only arguments, if a base has the name."""
     names = sorted(KINDS[kind].names())
-    keys = _properties({key: schema for key, schema in own.items() if key != "name"})
-    objects: List[Schema] = []
-    union: Schema = {}
+    objects = []
     for name in names:
-        arguments = _arguments_schema(kind, name)
-        if arguments is None:
-            objects.append(_object({"name": {"const": name}, **keys}, open_ended=True))
-            continue
-        for key, schema in arguments.items():
-            union[key] = schema if union.get(key, schema) == schema else {}
-        objects.append(_object({"name": {"const": name}, **keys, **arguments}))
-    nameless = {"type": "object", "properties": {**union, **keys}, "additionalProperties": False}
-    # MXNet's registries ignore case; gluoncv is not imported for its names
-    others = {"initializer": r"[A-Z]", "optimizer": r"[A-Z]", "metric": r"[A-Z]", "model": r"^gluoncv:"}.get(kind)
-    free = [{"type": "string", "pattern": others}] if others else []
-    if others:
-        objects.append(_object({"name": free[0]}, open_ended=True))
-    return {"anyOf": [{"enum": names}, *free, *objects, nameless]}
+        accepted = accepted_arguments(kind, name)
+        if kind == "model" and name in COMPOSED:
+            arguments: Schema = dict.fromkeys(accepted or (), {"$ref": "#/$defs/ModelComponent"})
+        else:
+            arguments = adapter_of(accepted or {}).json_schema().get("properties", {})
+        keys = {**own, **arguments, "name": {"const": name}}
+        objects.append({"type": "object", "properties": keys, "additionalProperties": accepted is None})
+    if kind in _OTHER_NAMES:
+        other = {"type": "string", "pattern": _OTHER_NAMES[kind]}
+        objects += [other, {"type": "object", "properties": {"name": other}}]
+    return {"anyOf": [{"enum": names}, *objects]}
 
 
-def _object(properties: Schema, open_ended: bool = False) -> Schema:
-    more = {} if open_ended else {"additionalProperties": False}
-    return {"type": "object", "properties": properties, "required": ["name"], **more}
-
-
-def _arguments_schema(kind: str, name: str) -> Optional[Schema]:
-    accepted = accepted_arguments(kind, name)
-    if accepted is None:
-        return None
-    if kind == "model" and name in COMPOSED:
-        return {key: {"$ref": "#/$defs/model"} for key in accepted}
-    return _properties(adapter_of(accepted).json_schema().get("properties", {}))
+def _as_in_files(schema: Any) -> Any:
+    """A schema whose keys may be missing or variables, and whose lists of steps may be one step."""
+    if not isinstance(schema, dict):
+        return [_as_in_files(one) for one in schema] if isinstance(schema, list) else schema
+    kept = {key: _as_in_files(one) for key, one in schema.items() if key != "required"}
+    for key, one in kept.get("properties", {}).items():
+        kept["properties"][key] = one if "const" in one else {"anyOf": [one, _VARIABLE]}
+    steps = {"$ref": "#/$defs/AugmentComponent"}
+    return {"anyOf": [kept, steps]} if kept.get("items") == steps else kept

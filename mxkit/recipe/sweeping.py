@@ -139,8 +139,7 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
         The recipe with the first value of each range.
 
     Raises:
-        RecipeError: The recipe refuses a key or an end of a range; or names that are tried for a section would replace
-            its other keys.
+        RecipeError: The recipe refuses a key or an end of a range.
     """
     first = [f"{one.key}={one.tried[0]}" for one in ranges]
     loaded = []
@@ -153,26 +152,7 @@ def check_ranges(recipe: str, fixed: Sequence[str], ranges: Sequence[Range]) -> 
                 raise RecipeError(
                     f"{error}\n  tried for --set {f'{one.key}={one.text}'!r}; a range is {FORMS}"
                 ) from error
-            others = [*fixed, *chosen[:number], *chosen[number + 1 :]]
-            if one.choices and re.match("(?!null$)[A-Za-z]", value):
-                _refuse_lost_keys(one, value, recipe, others, loaded[-1])
     return loaded[0]
-
-
-def _refuse_lost_keys(tried: Range, value: str, recipe: str, others: Sequence[str], after: Recipe) -> None:
-    """Refuse to lose keys of a section: `optimizer=adam` means `{name: adam}`, without the recipe's learning rate."""
-    try:
-        before = load_recipe(recipe, others)
-    except RecipeError:  # it has no such section, and needs one
-        return
-    start = f"{tried.key}."
-    lost = [one for one in differences(before, after) if one.startswith(start) and not one.startswith(f"{start}name:")]
-    if lost:
-        sections = ",".join(f"{{name: {one}}}" for one in tried.choices)
-        raise RecipeError(
-            f"--set {f'{tried.key}={tried.text}'!r}: {value} replaces the whole section: {'; '.join(lost)}. To keep "
-            f"these, write {start}name={tried.text}; to do without them, {tried.key}={sections!r}"
-        )
 
 
 # Seconds for which a process waits while another process writes.

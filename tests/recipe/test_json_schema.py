@@ -38,6 +38,7 @@ def test_shipped_recipes_are_taken_as_they_are_and_resolved(validator, name):
         {"epochs": "many"},
         {"data": "digit"},
         {"data": {"name": "digits", "siz": 8}},
+        {"data": {"siz": 8}},
         {"data": {"name": "digits", "size": "big"}},
         {"data": {"name": "digits", "augment": ["flop"]}},
         {"data": {"name": "digits", "pairs": {"kind": "twins"}}},

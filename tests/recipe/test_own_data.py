@@ -148,6 +148,7 @@ def test_parts_that_lack_a_class_and_outputs_without_one_are_told(recipe):
         ({}, ["data.batch_size=64"]),
         ({}, ["data.eval_batch_size=7"]),
         ({"drop_last": True}, []),
+        ({"workers": "thread:2"}, []),
         ({"eval_augment": ["to_tensor"]}, []),
     ],
 )

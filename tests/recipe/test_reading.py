@@ -55,7 +55,8 @@ def test_values_are_those_of_the_core_schema_of_yaml_1_2_and_are_written_so_that
         assert parse_yaml(as_yaml({"a": written})) == yaml.safe_load(as_yaml({"a": written})) == {"a": written}
 
 
-def test_floats_without_a_point_are_numbers_t26(tmp_path):
+def test_floats_without_a_point_are_numbers(tmp_path):
+    """T26."""
     # PyYAML alone reads 1e-3 as text, which MXNet takes for a learning rate without a word
     assert yaml.safe_load("1e-3") == "1e-3"
     path = tmp_path / "a.yaml"

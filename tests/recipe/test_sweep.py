@@ -172,11 +172,6 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
         ("epoch=1..5", "epoch: unknown key; received 1"),
         ("epochs=0.5..2.5", "received 0.5"),
         ("optimizer.name=sgd,admn", "optimizer.name: unknown; received 'admn'"),
-        (
-            "optimizer=sgd,adam",
-            "sgd replaces the whole section: optimizer.learning_rate: 0.03 -> (not said). To keep these, write "
-            "optimizer.name=sgd,adam; to do without them, optimizer='{name: sgd},{name: adam}'",
-        ),
         ("devices=gpu:0,2", "Quote a value that contains a comma"),
     ],
 )

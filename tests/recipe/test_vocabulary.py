@@ -318,7 +318,7 @@ def test_image_folders_train_and_predict(train, tmp_path):
         (["data.augment=[{name: crop}]"], "data.augment.0.size: is missing"),
         (["data.workers=4"], "data.workers: expected 0, 'thread:4' or 'process:4'; received 4"),
         (["optimizer.multipliers={'*': {l: 1}}"], "optimizer.multipliers.*.l: unknown key; received 1; accepted: lr"),
-        (["model=siamese"], "model.branch: expected a model"),
+        (["model=siamese"], "model.branch: is missing"),
         (["model.classes=true"], "model.classes: expected a whole number; received True"),
     ],
 )

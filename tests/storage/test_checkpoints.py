@@ -361,7 +361,8 @@ class Failing(mxkit.Callback):
         return {"broken": mx.nd.random.normal(scale=-1 if self.step == 15 else 1, shape=3)}
 
 
-def test_an_error_of_the_engine_is_met_before_anything_is_written_t43(tmp_path):
+def test_an_error_of_the_engine_is_met_before_anything_is_written(tmp_path):
+    """T43."""
     with pytest.raises(mx.MXNetError, match="scale|sigma|positive"):
         train(tmp_path, every="5 updates", callbacks=[Failing()])
     assert steps(tmp_path) == [5, 10]
@@ -623,7 +624,8 @@ TRAINERS = [(optimizer, used) for used in (False, True) for optimizer in ("sgd",
 
 
 @pytest.mark.parametrize(("place", "case"), pairs(PLACES, TRAINERS))
-def test_the_next_updates_with_a_trainer_are_the_same_t47_t71_t98(place, case, kind, tmp_path):
+def test_the_next_updates_with_a_trainer_are_the_same(place, case, kind, tmp_path):
+    """T47, T71, T98."""
     (devices, on_kvstore), (optimizer, used) = place, case
     net = make_net(devices, norm=True)
     trainer = make_trainer(net, optimizer, on_kvstore)

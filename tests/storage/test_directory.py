@@ -27,7 +27,8 @@ def net_of(units=4, devices="cpu", seed=0):
 
 # the mean (w + w + w) / 3, which Gluon's save_parameters stores, rounds (T59)
 @pytest.mark.parametrize(("devices", "to"), [("cpu:2", "cpu:2"), ("cpu:3", "cpu"), ("cpu", None)])
-def test_round_trip_on_every_replica_t59(devices, to, tmp_path):
+def test_round_trip_on_every_replica(devices, to, tmp_path):
+    """T59."""
     net = net_of(units=64, devices=devices)
     saved = mxkit.save_checkpoint(tmp_path / "a" / "b", net, step=12, state={"epoch": 3})
     assert saved.name == "step-00000012"
@@ -95,7 +96,8 @@ def test_one_of_the_same_step_is_replaced(tmp_path):
         (lambda path: link(path), "run.json leads elsewhere: symbolic links are not followed"),
     ],
 )
-def test_damage_is_told_before_mxnet_reads_a_byte_t58(damage, expected, tmp_path):
+def test_damage_is_told_before_mxnet_reads_a_byte(damage, expected, tmp_path):
+    """T58."""
     net = net_of()
     saved = mxkit.save_checkpoint(tmp_path, net, step=1)
     damage(saved)
@@ -135,7 +137,8 @@ def flip(path, position):
     path.write_bytes(bytes(content))
 
 
-def test_a_net_that_does_not_fit_is_left_as_it_was_t51(tmp_path):
+def test_a_net_that_does_not_fit_is_left_as_it_was(tmp_path):
+    """T51."""
     saved = mxkit.save_checkpoint(tmp_path, net_of(units=4), step=1)
     other, deeper = net_of(units=6), mxkit.models.mlp(3, hidden=(4, 4))
     before = values(other)
@@ -178,7 +181,8 @@ except OSError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
-def test_a_full_disk_is_told_and_the_checkpoint_before_it_stays_t59(tmp_path, forks):
+def test_a_full_disk_is_told_and_the_checkpoint_before_it_stays(tmp_path, forks):
+    """T59."""
     script, folder = tmp_path / "script.py", tmp_path / "run"
     script.write_text(FULL)
     done = forks.run(script, str(folder))

@@ -137,7 +137,8 @@ def test_parameter_files_of_both_kinds_are_loaded(switch, file, kind, tmp_path):
         assert_equal(values(one), expected)
 
 
-def test_t156_mxnet_reads_a_checkpoint_under_either_switch(kind, tmp_path):
+def test_mxnet_reads_a_checkpoint_under_either_switch(kind, tmp_path):
+    """T156."""
     with kind.switches():
         saved = mxkit.save_checkpoint(tmp_path, kind.net(make_net), step=1) / "net.params"
         path = tmp_path / "plain.params"
@@ -236,7 +237,8 @@ def step(net, trainer, kind):
 
 
 @pytest.mark.parametrize("switch", [False, True])
-def test_t157_states_of_a_trainer_are_read_whatever_the_switch_was_when_they_were_written(switch, kind, tmp_path):
+def test_states_of_a_trainer_are_read_whatever_the_switch_was_when_they_were_written(switch, kind, tmp_path):
+    """T157."""
     net, other = kind.net(make_net), kind.net(lambda: make_net(seed=4))
     with kind.switches():
         trainer, new = (gluon.Trainer(one.collect_params(), "adam") for one in (net, other))
@@ -287,7 +289,8 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
+def test_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
+    """T158."""
     with switches(True):
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
         files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
@@ -314,7 +317,8 @@ def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
     np.testing.assert_array_equal(*outputs)
 
 
-def test_t158_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_path):
+def test_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_path):
+    """T158."""
     file = str(tmp_path / "dense.params")
     with switches(True):
         net = nn.HybridSequential()
@@ -340,7 +344,8 @@ class Unrolled(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize("make", [lambda: rnn.LSTM(4, 2, input_size=3), Unrolled])
-def test_t159_graphs_of_recurrent_layers_become_graphs_of_numpy(make, tmp_path):
+def test_graphs_of_recurrent_layers_become_graphs_of_numpy(make, tmp_path):
+    """T159."""
     net, x = make(), mx.nd.random.normal(shape=(2, 5, 3))
     net.initialize(mx.init.Normal(0.3))
     mxkit.export(net, tmp_path / "net")

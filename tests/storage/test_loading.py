@@ -134,7 +134,8 @@ def test_a_net_without_parameters(tmp_path):
 # what does not fit
 
 
-def test_every_problem_is_told_and_the_net_is_left_as_it_was_t51(tmp_path):
+def test_every_problem_is_told_and_the_net_is_left_as_it_was(tmp_path):
+    """T51."""
     net = make_mlp(units=4)
     arrays = {path: parameter.data() for path, parameter in parameters_by_path(net).items()}
     arrays["2.wieght"] = arrays.pop("2.weight")
@@ -299,7 +300,8 @@ ZOO = [("mobilenetv2_0.25", 32), long("resnet18_v1", 32), long("squeezenet1.1", 
 
 
 @pytest.mark.parametrize(("name", "size"), ZOO)
-def test_every_layout_of_the_model_zoo_goes_into_a_net_of_other_counters_t37_t52(name, size, tmp_path):
+def test_every_layout_of_the_model_zoo_goes_into_a_net_of_other_counters(name, size, tmp_path):
+    """T37, T52."""
     net = vision.get_model(name, classes=3)
     mxkit.initialize(net)
     net(mx.nd.ones((1, 3, size, size)))
@@ -332,7 +334,8 @@ def flat_from(first, count):
     return flat(count)
 
 
-def test_t60a_dense9_stands_before_dense10(tmp_path):
+def test_dense9_stands_before_dense10(tmp_path):
+    """T60a."""
     number = counter(flat(1))
     first = next(power for power in (100, 1000, 10000) if power > number + 30) - 4
     net = flat_from(first, 8)
@@ -535,7 +538,8 @@ class Odd(nn.HybridBlock):
         return x * scale
 
 
-def test_t45_a_parameter_of_the_net_itself_under_another_attribute(tmp_path):
+def test_a_parameter_of_the_net_itself_under_another_attribute(tmp_path):
+    """T45."""
     net, other = Odd(), Odd()
     mxkit.initialize(net)
     randomize(net)

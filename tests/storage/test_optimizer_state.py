@@ -158,7 +158,8 @@ def test_every_optimizer_of_mxnet_is_tested():
 
 
 @pytest.mark.parametrize(("optimizer", "place"), pairs(OPTIMIZERS, PLACES))
-def test_t60b_a_resumed_run_ends_where_the_whole_one_ends(tmp_path, optimizer, place):
+def test_a_resumed_run_ends_where_the_whole_one_ends(tmp_path, optimizer, place):
+    """T60b."""
     resume(tmp_path, maker(*optimizer, place))
 
 
@@ -236,7 +237,8 @@ def test_a_clip_that_was_taken_away(tmp_path):
 # names
 
 
-def test_t60a_states_go_by_path_not_by_gluons_order(tmp_path):
+def test_states_go_by_path_not_by_gluons_order(tmp_path):
+    """T60a."""
     # "10" sorts before "9": the Trainer's numbers of the two layers change places
     names = [("9_", "10_"), ("0_", "1_")]
     runs = [make_net(names=one) for one in names]
@@ -510,7 +512,8 @@ def assert_refused(arrays, state, match, trainer=None, net=None):
     assert_same_state(optimizer_state(net, trainer), before)
 
 
-def test_t50_another_optimizer_or_scheduler_is_refused():
+def test_another_optimizer_or_scheduler_is_refused():
+    """T50."""
     net, other = make_net(), make_net()
     text = "another optimizer: Adam in the checkpoint, SGD in the trainer. Make the Trainer with Adam$"
     assert_refused(*saved_adam(), text, make_trainer(net, "sgd", RATE), net)

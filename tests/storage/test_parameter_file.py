@@ -185,7 +185,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "expected"), REFUSED)
-def test_what_mxnet_would_not_write_is_refused_t58(change, expected, tmp_path):
+def test_what_mxnet_would_not_write_is_refused(change, expected, tmp_path):
+    """T58."""
     file = tmp_path / "a.params"
     data = written(file)
     change(data)

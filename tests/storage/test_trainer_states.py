@@ -59,7 +59,8 @@ def test_a_trusted_file_is_gone_on_from(optimizer, place, tmp_path):
         np.testing.assert_allclose(values(other)[name], expected, rtol=1e-6, atol=1e-7)
 
 
-def test_t50_the_optimizer_keeps_its_own_numbers(tmp_path):
+def test_the_optimizer_keeps_its_own_numbers(tmp_path):
+    """T50."""
     net = net_of("cpu")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     train(net, trainer, 2)
@@ -86,7 +87,8 @@ class Program:
 
 
 @pytest.mark.parametrize("word", [False, None, 1, "yes"])
-def test_t50_nothing_is_unpickled_without_the_word(word, tmp_path):
+def test_nothing_is_unpickled_without_the_word(word, tmp_path):
+    """T50."""
     trainer = gluon.Trainer(net_of("cpu").collect_params(), "sgd")
     (tmp_path / "crafted").write_bytes(pickle.dumps(Program(str(tmp_path / "made"))))
     with pytest.raises(ValueError, match="is a pickle.*If you know the writer, pass trusted=True"):
