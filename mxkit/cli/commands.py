@@ -11,7 +11,7 @@ from traceback import walk_tb
 from typing import Any, Iterator, List, Optional, Sequence
 import warnings
 
-from mxkit.cli.completion import complete_value, recipes, run_folders
+from mxkit.cli.completion import recipes, run_folders
 from mxkit.cli.environment import FOR_PYTHON, cache_app, doctor, enable, init, install, launch
 from mxkit.cli.environment import run as run_script
 from mxkit.cli.inference import benchmark, predict
@@ -239,11 +239,6 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
     Exit codes: 0 success, 1 an error while the command runs, 2 a wrong command line or recipe, 130 Ctrl-C.
     """
-    if os.environ.get("_MXKIT_COMPLETE") == "complete_bash" and complete_value():
-        return
-    words = sys.argv[1:] if arguments is None else arguments
-    if words and words[0].endswith("-completion") and {"-h", "--help"} & set(words):
-        arguments = ["--help"]  # typer installs the completion as soon as it reads the option
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # pyparsing's are both; matplotlib 3.9 has some

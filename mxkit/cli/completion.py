@@ -5,7 +5,6 @@ A shell waits for it at each Tab, so nothing here imports MXNet: names are read 
 
 import ast
 import json
-import os
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Set
 
@@ -16,12 +15,6 @@ import typer
 # Columns of `mxkit runs` that every run has.
 COLUMNS = ("name", "started", "state", "epochs", "seconds", "size")
 _PACKAGE = Path(__file__).parents[1]
-# Keys of a recipe whose values are names of a table, with the file of the table.
-_TABLES = {
-    "loss": "losses/named_losses.py",
-    "loss.name": "losses/named_losses.py",
-    "metrics": "metrics/named_metrics.py",
-}
 
 
 def recipes(incomplete: str) -> List[str]:
@@ -47,23 +40,10 @@ def run_columns(context: typer.Context, incomplete: str) -> List[str]:
 
 
 def settings(context: typer.Context, incomplete: str) -> List[str]:
-    """Keys of `--set`: those of all recipes and those in RECIPE; after `loss=` and `metrics=`, the names."""
-    key, equals, _ = incomplete.partition("=")
-    if equals:
-        return _fitting([f"{key}={name}" for name in _names_for(key)], incomplete)
+    """Keys of `--set`: those of all recipes and those in RECIPE."""
     # the parser stops at a last `--set` without a value, so RECIPE may be among the words that it did not read
     recipe = context.params.get("recipe") or "".join(context.args[:1])
     return _fitting(_keys_of_format() | _keys_of_recipe(recipe), incomplete)
-
-
-def complete_value() -> bool:
-    """Print names for a value after `--set KEY=` in bash, which splits words at `=`, so typer cannot."""
-    words = os.environ["COMP_WORDS"].split()[: int(os.environ["COMP_CWORD"]) + 1]
-    *before, key, _, value = [*words, ""] if words[-1] == "=" else ["", "", *words]
-    if before[-1:] != ["--set"] or words[-2 if value else -1] != "=":
-        return False
-    typer.echo("\n".join(_fitting(_names_for(key), value)))
-    return True
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> List[str]:
@@ -76,17 +56,6 @@ def _content(file: Path) -> Dict[str, Any]:
     except (OSError, ValueError):  # no run, or a damaged one
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _names_for(key: str) -> List[str]:
-    """Names that a key takes, from its table `NAME: Dict[...] = {...}`; in brackets if the key takes a list."""
-    if key not in _TABLES:
-        return []
-    tree = ast.parse((_PACKAGE / _TABLES[key]).read_text(encoding="utf-8"))
-    tables = [node.value for node in tree.body if isinstance(node, ast.AnnAssign)]
-    parts = (part for table in tables if table for part in ast.walk(table) if isinstance(part, ast.Dict))
-    names = [str(one.value) for part in parts for one in part.keys if isinstance(one, ast.Constant)]
-    return [f"[{name}]" if key == "metrics" else name for name in names]
 
 
 def _keys_of_format() -> Set[str]:

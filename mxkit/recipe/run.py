@@ -239,22 +239,18 @@ def pin_weights(recipe: Recipe) -> Recipe:
 
 def _refuse_other_settings(folder: RunFolder, earlier: Recipe, recipe: Recipe) -> None:
     """Refuse another kind of arrays, and settings of the optimizer that the checkpoint's would replace."""
-    if earlier.arrays != recipe.arrays:
-        raise RecipeError(
-            f"{folder.path}: arrays was {earlier.arrays!r}, is {recipe.arrays!r}: a resumed run keeps its kind of "
-            "arrays. Leave this change out, or train a new run from these weights: "
-            f"mxkit train {folder.path / 'recipe.yaml'} --set arrays={recipe.arrays} --set model.weights={folder.path}"
-        )
     before, now = earlier.optimizer, recipe.optimizer
-    old, new = before.arguments, now.arguments
-    name = next((name for name in (*old, *new) if old.get(name) != new.get(name)), None)
-    if name is None or before.name != now.name or not checkpoint_paths(folder.checkpoints):
-        return
-    raise RecipeError(
-        f"{folder.path}: optimizer.{name} was {old.get(name)!r}, is {new.get(name)!r}: a resumed run keeps its "
-        "optimizer's settings. Leave this change out, or train a new run from these weights: "
-        f"mxkit train {folder.path / 'recipe.yaml'} --set model.weights={folder.path} --set optimizer.{name}=..."
-    )
+    kept: Dict[str, Any] = {"arrays": (earlier.arrays, recipe.arrays)}
+    if before.name == now.name and checkpoint_paths(folder.checkpoints):
+        names = (*before.arguments, *now.arguments)
+        kept.update({f"optimizer.{name}": (before.arguments.get(name), now.arguments.get(name)) for name in names})
+    for key, (old, new) in kept.items():
+        if old != new:
+            raise RecipeError(
+                f"{folder.path}: {key} was {old!r}, is {new!r}: a resumed run keeps it. Leave this out, or train "
+                f"a new run from these weights: mxkit train {folder.path / 'recipe.yaml'} --set {key}={new} "
+                f"--set model.weights={folder.path}"
+            )
 
 
 def _changes_of_training(folder: RunFolder, before: Recipe, recipe: Recipe, state: FitState) -> List[str]:

@@ -104,8 +104,6 @@ def _import(name: str, folder: str) -> str:
     before = set(sys.modules)
     try:
         importlib.import_module(name)
-    except SyntaxError as error:
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     except SystemExit:
         way = 'remove the call, or move it below `if __name__ == "__main__":`'
         return f"the module {name!r} calls sys.exit() when it is imported: {way}"

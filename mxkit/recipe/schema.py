@@ -898,10 +898,9 @@ def recipe_schema() -> Schema:
     'integer'
     """
     recipe = Recipe.model_json_schema()
-    for component in [*Component.__subclasses__(), ModelComponent]:
-        if component.__name__ in recipe["$defs"]:
-            own = recipe["$defs"][component.__name__]["properties"]
-            recipe["$defs"][component.__name__] = _kind(component.kind, own)
+    for name, one in recipe["$defs"].items():
+        if name.endswith("Component"):
+            recipe["$defs"][name] = _kind(globals()[name].kind, one["properties"])
     recipe["properties"]["base"] = {"type": "string", "description": "The recipe that this one extends."}
     recipe["properties"]["variables"] = {"type": "object", "description": "Values for ${name}."}
     recipe = _as_in_files(recipe)
@@ -914,7 +913,7 @@ def recipe_schema() -> Schema:
 def _kind(kind: str, own: Mapping[str, Schema]) -> Schema:
     """A component: its name, its name and arguments, or only arguments, if a base has the name."""
     names = sorted(KINDS[kind].names())
-    objects = []
+    objects: List[Schema] = []
     for name in names:
         accepted = accepted_arguments(kind, name)
         if kind == "model" and name in COMPOSED:

@@ -427,17 +427,16 @@ def prepare(directory: Path) -> None:
     Raises:
         OSError: The directory cannot be made or written.
     """
-    with _unwritable_explained(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        for prefix in (_WRITING, _PRUNED):
-            for path in directory.glob(f"{prefix}*"):
-                _remove(path)
-        for path in directory.glob(f"{_REPLACED}step-*"):
-            if path.with_name(path.name[len(_REPLACED) :]).exists():
-                _remove(path)
-        probe = directory / f"{_WRITING}{uuid4().hex}"
-        probe.mkdir()
-        probe.rmdir()
+    directory.mkdir(parents=True, exist_ok=True)
+    for prefix in (_WRITING, _PRUNED):
+        for path in directory.glob(f"{prefix}*"):
+            _remove(path)
+    for path in directory.glob(f"{_REPLACED}step-*"):
+        if path.with_name(path.name[len(_REPLACED) :]).exists():
+            _remove(path)
+    probe = directory / f"{_WRITING}{uuid4().hex}"
+    probe.mkdir()
+    probe.rmdir()
 
 
 @contextmanager
@@ -451,12 +450,10 @@ def only_writer(directory: Path) -> Iterator[None]:
         OSError: The folder cannot be made or written.
     """
     is_new = not directory.exists()
-    with _unwritable_explained(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        folder = os.open(str(directory), os.O_RDONLY)  # stays the same folder if it is renamed meanwhile
+    directory.mkdir(parents=True, exist_ok=True)
+    folder = os.open(str(directory), os.O_RDONLY)  # stays the same folder if it is renamed meanwhile
     try:
-        with _unwritable_explained(directory):
-            lock = _locked(folder, directory)
+        lock = _locked(folder, directory)
         _LOCKS.add(lock)
         try:
             os.ftruncate(lock, 0)
@@ -515,15 +512,6 @@ def _release_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_release_in_child)
-
-
-@contextmanager
-def _unwritable_explained(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        text = f"checkpoints cannot be written into {directory}: {error}. Pass a directory that can be written"
-        raise OSError(error.errno, text) from error
 
 
 def _remove(path: Path) -> None:

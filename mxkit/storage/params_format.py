@@ -344,7 +344,7 @@ def _values(path: Path, name: str, array: StoredArray, content: "np.ndarray") ->
         stored = BFLOAT16 if array.dtype == "bfloat16" else np.dtype(array.dtype).newbyteorder("<")
         values = content.view(stored).astype(stored.newbyteorder("="), copy=False)
     try:
-        return values.reshape(array.shape)
+        return np.reshape(values, array.shape)
     except ValueError as error:  # an array without elements whose other sizes are too large for NumPy
         raise CheckpointError(
             f"{path}: array {name!r} of shape {array.shape} is too large for NumPy: {error}"

@@ -209,13 +209,10 @@ def load_checkpoint(
 def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
     step = whole_number(step, "step", least=0)
     if which != "last" or is_checkpoint(directory):
-        beside = f"which={which!r}" if which != "last" else f"the path of one checkpoint, {directory}"
-        raise ValueError(f"load_checkpoint: step={step} names a checkpoint, and so does {beside}. Pass one of them")
+        raise ValueError(f"load_checkpoint: step={step} names a checkpoint; pass neither which nor the path of one")
     paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint_paths(directory)}
     if step not in paths:
-        steps = sorted(sorted(paths, key=lambda other: abs(other - step))[:8])
-        there = f"the nearest are {', '.join(map(str, steps))}" if steps else "there is no checkpoint"
-        raise CheckpointError(f"no checkpoint of step {step} in {directory}: {there}")
+        raise CheckpointError(f"no checkpoint of step {step} in {directory}; there are {sorted(paths)}")
     return verify(paths[step])
 
 

@@ -133,9 +133,6 @@ class _Graph:
         sound = [self._node(number, node) for number, node in enumerate(nodes)]
         self._where = "the graph"
         variables = [number for number, node in enumerate(sound) if node["op"] == "null"]
-        if graph.get("arg_nodes") != variables:
-            self._refuse(f"arg_nodes {variables[:20]}", graph.get("arg_nodes"))
-        self._row_ptr(graph.get("node_row_ptr"), len(nodes))
         heads = [self._entry(head, len(nodes)) for head in self._list(graph.get("heads"), "heads")]
         for node in sound:
             if node["op"] == "null" and node["name"] in shapes:
@@ -250,14 +247,6 @@ class _Graph:
         if not sound or entry[0] >= before or entry[1] >= self._outputs[entry[0]]:
             self._refuse(f"[number of a node below {before}, number of an output it has, version]", entry)
         return list(entry)
-
-    def _row_ptr(self, numbers: Any, nodes: int) -> None:
-        if numbers is None:
-            return
-        steps = self._list(numbers, "node_row_ptr")
-        sound = all(map(_is_index, steps)) and len(steps) == nodes + 1 and steps[0] == 0
-        if not sound or any(b - a < own for a, b, own in zip(steps, steps[1:], self._outputs)):
-            self._refuse(f"node_row_ptr with {nodes + 1} rising numbers, one step for each output", numbers)
 
     def _dict(self, value: Any, fields: Tuple[str, ...]) -> Dict[str, Any]:
         if not isinstance(value, dict) or not set(value) <= set(fields):

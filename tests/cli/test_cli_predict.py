@@ -121,7 +121,6 @@ def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_pat
         (("--jsonl", kept), "is a file in the run's folder, which would be replaced: name another one"),
         (("--jsonl", tmp_path), "expected a file in a folder that exists"),
         (("--csv", tmp_path / "no" / "table"), "expected a file in a folder that exists"),
-        (("--csv", "-"), "-: expected a file's name; without one, the results are printed"),
     ):
         code, _, err = command("predict", trained, folder, *words)
         assert code == 2

@@ -483,9 +483,6 @@ BROKEN = {
     "missing input": (lambda graph: node(graph, "Convolution")["inputs"].pop(), "3 inputs of Convolution"),
     "more inputs": (lambda graph: node(graph, "Convolution")["inputs"].append([0, 0, 0]), "3 inputs of Conv"),
     "input of variable": (lambda graph: graph["nodes"][1].update(inputs=[[0, 0, 0]]), "0 inputs of null"),
-    "arg_nodes": (lambda graph: graph["arg_nodes"].pop(), "arg_nodes"),
-    "node_row_ptr": (lambda graph: graph["node_row_ptr"].reverse(), "node_row_ptr"),
-    "short node_row_ptr": (lambda graph: graph["node_row_ptr"].pop(), "node_row_ptr"),
     "attribute": (at("Concat", colour="blue"), "MXNet refuses Concat"),
     "value": (at("Convolution", kernel="wide"), "MXNet refuses Convolution"),
     # these end the process by a division (SIGFPE)

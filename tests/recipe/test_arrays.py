@@ -151,7 +151,7 @@ def test_own_parts_in_code_of_np_train_and_travel(own, run, tmp_path, forks):
 
 
 def test_a_resume_keeps_its_kind_of_arrays(run):
-    with pytest.raises(RecipeError, match=r"arrays was 'np', is 'nd': a resumed run keeps its kind .*--set arrays=nd"):
+    with pytest.raises(RecipeError, match=r"arrays was 'np', is 'nd': a resumed run keeps it.*--set arrays=nd"):
         resume_run(run.folder, overrides=["arrays=nd"], progress=False)
 
 

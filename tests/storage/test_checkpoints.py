@@ -419,7 +419,7 @@ def test_what_lies_beside_checkpoints_stays(tmp_path):
 def test_a_directory_that_cannot_be_made_is_told_before_the_first_update(tmp_path):
     (tmp_path / "file").write_text("")
     seen = []
-    with pytest.raises(OSError, match="checkpoints cannot be written into .*file/a: .*Pass a directory that can be"):
+    with pytest.raises(OSError, match="file/a"):
         train(tmp_path / "file" / "a", callbacks=[on_update(1, lambda: seen.append(1))])
     assert seen == []
     prepare(tmp_path / "new" / "a")
@@ -722,19 +722,17 @@ def test_a_checkpoint_is_loaded_by_its_step_or_its_path(tmp_path):
     assert mxkit.load_checkpoint(tmp_path / "step-00000040", other).step == 40
     assert other[0].weight.data()[0, 0].asscalar() == 40
     before = values(other)
-    with pytest.raises(CheckpointError, match=r"no checkpoint of step 100 in .*: the nearest are 40, 120, 160$"):
-        mxkit.load_checkpoint(tmp_path, other, step=100)
-    with pytest.raises(CheckpointError, match="no checkpoint of step 1 in .*: there is no checkpoint$"):
-        mxkit.load_checkpoint(tmp_path / "empty", other, step=1)
-    with pytest.raises(ValueError, match="step=40 names a checkpoint, and so does which='best'"):
-        mxkit.load_checkpoint(tmp_path, other, step=40, which="best")
-    with pytest.raises(ValueError, match="so does the path of one checkpoint"):
-        mxkit.load_checkpoint(tmp_path / "step-00000040", other, step=40)
-    with pytest.raises(ValueError, match="step: expected a whole number"):
-        mxkit.load_checkpoint(tmp_path, other, step="40")
     (tmp_path / "step-00000160" / "net.params").write_bytes(b"broken")
-    with pytest.raises(CheckpointError, match="is damaged"):  # and no other step in its place
-        mxkit.load_checkpoint(tmp_path, other, step=160)
+    for place, which, error, words in [
+        (tmp_path, {"step": 100}, CheckpointError, r"no checkpoint of step 100 in .*; there are \[40, 120, 160\]"),
+        (tmp_path / "empty", {"step": 1}, CheckpointError, r"there are \[\]"),
+        (tmp_path, {"step": 40, "which": "best"}, ValueError, "step=40 names a checkpoint; pass neither which"),
+        (tmp_path / "step-00000040", {"step": 40}, ValueError, "nor the path of one"),
+        (tmp_path, {"step": "40"}, ValueError, "step: expected a whole number"),
+        (tmp_path, {"step": 160}, CheckpointError, "is damaged"),  # and no other step in its place
+    ]:
+        with pytest.raises(error, match=words):
+            mxkit.load_checkpoint(place, other, **which)
     assert_equal(values(other), before)
 
 
