@@ -14,18 +14,8 @@ ONLY_BY_HAND = {
     *("to_dlpack_for_read", "to_dlpack_for_write", "Custom", "cond", "foreach", "while_loop", "load_json", "fromjson"),
     *("set_printoptions", "genfromtxt", "imread", "imdecode"),
     # Some generated arguments end the process in C++, whatever the interpreter.
-    *(
-        "resize",
-        "unravel_index",
-        "tensordot",
-        "lcm",
-        "split",
-        "array_split",
-        "dsplit",
-        "hsplit",
-        "vsplit",
-        "quantize_asym",
-    ),
+    *("resize", "unravel_index", "tensordot", "lcm", "split", "array_split", "dsplit", "hsplit", "vsplit"),
+    "quantize_asym",
     *("reset_arrays", "dgl_csr_neighbor_uniform_sample", "dgl_csr_neighbor_non_uniform_sample", "dgl_subgraph"),
 }
 

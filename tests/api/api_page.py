@@ -8,6 +8,9 @@ import api_reasons
 import api_values
 
 PAGE = Path(__file__).parents[2] / "docs" / "api-table.md"
+_INTRODUCTION = Path(__file__).with_name("calls") / "page.md"
+_SIZES = """Each row is one name, what was compared, and a kind of difference. It shows the call with the largest one,
+the two results there, and of numbers the difference as a part of the larger number."""
 _COMPARED = ("mxkit on the oldest pair and MXNet alone there", "the newest pair and the oldest")
 
 
@@ -115,7 +118,7 @@ def write(results):
 def lines_of(results, names):
     plain, oldest, newest = results
     named = {"plain": plain, "oldest": oldest, "newest": newest, "calls": compared_calls(names)}
-    yield from api_reasons.INTRODUCTION.format(**named).splitlines()
+    yield from _INTRODUCTION.read_text(encoding="utf-8").format(**named).splitlines()
     yield from ("", "| namespace | names | called | equal | equal but for a reason | not called | unexplained |")
     yield "|---|---|---|---|---|---|---|"
     counts = defaultdict(lambda: [0] * 6)
@@ -156,9 +159,9 @@ def _explained(names):
     for one in names.values():
         for (compared, label, kind, text), why in one.explained().items():
             rows[str(why), one.full, compared, kind].append((_size(text), label, text))
-    reasons = [why for why, *_ in api_reasons.REASONS if any(row[0] == why for row in rows)]
+    reasons = [why for why in api_reasons.REASONS if any(row[0] == why for row in rows)]
     yield from (f"{number}. {why}" for number, why in enumerate(reasons, 1))
-    yield from ("", api_reasons.SIZES, "")
+    yield from ("", _SIZES, "")
     yield "| reason | name | compared | calls that differ | the largest difference |"
     yield "|---|---|---|---|---|"
     for number, reason in enumerate(reasons, 1):

@@ -3,7 +3,7 @@
     python tests/api/api_table.py call OUT.json.gz            calls every name under this Python
     python tests/api/api_table.py call OUT.json.gz --plain    MXNet alone; NumPy before 1.24 only
     python tests/api/api_table.py page PLAIN OLDEST NEWEST    writes the page; exit code 1 if a row is unexplained
-    python tests/api/api_table.py sample PLAIN                keeps what `make test` compares with, sample.json.gz
+    python tests/api/api_table.py sample PLAIN                keeps what `make long` compares with, sample.json.gz
 
 Names are called in children, a namespace each, with the same seeds before every call. Where a call ends the process,
 the next child goes on after it.
@@ -25,12 +25,11 @@ import api_names
 SECONDS = 60
 
 
-def run_spaces(spaces, after, written=False):
+def run_spaces(spaces, after):
     """Call the names of namespaces in this process, and write a line of JSON for each call.
 
     Args:
         after: Name and label of the call that ended the process before; all up to it are left out.
-        written: Whether only the calls of calls/*.txt are made.
     """
     import warnings
 
@@ -47,8 +46,6 @@ def run_spaces(spaces, after, written=False):
                 write({"name": [space, name], "reason": calls})
             continue
         for label, call in calls:
-            if written and label.isdigit():
-                continue
             if waiting:
                 waiting = [space, name, label] != after
                 continue
@@ -108,24 +105,13 @@ def call(arguments):
     if not arguments.plain:
         import mxkit  # noqa: F401
     results = {"python": sys.version.split()[0], "numpy": np.__version__, "names": {}}
-    path = Path(arguments.file)
-    if path.exists():
-        results["names"] = read(path)["names"]
-    flags = [f"--{name}" for name in ("plain", "written") if getattr(arguments, name)]
+    flags = ["--plain"] if arguments.plain else []
     for spaces in batches(arguments.spaces or api_names.spaces()):
         for space, names in called(spaces, flags).items():
-            kept = results["names"].get(space, {}) if arguments.written else {}
-            results["names"][space] = {name: _merged(kept.get(name), calls) for name, calls in names.items()}
+            results["names"][space] = names
         sys.stderr.write(f"{spaces[0]}: {sum(len(results['names'][space]) for space in spaces)} names\n")
-        with gzip.open(str(path), "wt") as file:
+        with gzip.open(arguments.file, "wt") as file:
             json.dump(results, file, sort_keys=True)
-
-
-def _merged(before, calls):
-    """Results of generated arguments that another run left, with those of calls/*.txt called again."""
-    if isinstance(calls, str) or not isinstance(before, dict):
-        return calls
-    return {**{label: result for label, result in before.items() if label.isdigit()}, **calls}
 
 
 def batches(spaces):
@@ -143,7 +129,7 @@ def read(path):
         return json.load(file)
 
 
-#: Namespaces whose written calls `make test` compares: those to which NumPy, Python and ragged inputs matter.
+#: Namespaces whose written calls `make long` compares: those to which NumPy, Python and ragged inputs matter.
 SAMPLED = (
     *("gluon.data", "mx.metric", "mx.io", "gluoncv.data.batchify", "gluoncv.data.dataloader", "gluoncv.nn.coder"),
     *("gluoncv.utils.metrics.voc_detection", "gluoncv.data.transforms.bbox", "mx.np", "mx.nd.NDArray"),
@@ -167,7 +153,6 @@ def main():
     parser.add_argument("file")
     parser.add_argument("spaces", nargs="*")
     parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--written", action="store_true", help="no generated arguments")
     arguments = parser.parse_args()
     if arguments.what == "child":
         # A library's own prints go elsewhere than the lines of JSON.
@@ -175,7 +160,7 @@ def main():
         os.dup2(2, 1)
         if not arguments.plain:
             import mxkit  # noqa: F401
-        run_spaces(arguments.file.split(","), json.loads(arguments.spaces[0]), arguments.written)
+        run_spaces(arguments.file.split(","), json.loads(arguments.spaces[0]))
         sys.stdout.flush()
         os._exit(0)
     if arguments.what == "call":

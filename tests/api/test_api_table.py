@@ -18,7 +18,7 @@ import api_values  # noqa: E402
 import mxnet as mx  # noqa: E402
 
 # Warnings are compared elsewhere; here they would be results.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 SAMPLE = api_table.read(HERE / "sample.json.gz")["names"]
 
 

@@ -5,7 +5,6 @@ import random
 
 import mxkit  # noqa: F401  before mxnet
 from mxnet import gluon, np, npx
-from mxnet.gluon import nn
 import numpy
 
 
@@ -140,17 +139,3 @@ def synthetic_data(w, b, num_examples):
     y = np.dot(X, w) + b
     y += np.random.normal(0, 0.01, y.shape)
     return X, y.reshape((-1, 1))
-
-
-class EncoderDecoder(nn.Block):
-    """The base class for the encoder-decoder architecture."""
-
-    def __init__(self, encoder, decoder, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
-        self.decoder = decoder
-
-    def forward(self, enc_X, dec_X, *args):
-        enc_outputs = self.encoder(enc_X, *args)
-        dec_state = self.decoder.init_state(enc_outputs, *args)
-        return self.decoder(dec_X, dec_state)

@@ -20,20 +20,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:ndarray.* has been renamed:Depre
 # equal.
 JOBS = {
     "linear_scratch": ("linear_scratch", (), "d2l's sgd multiplies by lr before it divides by batch_size"),
-    "linear": ("linear", (), None),
     "softmax_scratch": ("softmax_scratch", (), None),  # a batch_size of 32 divides exactly
-    "softmax": ("softmax", (), None),
-    "mlp": ("mlp", (), None),
-    "lenet": ("lenet", (), None),
+    "softmax": ("images", ("softmax",), None),
+    "mlp": ("images", ("mlp",), None),
+    "lenet": ("images", ("lenet",), None),
     "resnet": ("resnet", (), None),
     "rnn": ("rnn", ("RNN",), "d2l takes the mean over all tokens, and clips by a number of Python"),
     "gru": ("rnn", ("GRU",), "as for rnn"),
     "lstm": ("rnn", ("LSTM",), "as for rnn"),
-    "attention": ("attention", (), "d2l clips the sum of the gradients by a number of Python"),
-    "transformer": ("transformer", (), None),
+    "attention": ("translation", ("attention",), "d2l clips the sum of the gradients by a number of Python"),
+    "transformer": ("translation", ("transformer",), None),
     "word2vec": ("word2vec", (), None),
     "ssd": ("ssd", (), None),
-    "factorization": ("factorization", (), None),
 }
 
 
