@@ -52,22 +52,27 @@ def replace(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
                 setattr(holder, name, replacement)
 
 
-def seeded(dropout: Function) -> Function:
+def around(function: Function, *options: Any) -> Wrapper:
+    """A wrapper of operators: a call of the operator becomes one of `function(*options, operator, ...)`."""
+
+    def wrapper(operator: Function) -> Function:
+        return lambda *args, **kwargs: function(*options, operator, *args, **kwargs)
+
+    return wrapper
+
+
+def seeded(dropout: Function, *args: Any, **kwargs: Any) -> Any:
     """Dropout that draws from MXNet's own generator, unless the caller sets `cudnn_off` (T125).
 
     cuDNN's generator starts from C's `rand()` (`src/operator/nn/dropout-inl.h` line 494), and `mx.random.seed` never
     reaches it (`src/resource.cc` lines 173 to 185; apache/mxnet#15662). The CPU ignores the argument.
     """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if len(args) <= _CUDNN_OFF:
-            kwargs.setdefault("cudnn_off", True)
-        return dropout(*args, **kwargs)
-
-    return run
+    if len(args) <= _CUDNN_OFF:
+        kwargs.setdefault("cudnn_off", True)
+    return dropout(*args, **kwargs)
 
 
-def predicting(**arguments: Tuple[int, Any]) -> Wrapper:
+def predicting(arguments: Dict[str, Tuple[int, Any]], operator: Function, *args: Any, **kwargs: Any) -> Any:
     """An operator that, recorded in predict mode, runs in training mode with arguments that make it predict.
 
     Only training mode keeps what the gradient reads, and makes it the gradient of the outputs. BatchNorm's gradient
@@ -79,58 +84,43 @@ def predicting(**arguments: Tuple[int, Any]) -> Wrapper:
     Args:
         arguments: Position and value by name.
     """
-
-    def wrapper(operator: Function) -> Function:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if not records_prediction():
-                return operator(*args, **kwargs)
-            for name, (position, value) in arguments.items():
-                if len(args) > position:
-                    args = (*args[:position], value, *args[position + 1 :])
-                else:
-                    kwargs[name] = value
-            with mxnet_module("autograd").train_mode():
-                return operator(*args, **kwargs)
-
-        return run
-
-    return wrapper
+    if not records_prediction():
+        return operator(*args, **kwargs)
+    for name, (position, value) in arguments.items():
+        if len(args) > position:
+            args = (*args[:position], value, *args[position + 1 :])
+        else:
+            kwargs[name] = value
+    with mxnet_module("autograd").train_mode():
+        return operator(*args, **kwargs)
 
 
-def differentiable_selu(leaky_relu: Function) -> Function:
+def differentiable_selu(leaky_relu: Function, *args: Any, **kwargs: Any) -> Any:
     """LeakyReLU whose SELU has a gradient (T139): MXNet's is off by a third below 0. The outputs have MXNet's bits."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("act_type") != "selu" or not is_recording():
-            return leaky_relu(*args, **kwargs)
-        ndarray, data = mxnet_module("ndarray"), args[0] if args else kwargs["data"]
-        x = data.as_nd_ndarray()
-        found = ndarray.where(x > 0, x, ndarray.expm1(ndarray.minimum(x, 0)) * SELU_ALPHA) * SELU_SCALE
-        return found if type(data) is ndarray.NDArray else found.as_np_ndarray()
-
-    return run
+    if kwargs.get("act_type") != "selu" or not is_recording():
+        return leaky_relu(*args, **kwargs)
+    ndarray, data = mxnet_module("ndarray"), args[0] if args else kwargs["data"]
+    x = data.as_nd_ndarray()
+    found = ndarray.where(x > 0, x, ndarray.expm1(ndarray.minimum(x, 0)) * SELU_ALPHA) * SELU_SCALE
+    return found if type(data) is ndarray.NDArray else found.as_np_ndarray()
 
 
-def checked_reshape(reshape: Function) -> Function:
+def checked_reshape(reshape: Function, data: Any, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
     """`mx.nd.reshape` that refuses another number of elements (T252): MXNet's writes outside the array.
 
     Raises:
         ValueError: The shape does not hold the elements.
     """
-
-    def run(data: Any, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if shape is not None and not args:
-            wanted = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-            before = data.shape
-            found = _reshaped(before, wanted, bool(kwargs.get("reverse", False)))
-            if found is not None and prod(found) != prod(before):
-                raise ValueError(
-                    f"reshape: an array of shape {before} has {prod(before)} elements; shape={wanted} would have "
-                    f"{prod(found)}, {found}"
-                )
-        return reshape(data, *([] if shape is None else [shape]), *args, **kwargs)
-
-    return run
+    if shape is not None and not args:
+        wanted = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        before = data.shape
+        found = _reshaped(before, wanted, bool(kwargs.get("reverse", False)))
+        if found is not None and prod(found) != prod(before):
+            raise ValueError(
+                f"reshape: an array of shape {before} has {prod(before)} elements; shape={wanted} would have "
+                f"{prod(found)}, {found}"
+            )
+    return reshape(data, *([] if shape is None else [shape]), *args, **kwargs)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -148,32 +138,28 @@ def _reshaped(before: Tuple[int, ...], shape: Tuple[int, ...], reverse: bool) ->
         return None
 
 
-def copying_custom(custom: Function) -> Function:
+def copying_custom(custom: Function, *args: Any, **kwargs: Any) -> Any:
     """A Custom operator whose inputs, outputs and gradients are copies (T138).
 
     It runs in a Python thread, and other operators start before it ends. Memory of an array in oneDNN's blocked
     layout is reused by then: from 8 channels on, the operator sometimes reads and writes wrong numbers. `repeat`
     copies, shares no memory and has no blocked layout.
     """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        property_class = PROPERTIES.get(str(kwargs.get("op_type")))
-        base = mxnet_module("operator").CustomOpProp.list_auxiliary_states
-        # The operator writes its auxiliary states, so they cannot be copies.
-        stateless = property_class is not None and property_class.list_auxiliary_states is base
-        outputs = custom(
-            *[_copy(value, stateless) for value in args],
-            **{name: _copy(value, stateless) for name, value in kwargs.items()},
-        )
-        symbol = mxnet_module("symbol")
-        if isinstance(outputs, symbol.Symbol):
-            copies = [_copy(output, True) for output in outputs]
-            return copies[0] if len(copies) == 1 else symbol.Group(copies)
-        if not is_recording() or kwargs.get("out") is not None:
-            return outputs
-        return [_copy(output, True) for output in outputs] if isinstance(outputs, list) else _copy(outputs, True)
-
-    return run
+    property_class = PROPERTIES.get(str(kwargs.get("op_type")))
+    base = mxnet_module("operator").CustomOpProp.list_auxiliary_states
+    # The operator writes its auxiliary states, so they cannot be copies.
+    stateless = property_class is not None and property_class.list_auxiliary_states is base
+    outputs = custom(
+        *[_copy(value, stateless) for value in args],
+        **{name: _copy(value, stateless) for name, value in kwargs.items()},
+    )
+    symbol = mxnet_module("symbol")
+    if isinstance(outputs, symbol.Symbol):
+        copies = [_copy(output, True) for output in outputs]
+        return copies[0] if len(copies) == 1 else symbol.Group(copies)
+    if not is_recording() or kwargs.get("out") is not None:
+        return outputs
+    return [_copy(output, True) for output in outputs] if isinstance(outputs, list) else _copy(outputs, True)
 
 
 def _copy(value: Any, stateless: bool) -> Any:
@@ -206,57 +192,44 @@ NEVER_ADD_INSIDE_NUMPY = (
 )
 
 
+def _with_copies(
+    copy: Callable[[Any], Any], needed: Callable[[], bool], operator: Function, *args: Any, **kwargs: Any
+) -> Any:
+    if not needed():
+        return operator(*args, **kwargs)
+    named = {name: value if name == "out" else copy(value) for name, value in kwargs.items()}
+    return operator(*[copy(value) for value in args], **named)
+
+
 def adding(operator: Function) -> Function:
     """Wrap an operator so that it adds its gradients to those that parameters and other leaves hold (T143).
 
     It reads copies of the leaves, and the gradient of a copy adds. Intermediate results need no copy: MXNet adds their
     gradients with an operator.
     """
-
-    return _with_copies(operator, copy_of_leaf, is_recording)
-
-
-def _with_copies(operator: Function, copy: Callable[[Any], Any], needed: Callable[[], bool]) -> Function:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not needed():
-            return operator(*args, **kwargs)
-        named = {name: value if name == "out" else copy(value) for name, value in kwargs.items()}
-        return operator(*[copy(value) for value in args], **named)
-
-    return run
-
-
-def adding_products(dot: Function) -> Function:
-    """As `adding`, for products of arrays of more than two axes; the gradient of other products adds."""
-
-    def run(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-        return (added if max(a.ndim, b.ndim) > 2 else dot)(a, b, *args, **kwargs)
-
-    added = adding(dot)
-    return run
-
-
-def adding_optimized(add: Wrapper) -> Wrapper:
-    """As `adding` or `adding_in_graphs`, for `np.einsum(optimize=True)`; the gradient without it adds.
-
-    An operand with the same index twice, as in "ii->i", is not optimized: the gradient would write only the diagonal.
-    """
-
-    def wrapper(einsum: Function) -> Function:
-        def run(*args: Any, subscripts: str, optimize: int = 0, **kwargs: Any) -> Any:
-            terms = subscripts.replace(".", "").partition("->")[0].split(",")
-            optimize = 0 if any(len(set(term)) < len(term) for term in terms) else optimize
-            return (added if optimize else einsum)(*args, subscripts=subscripts, optimize=optimize, **kwargs)
-
-        added = add(einsum)
-        return run
-
-    return wrapper
+    return around(_with_copies, copy_of_leaf, is_recording)(operator)
 
 
 def adding_in_graphs(operator: Function) -> Function:
     """As `adding`, for symbols: parameters are copied."""
-    return _with_copies(operator, _copy_of_parameter, lambda: True)
+    return around(_with_copies, _copy_of_parameter, lambda: True)(operator)
+
+
+def adding_products(dot: Function, a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `adding`, for products of arrays of more than two axes; the gradient of other products adds."""
+    return (adding(dot) if max(a.ndim, b.ndim) > 2 else dot)(a, b, *args, **kwargs)
+
+
+def adding_optimized(
+    add: Wrapper, einsum: Function, *args: Any, subscripts: str, optimize: int = 0, **kwargs: Any
+) -> Any:
+    """As `adding` or `adding_in_graphs`, for `np.einsum(optimize=True)`; the gradient without it adds.
+
+    An operand with the same index twice, as in "ii->i", is not optimized: the gradient would write only the diagonal.
+    """
+    terms = subscripts.replace(".", "").partition("->")[0].split(",")
+    optimize = 0 if any(len(set(term)) < len(term) for term in terms) else optimize
+    return (add(einsum) if optimize else einsum)(*args, subscripts=subscripts, optimize=optimize, **kwargs)
 
 
 def copy_of_leaf(value: Any) -> Any:
@@ -303,43 +276,32 @@ def cuts_a_block(channels: Optional[int], points: Sequence[int]) -> bool:
     return any(point % block for point in points)
 
 
-def joining(concat: Function) -> Function:
+def joining(concat: Function, *arrays: Any, dim: int = 1, **options: Any) -> Any:
     """Concat whose gradient is not computed from a blocked layout (T250)."""
-
-    def run(*arrays: Any, dim: int = 1, **options: Any) -> Any:
-        if is_recording() and dim in CHANNEL_AXES and arrays[0].ndim == 4 and options.get("out") is None:
-            *points, channels = sums([array.shape[1] for array in arrays])
-            if cuts_a_block(channels, points):
-                internal = mxnet_module("ndarray.numpy._internal")
-                return internal.concatenate(*(array.as_np_ndarray() for array in arrays), axis=1).as_nd_ndarray()
-        return concat(*arrays, dim=dim, **options)
-
-    return run
+    if is_recording() and dim in CHANNEL_AXES and arrays[0].ndim == 4 and options.get("out") is None:
+        *points, channels = sums([array.shape[1] for array in arrays])
+        if cuts_a_block(channels, points):
+            internal = mxnet_module("ndarray.numpy._internal")
+            return internal.concatenate(*(array.as_np_ndarray() for array in arrays), axis=1).as_nd_ndarray()
+    return concat(*arrays, dim=dim, **options)
 
 
-def slicing(kind: str) -> Any:
+def slicing(kind: str, operator: Function, *arguments: Any, **named: Any) -> Any:
     """`slice` that takes channels by `slice_axis` where it would cut a block (T251).
 
     Args:
         kind: "nd" or "np".
     """
-
-    def wrapper(operator: Function) -> Function:
-        def run(*arguments: Any, **named: Any) -> Any:
-            data, begin, end, step = _of_slice(*arguments, **named)
-            if named.get("out") is not None or data.ndim != 4 or not _cuts_channels(begin, end, step):
-                return operator(*arguments, **named)
-            channels = data.shape[1]
-            first, last = bounds(begin[1], end[1], channels)
-            if first >= last or not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
-                return operator(*arguments, **named)
-            part = mxnet_module("ndarray").slice_axis(data.as_nd_ndarray(), axis=1, begin=first, end=last)
-            part = part.as_np_ndarray() if kind == "np" else part
-            return operator(part, (begin[0], None, *begin[2:]), (end[0], None, *end[2:]))
-
-        return run
-
-    return wrapper
+    data, begin, end, step = _of_slice(*arguments, **named)
+    if named.get("out") is not None or data.ndim != 4 or not _cuts_channels(begin, end, step):
+        return operator(*arguments, **named)
+    channels = data.shape[1]
+    first, last = bounds(begin[1], end[1], channels)
+    if first >= last or not cuts_a_block(channels, [first, *([] if last == channels else [last])]):
+        return operator(*arguments, **named)
+    part = mxnet_module("ndarray").slice_axis(data.as_nd_ndarray(), axis=1, begin=first, end=last)
+    part = part.as_np_ndarray() if kind == "np" else part
+    return operator(part, (begin[0], None, *begin[2:]), (end[0], None, *end[2:]))
 
 
 def _of_slice(data: Any, begin: Any = None, end: Any = None, step: Any = None, **_: Any) -> Tuple[Any, Any, Any, Any]:
@@ -363,27 +325,20 @@ def bounds(begin: Optional[int], end: Optional[int], size: int) -> Tuple[int, in
     return first, last
 
 
-def without_gradient(name: str) -> Wrapper:
+def without_gradient(name: str, function: Function, *args: Any, **kwargs: Any) -> Any:
     """A function whose gradient is 0 in MXNet; the first call that would need it warns (T142).
 
     Args:
         name: The function, as users call it.
     """
-
-    def wrapper(function: Function) -> Function:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if name not in _REPORTED and is_recording() and args and _in_graph(args[0]):
-                _REPORTED.add(name)
-                message = (
-                    f"{name} has no gradient in MXNet: parameters before it get the gradient 0 through it, without an "
-                    "error. Call it outside autograd.record(), or on x.detach() if the 0 is meant (docs/traps.md)"
-                )
-                warnings.warn(message, TrapWarning, stacklevel=4)
-            return function(*args, **kwargs)
-
-        return run
-
-    return wrapper
+    if name not in _REPORTED and is_recording() and args and _in_graph(args[0]):
+        _REPORTED.add(name)
+        message = (
+            f"{name} has no gradient in MXNet: parameters before it get the gradient 0 through it, without an "
+            "error. Call it outside autograd.record(), or on x.detach() if the 0 is meant (docs/traps.md)"
+        )
+        warnings.warn(message, TrapWarning, stacklevel=5)
+    return function(*args, **kwargs)
 
 
 _REPORTED: Set[str] = set()
@@ -409,7 +364,7 @@ WITH_NUMBERS = (
 NEVER_WHOLE = ("arctan2", "copysign", "rcopysign", "hypot", "ldexp", "rldexp")
 
 
-def with_fractions(always: bool = False) -> Wrapper:
+def with_fractions(always: bool, operator: Function, array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator on an array of integers and a number with a fraction, which MXNet cuts (T240): 3 * 0.5 is 0.
 
     The result is float64, as in a graph of MXNet. The caller's `out` stays as it is.
@@ -417,17 +372,10 @@ def with_fractions(always: bool = False) -> Wrapper:
     Args:
         always: Also for whole numbers: the hypotenuse of 2 and 3 is no integer.
     """
-
-    def wrapper(operator: Function) -> Function:
-        def run(array: Any, scalar: Any, *args: Any, **kwargs: Any) -> Any:
-            cut = always or (type(scalar) is float and not scalar.is_integer())
-            if cut and kwargs.get("out") is None and is_whole(array):
-                kwargs["is_int"] = False
-            return operator(array, scalar, *args, **kwargs)
-
-        return run
-
-    return wrapper
+    cut = always or (type(scalar) is float and not scalar.is_integer())
+    if cut and kwargs.get("out") is None and is_whole(array):
+        kwargs["is_int"] = False
+    return operator(array, scalar, *args, **kwargs)
 
 
 def is_whole(array: Any) -> bool:
@@ -435,57 +383,45 @@ def is_whole(array: Any) -> bool:
     return isinstance(array, mxnet_module("symbol").Symbol) or numpy.dtype(array.dtype).kind in "iub"
 
 
-def at_least(axes: int) -> Wrapper:
+def at_least(axes: int, function: Function, *arrays: Any) -> Any:
     """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
 
-    def wrapper(function: Function) -> Function:
-        def reshaped(array: Any) -> Any:
-            shape = array.shape
-            if len(shape) < axes:
-                shape = (1,) * (min(axes, 2) - len(shape)) + shape
-                shape += (1,) * (axes - len(shape))
-            return mxnet_module("ndarray.numpy._op").reshape(array, shape)
+    def reshaped(array: Any) -> Any:
+        shape = array.shape
+        if len(shape) < axes:
+            shape = (1,) * (min(axes, 2) - len(shape)) + shape
+            shape += (1,) * (axes - len(shape))
+        return mxnet_module("ndarray.numpy._op").reshape(array, shape)
 
-        def run(*arrays: Any) -> Any:
-            if not is_recording():
-                return function(*arrays)
-            return reshaped(arrays[0]) if len(arrays) == 1 else [reshaped(array) for array in arrays]
-
-        return run
-
-    return wrapper
+    if not is_recording():
+        return function(*arrays)
+    return reshaped(arrays[0]) if len(arrays) == 1 else [reshaped(array) for array in arrays]
 
 
-def differentiable_polynomial(polyval: Function) -> Function:
+def differentiable_polynomial(polyval: Function, p: Any, x: Any) -> Any:
     """`np.polyval` from products and sums, whose gradients are right (T142): MXNet writes none for `x`."""
-
-    def run(p: Any, x: Any) -> Any:
-        if not (is_recording() and hasattr(x, "shape")):
-            return polyval(p, x)
-        value = mxnet_module("ndarray.numpy._op").broadcast_to(p[0], x.shape)
-        for coefficient in p[1:]:
-            value = value * x + coefficient
-        return value
-
-    return run
+    if not (is_recording() and hasattr(x, "shape")):
+        return polyval(p, x)
+    value = mxnet_module("ndarray.numpy._op").broadcast_to(p[0], x.shape)
+    for coefficient in p[1:]:
+        value = value * x + coefficient
+    return value
 
 
-def moments_in_graphs(moments: Function) -> Function:
+def moments_in_graphs(moments: Function, *args: Any, **kwargs: Any) -> Any:
     """`moments` whose variance needs its mean (T239): where a graph leaves the mean out, the operator takes 0 for it.
 
     The variance goes through an operator that reads both; ones that read shapes alone do not count.
     """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        mean, variance = moments(*args, **kwargs)
-        symbol = mxnet_module("symbol")
-        both = symbol.stack(variance, mean, axis=0)
-        return symbol.Group([mean, symbol.squeeze(symbol.slice_axis(both, axis=0, begin=0, end=1), axis=0)])
-
-    return run
+    mean, variance = moments(*args, **kwargs)
+    symbol = mxnet_module("symbol")
+    both = symbol.stack(variance, mean, axis=0)
+    return symbol.Group([mean, symbol.squeeze(symbol.slice_axis(both, axis=0, begin=0, end=1), axis=0)])
 
 
-def with_filled_array(name: str, number_first: bool, kind: str) -> Wrapper:
+def with_filled_array(
+    name: str, number_first: bool, kind: str, operator: Function, *args: Any, out: Any = None, **options: Any
+) -> Any:
     """An operator on an array and a number, computed by the operator on two arrays where gradients are needed (T140).
 
     The gradient of `np.where` with a number goes to the elements that the number replaced; that of
@@ -496,57 +432,36 @@ def with_filled_array(name: str, number_first: bool, kind: str) -> Wrapper:
         number_first: Whether the number comes before the array.
         kind: "ndarray" or "symbol".
     """
-
-    def wrapper(operator: Function) -> Function:
-        def run(*args: Any, out: Any = None, **options: Any) -> Any:
-            if kind == "ndarray" and not is_recording():
-                return operator(*args, out=out, **options)
-            *before, array, number = (*args, options["scalar"]) if "scalar" in options else args
-            internal = mxnet_module(kind + ".numpy._internal")
-            filled = internal.full_like(array, fill_value=number)
-            return getattr(internal, name)(*before, *((filled, array) if number_first else (array, filled)), out=out)
-
-        return run
-
-    return wrapper
+    if kind == "ndarray" and not is_recording():
+        return operator(*args, out=out, **options)
+    *before, array, number = (*args, options["scalar"]) if "scalar" in options else args
+    internal = mxnet_module(kind + ".numpy._internal")
+    filled = internal.full_like(array, fill_value=number)
+    return getattr(internal, name)(*before, *((filled, array) if number_first else (array, filled)), out=out)
 
 
-def with_positive_indices(gather: Function) -> Function:
+def with_positive_indices(gather: Function, data: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
     """Indexing by arrays whose gradient finds negative indices (T141): MXNet's writes before the array's memory."""
-
-    def run(data: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-        return gather(data, _positive(indices, data.shape) if is_recording() else indices, *args, **kwargs)
-
-    return run
+    return gather(data, _positive(indices, data.shape) if is_recording() else indices, *args, **kwargs)
 
 
-def with_checked_indices(scatter: Function) -> Function:
+def with_checked_indices(
+    scatter: Function, lhs: Any, rhs: Any, indices: Any, shape: Tuple[int, ...], **kwargs: Any
+) -> Any:
     """Assignment by arrays of indices (T141): MXNet's writes outside the array for negative and too large indices."""
-
-    def run(lhs: Any, rhs: Any, indices: Any, shape: Tuple[int, ...], **kwargs: Any) -> Any:
-        return scatter(lhs=lhs, rhs=rhs, indices=_in_bounds(indices, shape), shape=shape, **kwargs)
-
-    return run
+    return scatter(lhs=lhs, rhs=rhs, indices=_in_bounds(indices, shape), shape=shape, **kwargs)
 
 
-def with_checked_places(scatter_nd: Function) -> Function:
+def with_checked_places(scatter_nd: Function, data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
     """`scatter_nd` by indices of elements of the new array, as `with_checked_indices` (T281)."""
-
-    def run(data: Any, indices: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-        return scatter_nd(data, _in_bounds(indices, sizes), shape, *args, **kwargs)
-
-    return run
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    return scatter_nd(data, _in_bounds(indices, sizes), shape, *args, **kwargs)
 
 
-def with_checked_rows(index_copy: Function) -> Function:
+def with_checked_rows(index_copy: Function, old_tensor: Any, index_vector: Any, *args: Any, **kwargs: Any) -> Any:
     """`index_copy` by indices of rows, as `with_checked_indices` (T281)."""
-
-    def run(old_tensor: Any, index_vector: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = _in_bounds(index_vector.reshape((1, -1)), old_tensor.shape[:1])
-        return index_copy(old_tensor, rows.reshape((-1,)), *args, **kwargs)
-
-    return run
+    rows = _in_bounds(index_vector.reshape((1, -1)), old_tensor.shape[:1])
+    return index_copy(old_tensor, rows.reshape((-1,)), *args, **kwargs)
 
 
 def _in_bounds(indices: Any, shape: Tuple[int, ...]) -> Any:
@@ -573,59 +488,56 @@ def _positive(indices: Any, shape: Tuple[int, ...]) -> Any:
     return positions.as_np_ndarray() if numpy else positions
 
 
-def differentiable_variance(root: bool, kind: str) -> Wrapper:
+def differentiable_variance(
+    root: bool,
+    kind: str,
+    operator: Function,
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    ddof: Any = 0,
+    keepdims: bool = False,
+    out: Any = None,
+) -> Any:
     """Variance or standard deviation with a gradient (T142), which is 0 in MXNet; the values have MXNet's bits.
 
     Args:
         root: Whether it is the standard deviation.
         kind: "ndarray" or "symbol".
     """
-
-    def wrapper(operator: Function) -> Function:
-        def run(
-            a: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, keepdims: bool = False, out: Any = None
-        ) -> Any:
-            if kind == "ndarray" and dtype is None and out is None and is_whole(a):
-                a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
-            if kind == "symbol" and dtype is None:
-                a = mxnet_module("symbol.numpy._internal").true_divide_scalar(a, scalar=1.0)  # T241; floats stay
-            options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
-            if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
-                return operator(a, ddof=ddof, out=out, **options)
-            internal, total = mxnet_module(kind + ".numpy._internal"), mxnet_module(kind + ".numpy._op").sum
-            squares = internal.square(a - internal.mean(a, axis=axis, keepdims=True))
-            if ddof:
-                count = total(internal.full_like(a, fill_value=1), **options)
-                variance = total(squares, **options) / (count - ddof)
-            else:
-                variance = internal.mean(squares, **options)
-            found = internal.sqrt(variance) if root else variance
-            stop = mxnet_module(kind).BlockGrad
-            values, same = operator(a, ddof=ddof, **options), stop(found.as_nd_ndarray()).as_np_ndarray()
-            return stop(values.as_nd_ndarray()).as_np_ndarray() + (found - same)
-
-        return run
-
-    return wrapper
+    if kind == "ndarray" and dtype is None and out is None and is_whole(a):
+        a = a.astype("float32")  # the type of `np.mean`; MXNet gives whole numbers (T241)
+    if kind == "symbol" and dtype is None:
+        a = mxnet_module("symbol.numpy._internal").true_divide_scalar(a, scalar=1.0)  # T241; floats stay
+    options = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+    if out is not None or (kind == "ndarray" and not (is_recording() and _is_float(a))):
+        return operator(a, ddof=ddof, out=out, **options)
+    internal, total = mxnet_module(kind + ".numpy._internal"), mxnet_module(kind + ".numpy._op").sum
+    squares = internal.square(a - internal.mean(a, axis=axis, keepdims=True))
+    if ddof:
+        count = total(internal.full_like(a, fill_value=1), **options)
+        variance = total(squares, **options) / (count - ddof)
+    else:
+        variance = internal.mean(squares, **options)
+    found = internal.sqrt(variance) if root else variance
+    stop = mxnet_module(kind).BlockGrad
+    values, same = operator(a, ddof=ddof, **options), stop(found.as_nd_ndarray()).as_np_ndarray()
+    return stop(values.as_nd_ndarray()).as_np_ndarray() + (found - same)
 
 
 def _is_float(array: Any) -> bool:
     return bool(numpy.issubdtype(numpy.dtype(array.dtype), numpy.floating))
 
 
-def with_whole_batches(matmul: Function) -> Function:
+def with_whole_batches(matmul: Function, a: Any, b: Any, out: Any = None) -> Any:
     """A product of stacks of matrices that broadcasts them first (T144).
 
     MXNet's gradient is wrong where an axis of length 1 follows a longer one: shapes (5, 1, 2, 3) and (5, 4, 3, 2).
     """
-
-    def run(a: Any, b: Any, out: Any = None) -> Any:
-        if is_recording() and min(a.ndim, b.ndim) > 2 and a.shape[:-2] != b.shape[:-2]:
-            batch = numpy.broadcast(numpy.empty(a.shape[:-2]), numpy.empty(b.shape[:-2])).shape
-            a, b = _spread(a, batch), _spread(b, batch)
-        return matmul(a, b, out=out)
-
-    return run
+    if is_recording() and min(a.ndim, b.ndim) > 2 and a.shape[:-2] != b.shape[:-2]:
+        batch = numpy.broadcast(numpy.empty(a.shape[:-2]), numpy.empty(b.shape[:-2])).shape
+        a, b = _spread(a, batch), _spread(b, batch)
+    return matmul(a, b, out=out)
 
 
 def _spread(array: Any, batch: Tuple[int, ...]) -> Any:
@@ -637,29 +549,25 @@ def _spread(array: Any, batch: Tuple[int, ...]) -> Any:
     return mxnet_module("ndarray.numpy._internal").broadcast_to(array, shape=(*batch, *array.shape[-2:]))
 
 
-def matrix_norm(norm: Function) -> Function:
+def matrix_norm(norm: Function, x: Any, ord: Any = 2, axis: Any = None, **kwargs: Any) -> Any:  # noqa: A002
     """Norms of matrices by other operators (T144): MXNet multiplies their gradient by that of the result twice.
 
     Right are the Frobenius and the nuclear norm, and norms of vectors.
     """
-
-    def run(x: Any, ord: Any = 2, axis: Any = None, **kwargs: Any) -> Any:  # noqa: A002
-        wrong = abs(ord) in (1, 2, float("inf")) and kwargs.get("flag") not in (1, 2, -2)
-        axes = axis if axis is not None else tuple(range(x.ndim))
-        if not (is_recording() and wrong and isinstance(axes, tuple) and len(axes) == 2):
-            return norm(x, ord=ord, axis=axis, **kwargs)
-        np = mxnet_module("ndarray.numpy._op")
-        rows, columns = axes if abs(ord) != float("inf") else axes[::-1]
-        if abs(ord) == 2:
-            value = _spectral_norm(np.moveaxis(x, axes, (-2, -1)), ord)
-        else:
-            sums = np.sum(np.abs(x), axis=rows, keepdims=True)
-            value = (np.max if ord > 0 else np.min)(sums, axis=columns, keepdims=True)
-        kept = tuple(1 if axis in (axes[0] % x.ndim, axes[1] % x.ndim) else size for axis, size in enumerate(x.shape))
-        value = np.reshape(value, kept)
-        return value if kwargs.get("keepdims") else np.squeeze(value, axis=axes)
-
-    return run
+    wrong = abs(ord) in (1, 2, float("inf")) and kwargs.get("flag") not in (1, 2, -2)
+    axes = axis if axis is not None else tuple(range(x.ndim))
+    if not (is_recording() and wrong and isinstance(axes, tuple) and len(axes) == 2):
+        return norm(x, ord=ord, axis=axis, **kwargs)
+    np = mxnet_module("ndarray.numpy._op")
+    rows, columns = axes if abs(ord) != float("inf") else axes[::-1]
+    if abs(ord) == 2:
+        value = _spectral_norm(np.moveaxis(x, axes, (-2, -1)), ord)
+    else:
+        sums = np.sum(np.abs(x), axis=rows, keepdims=True)
+        value = (np.max if ord > 0 else np.min)(sums, axis=columns, keepdims=True)
+    kept = tuple(1 if axis in (axes[0] % x.ndim, axes[1] % x.ndim) else size for axis, size in enumerate(x.shape))
+    value = np.reshape(value, kept)
+    return value if kwargs.get("keepdims") else np.squeeze(value, axis=axes)
 
 
 def _spectral_norm(matrices: Any, ord: int) -> Any:  # noqa: A002
@@ -673,19 +581,17 @@ def _spectral_norm(matrices: Any, ord: int) -> Any:  # noqa: A002
     return np.sum(wide * vectors, axis=(-2, -1))
 
 
-def mean_of_nothing(mean: Function) -> Function:
+def mean_of_nothing(
+    mean: Function, a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, out: Any = None
+) -> Any:
     """A mean that gives an array of size 0 itself (T145): MXNet raises at a later read, or divides by 0."""
-
-    def run(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, out: Any = None) -> Any:
-        if a.size == 0 and axis is not None and out is None:
-            axes = {number % a.ndim for number in (axis if isinstance(axis, tuple) else (axis,))}
-            shape = [1 if number in axes else size for number, size in enumerate(a.shape)]
-            if 0 in shape:
-                kept = shape if keepdims else [size for number, size in enumerate(shape) if number not in axes]
-                return mxnet_module("numpy").zeros(kept, dtype=dtype or a.dtype, ctx=a.ctx)
-        return mean(a, axis=axis, dtype=dtype, keepdims=keepdims, out=out)
-
-    return run
+    if a.size == 0 and axis is not None and out is None:
+        axes = {number % a.ndim for number in (axis if isinstance(axis, tuple) else (axis,))}
+        shape = [1 if number in axes else size for number, size in enumerate(a.shape)]
+        if 0 in shape:
+            kept = shape if keepdims else [size for number, size in enumerate(shape) if number not in axes]
+            return mxnet_module("numpy").zeros(kept, dtype=dtype or a.dtype, ctx=a.ctx)
+    return mean(a, axis=axis, dtype=dtype, keepdims=keepdims, out=out)
 
 
 def _named(names: str, wrapper: Wrapper) -> Dict[str, Wrapper]:
@@ -694,17 +600,17 @@ def _named(names: str, wrapper: Wrapper) -> Dict[str, Wrapper]:
 
 def _numpy_operators(kind: str, add: Wrapper) -> Dict[str, Dict[str, Wrapper]]:
     """T140, T142, T143 and T240 for operators of `mx.np` ("ndarray") or its symbols ("symbol")."""
-    never_whole = with_fractions(always=True)
+    never_whole = around(with_fractions, True)
     return {
         f"{kind}.numpy._internal": {
             **_named(NEVER_ADD_INSIDE_NUMPY, add),
             **{name + "_scalar": never_whole for name in NEVER_WHOLE},
-            "var": differentiable_variance(False, kind),
-            "std": differentiable_variance(True, kind),
-            "where_lscalar": with_filled_array("where", True, kind),
-            "where_rscalar": with_filled_array("where", False, kind),
-            "rarctan2_scalar": lambda arctan2: with_filled_array("arctan2", True, kind)(never_whole(arctan2)),
-            "einsum": adding_optimized(add),
+            "var": around(differentiable_variance, False, kind),
+            "std": around(differentiable_variance, True, kind),
+            "where_lscalar": around(with_filled_array, "where", True, kind),
+            "where_rscalar": around(with_filled_array, "where", False, kind),
+            "rarctan2_scalar": lambda arctan2: around(with_filled_array, "arctan2", True, kind)(never_whole(arctan2)),
+            "einsum": around(adding_optimized, add),
         },
         f"{kind}.numpy._op": _named(NEVER_ADD_IN_NUMPY, add),
     }
@@ -714,35 +620,35 @@ def _eager_numpy_operators() -> Dict[str, Dict[str, Wrapper]]:
     """Those of `mx.np`: some need shapes, or an array that may be recorded; symbols have neither."""
     wrappers = _numpy_operators("ndarray", adding)
     wrappers["ndarray.numpy._internal"].update(
-        **{name + "_scalar": with_fractions() for name in WITH_NUMBERS},
-        matmul=with_whole_batches,
-        gather_nd=with_positive_indices,
-        slice=slicing("np"),
-        scatter_set_nd=with_checked_indices,
-        mean=lambda mean: mean_of_nothing(adding(mean)),
-        norm=lambda norm: matrix_norm(adding(norm)),
+        **{name + "_scalar": around(with_fractions, False) for name in WITH_NUMBERS},
+        matmul=around(with_whole_batches),
+        gather_nd=around(with_positive_indices),
+        slice=around(slicing, "np"),
+        scatter_set_nd=around(with_checked_indices),
+        mean=lambda mean: around(mean_of_nothing)(adding(mean)),
+        norm=lambda norm: around(matrix_norm)(adding(norm)),
     )
     wrappers["ndarray.numpy._op"].update(
-        **{name: without_gradient("np." + name) for name in ("percentile", "quantile", "unique")},
-        polyval=differentiable_polynomial,
-        dot=adding_products,
+        **{name: around(without_gradient, "np." + name) for name in ("percentile", "quantile", "unique")},
+        polyval=around(differentiable_polynomial),
+        dot=around(adding_products),
         tensordot=adding,
     )
     names = ("eig", "eigh", "eigvals", "eigvalsh", "pinv")
-    return {**wrappers, "ndarray.numpy.linalg": {name: without_gradient("np.linalg." + name) for name in names}}
+    return {**wrappers, "ndarray.numpy.linalg": {name: around(without_gradient, "np.linalg." + name) for name in names}}
 
 
 # Positions of the arguments that a caller may pass without their names.
-_BATCH_NORM = predicting(use_global_stats=(8, True))
-_RNN = predicting(p=(9, 0))
-_POOLING = predicting()
+_BATCH_NORM = around(predicting, {"use_global_stats": (8, True)})
+_RNN = around(predicting, {"p": (9, 0)})
+_POOLING = around(predicting, {})
 _EXTENSION = {
-    "dropout": seeded,
-    "leaky_relu": differentiable_selu,
+    "dropout": around(seeded),
+    "leaky_relu": around(differentiable_selu),
     "batch_norm": _BATCH_NORM,
     "pooling": _POOLING,
     "rnn": _RNN,
-    "gather_nd": with_positive_indices,
+    "gather_nd": around(with_positive_indices),
 }
 
 #: By the module that fills others with operators when it is imported: for each module that it fills, the operators that
@@ -754,32 +660,32 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
             "BatchNorm": _BATCH_NORM,
             "Pooling": _POOLING,
             "RNN": _RNN,
-            "Dropout": seeded,
-            "Custom": copying_custom,
-            "LeakyReLU": differentiable_selu,
-            "reshape": checked_reshape,
-            "Reshape": checked_reshape,
-            "Concat": joining,
-            "concat": joining,
-            "slice": slicing("nd"),
-            "gather_nd": with_positive_indices,
-            "scatter_nd": with_checked_places,
+            "Dropout": around(seeded),
+            "Custom": around(copying_custom),
+            "LeakyReLU": around(differentiable_selu),
+            "reshape": around(checked_reshape),
+            "Reshape": around(checked_reshape),
+            "Concat": around(joining),
+            "concat": around(joining),
+            "slice": around(slicing, "nd"),
+            "gather_nd": around(with_positive_indices),
+            "scatter_nd": around(with_checked_places),
         },
         "ndarray.contrib": {
             "boolean_mask": adding,
-            "index_copy": with_checked_rows,
+            "index_copy": around(with_checked_rows),
             "SyncBatchNorm": _BATCH_NORM,
             "BatchNormWithReLU": _BATCH_NORM,
         },
         "ndarray.linalg": _named(NEVER_ADD_IN_LINALG, adding),
-        "ndarray._internal": {"_copyto": adding, "_split_v2": adding, "_scatter_set_nd": with_checked_indices},
+        "ndarray._internal": {"_copyto": adding, "_split_v2": adding, "_scatter_set_nd": around(with_checked_indices)},
     },
     "mxnet.symbol.register": {
         "symbol.op": {
             **_named(NEVER_ADD, adding_in_graphs),
-            "moments": lambda moments: adding_in_graphs(moments_in_graphs(moments)),
-            "Dropout": seeded,
-            "Custom": copying_custom,
+            "moments": lambda moments: adding_in_graphs(around(moments_in_graphs)(moments)),
+            "Dropout": around(seeded),
+            "Custom": around(copying_custom),
         },
         "symbol.contrib": {"boolean_mask": adding_in_graphs},
         "symbol.linalg": _named(NEVER_ADD_IN_LINALG, adding_in_graphs),
@@ -789,13 +695,13 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
     "mxnet.numpy._register": {  # functions that MXNet builds a second time, for methods
         "numpy._op": {
             **_named(NEVER_ADD_IN_NUMPY, adding),
-            "dot": adding_products,
-            **{f"atleast_{axes}d": at_least(axes) for axes in (1, 2, 3)},
+            "dot": around(adding_products),
+            **{f"atleast_{axes}d": around(at_least, axes) for axes in (1, 2, 3)},
         }
     },
     "mxnet.ndarray.numpy_extension._register": {"ndarray.numpy_extension._op": _EXTENSION},
     "mxnet.numpy_extension._register": {"numpy_extension._op": _EXTENSION},
-    "mxnet.symbol.numpy_extension._register": {"symbol.numpy_extension._op": {"dropout": seeded}},
+    "mxnet.symbol.numpy_extension._register": {"symbol.numpy_extension._op": {"dropout": around(seeded)}},
 }
 
 
