@@ -14,7 +14,7 @@ from mxkit.core.graphs import traced_graph
 from mxkit.data.source import source_of
 from mxkit.errors import MxkitError
 from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files, replaced_heads
-from mxkit.models.zoo import get_model
+from mxkit.models.registry import get_model
 from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data

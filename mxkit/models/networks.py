@@ -76,13 +76,12 @@ def mlp(
             argument is too small, or not a whole number.
     """
     shares = [dropout] * len(hidden) if isinstance(dropout, (int, float)) else list(dropout)
-    for share in (dropout,) if isinstance(dropout, (int, float)) else shares:  # `hidden` may be empty
-        if not 0 <= share < 1:
-            raise ValueError(f"mlp: dropout must be at least 0 and below 1; received {share}")
-    if len(shares) != len(hidden):
+    # `hidden` may be empty
+    known = all(0 <= share < 1 for share in ([dropout] if isinstance(dropout, (int, float)) else shares))
+    if not known or len(shares) != len(hidden):
         raise ValueError(
-            f"mlp: expected one dropout for each of {len(hidden)} hidden layers, or one number for all; "
-            f"received {dropout!r:.100}"
+            "mlp: dropout: expected one number, at least 0 and below 1, or one for each of the "
+            f"{len(hidden)} hidden layers; received {dropout!r:.100}"
         )
     net = SizedNet(input_size)
     net.add(nn.Flatten())
@@ -261,11 +260,7 @@ def vgg19(classes: int = 10, in_channels: int = 0, input_size: int = 0) -> "Size
 def _vgg(name: str, depths: Sequence[int], classes: int, in_channels: int, input_size: int) -> "SizedNet":
     net = SizedNet(input_size)
     for depth, channels in zip(depths, (64, 128, 256, 512, 512)):
-        stage = nn.HybridSequential()
-        for _ in range(depth):
-            stage.add(nn.Conv2D(channels, kernel_size=3, padding=1, activation="relu"))
-        stage.add(nn.MaxPool2D(pool_size=2, strides=2))
-        net.add(stage)
+        net.add(_stage(*(_conv(channels, 3) for _ in range(depth)), nn.MaxPool2D(pool_size=2, strides=2)))
     net.add(nn.Flatten())
     for _ in range(2):
         net.add(nn.Dense(4096, activation="relu"), nn.Dropout(0.5))
@@ -305,12 +300,16 @@ def nin(classes: int = 10, small: bool = False, in_channels: int = 0, input_size
 
 
 def _mlpconv(channels: int, last: bool = False, **first: Any) -> Any:
-    stage = nn.HybridSequential()
-    stage.add(nn.Conv2D(channels, activation="relu", **first))
-    stage.add(nn.Conv2D(channels, kernel_size=1, activation="relu"))
+    stage = _stage(nn.Conv2D(channels, activation="relu", **first), _conv(channels, 1))
     stage.add(nn.Conv2D(channels, kernel_size=1, activation=None if last else "relu"))
     if not last:
         stage.add(nn.MaxPool2D(pool_size=3, strides=2))
+    return stage
+
+
+def _stage(*layers: Any) -> Any:
+    stage = nn.HybridSequential()
+    stage.add(*layers)
     return stage
 
 
@@ -337,38 +336,24 @@ def googlenet(classes: int = 10, small: bool = False, in_channels: int = 0, inpu
         of the second stage have a ReLU, which the tutorials leave out.
     """
     net = SizedNet(input_size)
-    stem = nn.HybridSequential(), nn.HybridSequential()
-    stem[0].add(nn.Conv2D(64, 3 if small else 7, 1 if small else 2, 1 if small else 3, activation="relu"))
-    stem[1].add(_conv(64, 1), _conv(192, 3))
-    for stage in stem:
+    first = nn.Conv2D(64, 3 if small else 7, 1 if small else 2, 1 if small else 3, activation="relu")
+    for stage in _stage(first), _stage(_conv(64, 1), _conv(192, 3)):
         if not small:
             stage.add(nn.MaxPool2D(pool_size=3, strides=2))
         net.add(stage)
-    for channels in _STAGES:
-        stage = nn.HybridSequential()
-        for widths in channels:
-            stage.add(_inception(widths))
-        if channels is not _STAGES[-1]:
-            stage.add(nn.MaxPool2D(pool_size=3, strides=2))
-        else:
-            stage.add(nn.GlobalAvgPool2D() if small else nn.AvgPool2D(pool_size=2))
-        net.add(stage)
+    for widths in _STAGES[:-1]:
+        net.add(_stage(*map(_inception, widths), nn.MaxPool2D(pool_size=3, strides=2)))
+    pooling = nn.GlobalAvgPool2D() if small else nn.AvgPool2D(pool_size=2)
+    net.add(_stage(*map(_inception, _STAGES[-1]), pooling))
     net.add(nn.Flatten(), nn.Dense(whole_number(classes, "classes")))
     return finished("googlenet", net, in_channels, "" if small else _SMALLER)
 
 
 def _inception(widths: Sequence[int]) -> Any:
     block = contrib.nn.HybridConcurrent(axis=1)
-    paths = [
-        (_conv(widths[0], 1),),
-        (_conv(widths[1], 1), _conv(widths[2], 3)),
-        (_conv(widths[3], 1), _conv(widths[4], 5)),
-        (nn.MaxPool2D(pool_size=3, strides=1, padding=1), _conv(widths[5], 1)),
-    ]
-    for layers in paths:
-        path = nn.HybridSequential()
-        path.add(*layers)
-        block.add(path)
+    block.add(_stage(_conv(widths[0], 1)), _stage(_conv(widths[1], 1), _conv(widths[2], 3)))
+    block.add(_stage(_conv(widths[3], 1), _conv(widths[4], 5)))
+    block.add(_stage(nn.MaxPool2D(pool_size=3, strides=1, padding=1), _conv(widths[5], 1)))
     return block
 
 
@@ -413,9 +398,7 @@ def resnet18(
     net = SizedNet(input_size)
     net.add(nn.Conv2D(64, kernel_size=7, strides=2), nn.MaxPool2D(pool_size=3, strides=2))
     for channels in (64, 128, 256, 512):
-        stage = nn.HybridSequential()
-        stage.add(_tutorial_block(channels, halves=channels > 64), _tutorial_block(channels))
-        net.add(stage)
+        net.add(_stage(_tutorial_block(channels, halves=channels > 64), _tutorial_block(channels)))
     net.add(nn.AvgPool2D(pool_size=3), nn.Dense(whole_number(classes, "classes")))
     return finished("resnet18", net, in_channels, "Without tutorial=True it takes any size")
 
@@ -443,13 +426,10 @@ def _resnet(
 def _tutorial_block(channels: int, halves: bool = False) -> Any:
     """MXNet's own block with the layers of the tutorials."""
     block = vision.BasicBlockV1(channels, 1, downsample=halves)
-    block.body = nn.HybridSequential()
-    block.body.add(nn.Conv2D(channels, kernel_size=3, padding=1, strides=2 if halves else 1))
-    block.body.add(nn.BatchNorm(), nn.Activation("relu"))
-    block.body.add(nn.Conv2D(channels, kernel_size=3, padding=1), nn.BatchNorm())
+    block.body = _stage(nn.Conv2D(channels, kernel_size=3, padding=1, strides=2 if halves else 1))
+    block.body.add(*_normalized(nn.Conv2D(channels, kernel_size=3, padding=1)), nn.BatchNorm())
     if halves:
-        block.downsample = nn.HybridSequential()
-        block.downsample.add(nn.Conv2D(channels, kernel_size=1, strides=2))
+        block.downsample = _stage(nn.Conv2D(channels, kernel_size=1, strides=2))
     return block
 
 
@@ -499,10 +479,7 @@ def densenet121(
 def _add_tutorial_blocks(net: SizedNet) -> None:
     channels = 64
     for depth in _DEPTHS:
-        block = nn.HybridSequential()
-        for _ in range(depth):
-            block.add(_tutorial_layer())
-        net.add(block)
+        net.add(_stage(*(_tutorial_layer() for _ in range(depth))))
         channels += depth * _GROWTH
         if depth != _DEPTHS[-1]:
             net.add(_normalized(nn.Conv2D(channels // 2, kernel_size=1), nn.AvgPool2D(pool_size=2, strides=2)))
@@ -515,9 +492,7 @@ def _tutorial_layer() -> Any:
 
 
 def _normalized(*layers: Any) -> Any:
-    stage = nn.HybridSequential()
-    stage.add(nn.BatchNorm(), nn.Activation("relu"), *layers)
-    return stage
+    return _stage(nn.BatchNorm(), nn.Activation("relu"), *layers)
 
 
 @register_block
@@ -541,10 +516,7 @@ class Siamese(gluon.HybridBlock):  # type: ignore[misc]
 
     def __init__(self, branch: Any, **kwargs: Any) -> None:
         if not isinstance(branch, gluon.HybridBlock):
-            raise TypeError(
-                f"Siamese: branch: expected a HybridBlock; received {branch!r:.100}. Use HybridSequential in place of "
-                "Sequential, or write hybrid_forward in place of forward"
-            )
+            raise TypeError(f"Siamese: branch: expected a HybridBlock; received {branch!r:.100}")
         super().__init__(**kwargs)
         self.branch = branch
 

@@ -1,39 +1,21 @@
 """Networks by name: mxkit's own, MXNet's model zoo and gluoncv's."""
 
+from functools import partial
+import os
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Union
 
 from mxkit.core.arguments import Plugged
+from mxkit.data.download import home
 from mxkit.errors import unknown_name
-from mxkit.models import zoo
-from mxkit.models.networks import (
-    alexnet,
-    densenet121,
-    googlenet,
-    lenet,
-    lenet5,
-    linear_regression,
-    mlp,
-    nin,
-    resnet18,
-    resnet34,
-    resnet50,
-    softmax_regression,
-    vgg11,
-    vgg13,
-    vgg16,
-    vgg19,
-)
+from mxkit.models import networks
 from mxkit.models.sizes import SizedNet
-from mxkit.models.weights import load_weights
-from mxkit.nets.architecture.catalog import zoo_names
+from mxkit.models.weights import PRETRAINED, find_weights, load_weights
+from mxkit.nets.architecture.catalog import ASKING, gluoncv_model, make_model, split_name, zoo_names
 
+_OWN = "linear_regression softmax_regression mlp lenet lenet5 alexnet nin googlenet densenet121 vgg11 vgg13 vgg16 vgg19"
 MODELS: Dict[str, Callable[..., Any]] = {
-    build.__name__: build
-    for build in (
-        *(linear_regression, softmax_regression, mlp, lenet, lenet5, alexnet, nin, googlenet, densenet121),
-        *(vgg11, vgg13, vgg16, vgg19, resnet18, resnet34, resnet50),
-    )
+    name: getattr(networks, name) for name in f"{_OWN} resnet18 resnet34 resnet50".split()
 }
 MODELS = Plugged("mxkit.models", MODELS)
 
@@ -65,8 +47,10 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
             run's folder, its checkpoints or one of them; or `hf://owner/name[@revision][/file.safetensors]` on the
             Hugging Face hub. Or "pretrained": the weights that a zoo published, from the cache or downloaded, checked
             by SHA-1. None leaves the net uninitialized.
-        **kwargs: Arguments of the net's function, like `classes=10`; for nets of the zoos also Gluon's
-            `pretrained=True`, `root` and `ctx`.
+        **kwargs: Arguments of the net's function, like `classes=10`. For nets of the zoos `pretrained=True` means
+            weights="pretrained"; `root` is then the folder, and `ctx` the devices, as in Gluon. gluoncv itself loads
+            the weights for `pretrained` and `pretrained_base` of its nets, and names their classes; the file in its
+            cache is checked before.
 
     Returns:
         A block that `mxkit.nets.describe` can describe, uninitialized without weights. With weights it is on the CPU,
@@ -88,7 +72,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     """
     source, _, short = name.rpartition(":")
     if source:
-        return zoo.get_model(name, weights=weights, **kwargs)
+        return _zoo_model(name, weights, kwargs)
     if short not in MODELS:
         raise unknown_name("model", name, [*MODELS, *(f"zoo:{one}" for one in zoo_names("zoo"))])
     try:
@@ -100,3 +84,28 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     if weights is not None:
         load_weights(net, name, weights)
     return net
+
+
+def _zoo_model(name: str, weights: Union[None, str, Path], arguments: Dict[str, Any]) -> Any:
+    source, short = split_name(name)
+    name = f"{source}:{short}"
+    requests = [argument for argument in ASKING if arguments.get(argument)]
+    if weights is not None and requests:
+        raise ValueError(f"model {name!r}: weights={weights!r} and {requests[0]}: pass one of them")
+    if source == "zoo" and requests:
+        weights = PRETRAINED
+    theirs = partial(_with_weights, short, arguments) if source == "gluoncv" and requests else None
+    net = make_model(name, arguments, theirs)
+    if weights is not None:
+        load_weights(net, name, weights, root=arguments.get("root"), ctx=arguments.get("ctx"))
+    return net
+
+
+def _with_weights(name: str, arguments: Dict[str, Any]) -> Any:
+    from gluoncv.model_zoo.model_store import _model_sha1
+
+    if arguments.get("pretrained") is True and name in _model_sha1:
+        # gluoncv overwrites a file with another SHA-1, and ignores `root` if MXNET_HOME is set (T57)
+        root = None if os.environ.get("MXNET_HOME") else arguments.get("root")
+        find_weights(f"gluoncv:{name}", root or home() / "models")
+    return gluoncv_model(name, arguments)

@@ -173,10 +173,6 @@ def _inferred(traced: Trace, shape: Shape) -> Tuple[Shape, List[Shape]]:
     return shapes[0], [parameters[name] for name in traced.parameters]
 
 
-def _positions(net: SizedNet, taken: Shape) -> int:
-    return max(taken[2:], default=1) if net._one_position else 1
-
-
 def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]:
     try:
         taken, _ = _inferred(traced, shape)
@@ -184,7 +180,7 @@ def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]
         return find_fault(traced, [Output(shape, "float32")])
     except ValueError:
         return None
-    if _positions(net, taken) == 1:
+    if not net._one_position or max(taken[2:], default=1) == 1:
         return None
     path, last = list(child_blocks(net).items())[-1]
     _, classes, height, width = taken
@@ -199,7 +195,8 @@ def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]
 def _range(net: SizedNet, traced: Trace, channels: int) -> List[int]:
     def fits(size: int) -> bool:
         try:
-            return _positions(net, _inferred(traced, (1, channels, size, size))[0]) == 1
+            taken, _ = _inferred(traced, (1, channels, size, size))
+            return not net._one_position or max(taken[2:], default=1) == 1
         except (mx.MXNetError, ValueError):
             return False
 

@@ -5,18 +5,16 @@ from importlib import import_module
 import os
 from pathlib import Path
 import shutil
-from typing import Any, NamedTuple, Sequence, Union
+from typing import Any, NamedTuple, Union
 import zipfile
 import zlib
 
-from mxkit.core.blocks import parameters_by_path
 from mxkit.core.system import file_digest, flush_directory, is_offline, name_aside
 from mxkit.data.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, home, homes, locked, read_file
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, checkpoints_of, find_checkpoint
 from mxkit.storage.hub import find_hub_file, is_hub_address
-from mxkit.storage.loading import load_parameters, match_arrays
-from mxkit.storage.parameter_file import read_any_arrays
+from mxkit.storage.loading import load_parameters
 from mxkit.storage.params_format import describe_file
 
 PRETRAINED = "pretrained"
@@ -73,8 +71,11 @@ def load_weights(
             path = find_checkpoint(checkpoints_of(path)).path / PARAMETERS
         load_parameters(net, path, devices=ctx)
     except CheckpointError as error:
-        way = _other_classes(net, name, path, weights) if path.is_file() else ""
-        raise CheckpointError(f"model {name!r}: {error}{way}") from error
+        raise CheckpointError(
+            f"model {name!r}: {error}\nIf only the number of classes differs, load the weights into a net of their "
+            "classes, and give that a new last layer: mxkit.finetune(mxkit.models.get_model(..., classes=..., "
+            "weights=...), classes), in a recipe model.classes and model.finetune.classes"
+        ) from error
 
 
 def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
@@ -111,7 +112,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
     if wrong:
         raise CheckpointError(_explain(published, wrong[0]))
     if is_offline():
-        raise _by_hand(published, folders, "MXKIT_OFFLINE forbids the network")
+        raise _by_hand(published, folders[0], "MXKIT_OFFLINE forbids the network")
     try:
         folders[0].mkdir(parents=True, exist_ok=True)
         with locked(folders[0]):
@@ -119,7 +120,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
                 archive = RemoteFile(f"{paths[0].stem}.zip", [Mirror(published.url)])
                 read_file(archive, folders[0], partial(_unpack, published, paths[0]))
     except (OSError, NothingWorked) as error:
-        raise _by_hand(published, folders, str(error)) from error
+        raise _by_hand(published, folders[0], str(error)) from error
     return paths[0]
 
 
@@ -127,10 +128,10 @@ def _published(name: str) -> _Published:
     source, _, short = name.lower().rpartition(":")
     store = import_module(_STORES[source]) if source in _STORES else None
     if store is None or short not in store._model_sha1:
-        others = [one for one in getattr(store, "_model_sha1", ()) if one.startswith(short[:6])]
+        others = sorted(one for one in getattr(store, "_model_sha1", ()) if one.startswith(short[:6]))
         raise ValueError(
-            f"model {name!r}: no weights of it were published; pass weights=, the path of a file"
-            + (f". There are some of {', '.join(sorted(others)[:8])}" if others else "")
+            f"model {name!r}: no weights of it were published; pass weights=, the path of a file. There are some of "
+            f"{', '.join(others[:8]) or 'no net of such a name'}"
         )
     sha1 = store._model_sha1[short]
     file = f"{short}-{sha1[:8]}"
@@ -159,52 +160,25 @@ def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> No
 
 
 def _explain(published: _Published, path: Path) -> str:
-    lines = [f"weights of {published.net!r}: {path} is not the published file, and was left as it is"]
+    found = "it is a folder, or a broken link"
     if path.is_file():
         sha1 = file_digest(path, "sha1")
-        lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {sha1[:8]}... of {path.stat().st_size} bytes")
+        found = f"expected SHA-1 {published.sha1[:8]}..., found {sha1[:8]}... of {path.stat().st_size} bytes"
         try:
-            lines.append(f"it is a complete parameter file of {len(describe_file(path))} arrays, with other values")
+            found += f", a complete parameter file of {len(describe_file(path))} arrays"
         except CheckpointError as error:
-            lines.append(f"it is incomplete or damaged, as an interrupted download leaves it: {error}")
-    else:
-        lines.append("it is a folder, or a broken link")
-    lines.append(f"to use it anyway: get_model({published.net!r}, weights={str(path)!r})")
-    lines.append(f"to get the published file: move this one away and call again, or unpack {published.url} there")
-    lines.append("give a file of your own another name: weights= takes any path")
-    return "\n  ".join(lines)
-
-
-def _by_hand(published: _Published, folders: Sequence[Path], why: str) -> DownloadError:
-    stem = published.net.rpartition(":")[2]
-    others = sorted({str(path) for folder in folders for path in folder.glob(f"{stem}*.params")})
-    lines = [
-        f"weights of {published.net!r} are missing and cannot be downloaded: {why}",
-        f"expected: {published.file} in {folders[0].absolute()}, SHA-1 {published.sha1}",
-        f"by hand: download {published.url}, unpack it, and put the file there",
-        "or pass a file that you have, without a checksum: weights='its path'",
-    ]
-    lines += [f"files in these folders: {', '.join(others)}"] if others else []
-    return DownloadError("\n  ".join(lines))
-
-
-def _other_classes(net: Any, name: str, path: Path, weights: Union[str, Path]) -> str:
-    """What to do if only the last layer has another size, else an empty string."""
-    try:
-        arrays = read_any_arrays(path)
-        fitting = match_arrays(net, arrays, strict=False)
-    except CheckpointError:
-        return ""
-    used = {id(array) for array in fitting.values()}
-    rest = [array for array in arrays.values() if id(array) not in used]
-    parameters = list(parameters_by_path(net).items())
-    missing = [(one, parameter) for one, parameter in parameters if one not in fitting]
-    last = missing[-1:] == parameters[-1:] and len({one.rpartition(".")[0] for one, _ in missing}) == 1
-    if not last or len(rest) != len(missing):
-        return ""
-    theirs, ours = rest[0].shape[0], missing[0][1].shape[0]
+            found += f". It is incomplete or damaged, as an interrupted download leaves it: {error}"
     return (
-        f"\nThe file is of {theirs} classes, the net of {ours} (a recipe says model.classes: {theirs} and "
-        f"model.finetune.classes: {ours}): load it into a net of its own number of classes, and give that a new last "
-        f"layer: mxkit.finetune(mxkit.models.get_model({name!r}, classes={theirs}, weights={str(weights)!r}), {ours})"
+        f"weights of {published.net!r}: {path} is not the published file, and was left as it is\n  {found}\n  "
+        f"to use it anyway: get_model({published.net!r}, weights={str(path)!r})\n  "
+        f"to get the published file: move this one away and call again, or unpack {published.url} there"
+    )
+
+
+def _by_hand(published: _Published, folder: Path, why: str) -> DownloadError:
+    return DownloadError(
+        f"weights of {published.net!r} are missing and cannot be downloaded: {why}\n  "
+        f"expected: {published.file} in {folder.absolute()}, SHA-1 {published.sha1}\n  "
+        f"by hand: download {published.url}, unpack it, and put the file there\n  "
+        "or pass a file that you have, without a checksum: weights='its path'"
     )

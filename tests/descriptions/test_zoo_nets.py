@@ -5,7 +5,7 @@ import re
 from built_nets import stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
-from mxkit.models.zoo import get_model
+from mxkit.models.registry import get_model
 from mxkit.nets.architecture import build, describe
 from mxkit.nets.architecture.catalog import zoo_names
 from mxkit.nets.saving import load_net, save_net

@@ -14,7 +14,7 @@ import warnings
 from check_features import DEEPER
 import mxkit
 from mxkit.core.blocks import parameters_by_path
-from mxkit.models.zoo import get_model
+from mxkit.models.registry import get_model
 from mxkit.nets.architecture import build, describe
 from mxkit.nets.architecture.catalog import zoo_names
 from mxkit.storage.loading import put_arrays
