@@ -1,4 +1,4 @@
-"""Accumulated micro-batches against one big batch, on every replica of one to three devices."""
+"""What `test_properties.py` does not draw: accumulated micro-batches against one big batch, in special cases."""
 
 import mxkit
 from mxkit.errors import LossShapeError
@@ -7,7 +7,6 @@ from mxnet import autograd, gluon
 import numpy as np
 from oracle import (
     CLASSES,
-    OPTIMIZER_IDS,
     OPTIMIZERS,
     SOFTMAX,
     joined,
@@ -20,10 +19,6 @@ from oracle import (
     weights,
 )
 import pytest
-
-DEVICES = ["cpu:1", "cpu:2", "cpu:3"]
-# Batches of 1 and 2 leave devices idle; of the windows of 2, 3 and 4 batches the last is short for 2 and 4.
-SIZES = [6, 1, 4, 2, 1, 7, 1, 5, 3]
 
 
 def make_trainer(net, optimizer, on_kvstore):
@@ -40,66 +35,27 @@ def assert_close_to_one_big_batch(net, expected, tolerance=1e-6):
     weights(net)
 
 
-@pytest.mark.usefixtures("switched")
-@pytest.mark.parametrize(
-    ("optimizer", "devices", "every", "on_kvstore"),
-    [(OPTIMIZERS[0], "cpu:1", 2, False), (OPTIMIZERS[1], "cpu:2", 3, True), (OPTIMIZERS[2], "cpu:3", 4, False)],
-    ids=OPTIMIZER_IDS,
-)
-def test_t4_accumulated_batches_equal_one_big_batch(optimizer, devices, every, on_kvstore):
-    """`test_properties.py` draws many more of these cases."""
-    batches = make_batches(SIZES)
-    expected, net = make_net(), make_net(devices)
-    before = weights(net)
-    train_by_hand(expected, joined(batches, every), optimizer)
-    trainer = make_trainer(net, optimizer, on_kvstore)
-    found = list(mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, accumulate=every))
-    assert [update.samples for update in found] == [sum(SIZES[i : i + every]) for i in range(0, len(SIZES), every)]
-    assert_close_to_one_big_batch(net, expected)
-    assert np.abs(weights(net) - before).max() > 1e-3  # so that standing still cannot pass
-
-
-@pytest.mark.usefixtures("switched")
-@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
-@pytest.mark.parametrize("devices", ["cpu:2", "cpu:3"])
-def test_t8_batch_smaller_than_devices(devices, on_kvstore):
-    batches = make_batches([8, 1, 5, 2, 8, 1])
-    optimizer = OPTIMIZERS[1]
-    expected, net = make_net(), make_net(devices)
-    train_by_hand(expected, batches, optimizer)
-    trainer = make_trainer(net, optimizer, on_kvstore)
-    mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
-    assert_close_to_one_big_batch(net, expected)
-
-
-@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
-def test_t24_gradients_computed_before_do_not_leak_into_an_idle_device(on_kvstore):
+@pytest.mark.parametrize("way", ["updates", "updates on the kvstore", "an Accumulator outside of with"])
+def test_t24_gradients_computed_before_do_not_leak_into_an_idle_device(way):
     big, small = make_batches([6, 1])
     expected, net = make_net(), make_net("cpu:2")
-    trainer = make_trainer(net, OPTIMIZERS[0], on_kvstore)
-    for device, part in zip(mxkit.devices("cpu:2"), [slice(0, 3), slice(3, 6)]):
-        with autograd.record():
-            losses = SOFTMAX(net(big[0][part].as_in_context(device)), big[1][part].as_in_context(device))
-        losses.backward()  # never stepped: a learning rate finder, or a loop that failed
+    trainer = make_trainer(net, OPTIMIZERS[0], "kvstore" in way)
+    backward(net, big)  # never stepped: a learning rate finder, or a loop that failed
     train_by_hand(expected, [small], OPTIMIZERS[0])
-    list(mxkit.updates(net, [small], loss="softmax_ce", trainer=trainer))
+    if way == "an Accumulator outside of with":
+        accumulator = mxkit.Accumulator(trainer)
+        backward(net, small, accumulator.backward)
+        assert accumulator.step().samples == 1
+    else:
+        list(mxkit.updates(net, [small], loss="softmax_ce", trainer=trainer))
     assert_close_to_one_big_batch(net, expected)
 
 
-def test_t24_an_accumulator_outside_of_with_zeroes_idle_devices_too():
-    big, small = make_batches([6, 1])
-    expected, net = make_net(), make_net("cpu:2")
-    accumulator = mxkit.Accumulator(make_trainer(net, OPTIMIZERS[0], False))
-    for batch in (big, small):
-        with autograd.record():
-            losses = [SOFTMAX(net(*s.inputs), *s.labels) for s in mxkit.data.split_batch(batch, mxkit.devices("cpu:2"))]
-        if batch is big:
-            autograd.backward(losses)  # never stepped
-        else:
-            accumulator.backward(losses)
-            assert accumulator.step().samples == 1
-    train_by_hand(expected, [small], OPTIMIZERS[0])
-    assert_close_to_one_big_batch(net, expected)
+def backward(net, batch, how=autograd.backward):
+    with autograd.record():
+        shards = mxkit.data.split_batch(batch, net[0].weight.list_ctx())
+        losses = [SOFTMAX(net(*one.inputs), *one.labels) for one in shards]
+    how(losses)
 
 
 def test_t6_replicas_are_reduced_once_an_update():
@@ -127,20 +83,17 @@ def test_own_loop_with_an_accumulator_as_in_its_docstring(every):
             accumulator.backward(losses)
             found.append(accumulator.step())
         found.append(accumulator.flush())
-    done = [update for update in found if update is not None]
-    assert [(update.step, update.samples) for update in done] == (
-        [(1, 4), (2, 2), (3, 5), (4, 3)] if every == 1 else [(1, 11), (2, 3)]
-    )
-    assert [update is None for update in found] == [every == 3, every == 3, False, every == 3, every == 1]
-    assert accumulator.updates == len(done)
+    steps = [update and (update.step, update.samples) for update in found]
+    each = {1: [(1, 4), (2, 2), (3, 5), (4, 3), None], 3: [None, None, (1, 11), None, (2, 3)]}
+    assert steps == each[every]
+    assert accumulator.updates == 5 - steps.count(None)
     assert_close_to_one_big_batch(net, expected)
 
 
 def test_a_logged_loss_does_not_depend_on_accumulate_or_devices():
     batches = make_batches([4, 1, 7])
-    whole = joined(batches)
-    (one,) = mxkit.updates(make_net(), whole, loss="softmax_ce", trainer="sgd")
-    for devices in DEVICES:
+    (one,) = mxkit.updates(make_net(), joined(batches), loss="softmax_ce", trainer="sgd")
+    for devices in ("cpu:1", "cpu:2", "cpu:3"):
         (many,) = mxkit.updates(make_net(devices), batches, loss="softmax_ce", trainer="sgd", accumulate=3)
         assert many.loss == pytest.approx(one.loss, rel=1e-6)
         assert many.samples == one.samples == 12
@@ -149,17 +102,12 @@ def test_a_logged_loss_does_not_depend_on_accumulate_or_devices():
 # grad_req
 
 
-def frozen_net(devices="cpu"):
-    net = make_net(devices)
-    net[0].collect_params().setattr("grad_req", "null")
-    net[1].bias.grad_req = "add"
-    return net
-
-
 @pytest.mark.usefixtures("switched")
 def test_t5_frozen_parameters_stay_frozen_and_unchanged():
-    expected, net = frozen_net(), frozen_net("cpu:2")
-    expected[1].bias.grad_req = "write"
+    expected, net = make_net(), make_net("cpu:2")
+    for one in (expected, net):
+        one[0].collect_params().setattr("grad_req", "null")
+    net[1].bias.grad_req = "add"
     batches = make_batches([4, 1, 3])
     frozen = net[0].weight.data(mx.cpu(0)).asnumpy()
     train_by_hand(expected, joined(batches), OPTIMIZERS[1])
@@ -212,19 +160,17 @@ def test_frozen_parameters_do_not_count_in_the_norm():
 
 def test_backward_refuses_what_it_cannot_count():
     net = make_net()
-    trainer = gluon.Trainer(net.collect_params(), "sgd")
-    x, y = make_batches([4])[0]
-    accumulator = mxkit.Accumulator(trainer, every=2)
-    with autograd.record():
+    (x, y), *_ = make_batches([4])
+    accumulator = mxkit.Accumulator(gluon.Trainer(net.collect_params(), "sgd"), every=2)
+    with mx.util.np_shape(), autograd.record():
         losses = SOFTMAX(net(x), y)
+        scalar = losses.reshape(-1)[0].reshape(())
     with pytest.raises(RuntimeError, match="call it inside `with Accumulator"):
         accumulator.backward(losses)
     with accumulator:
         with pytest.raises(mxkit.errors.DataError, match="received no loss"):
             accumulator.backward([])
-        with mx.util.np_shape(), autograd.record():
-            scalar = SOFTMAX(net(x), y).reshape(-1)[0].reshape(())
-        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one per sample; received a scalar"):
+        with pytest.raises(LossShapeError, match="one per sample; received a scalar"):
             accumulator.backward(scalar)
         assert accumulator.flush() is None
 
@@ -252,7 +198,13 @@ def generator_and_discriminator(kind, size, every, alternate):
     real, noise = (random.randn(32, 2).astype("float32") for _ in range(2))
     loss = gluon.loss.SigmoidBCELoss()
     mxkit.seed_all(0)
-    nets = [kind.net(lambda units=units: initialized(gluon.nn.Dense(units, in_units=2))) for units in (2, 1)]
+
+    def make(units):
+        net = gluon.nn.Dense(units, in_units=2)
+        net.initialize(mx.init.Normal(0.5))
+        return net
+
+    nets = [kind.net(lambda units=units: make(units)) for units in (2, 1)]
     trainers = [gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}) for net in nets]
     generator, discriminator = nets
 
@@ -277,11 +229,6 @@ def generator_and_discriminator(kind, size, every, alternate):
             if alternate:
                 other.step(), one.step()
     return [one.data().asnumpy() for net in nets for one in net.collect_params().values()]
-
-
-def initialized(net):
-    net.initialize(mx.init.Normal(0.5))
-    return net
 
 
 @pytest.mark.parametrize("alternate", [False, True])
