@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
 from mxkit.data import ArrayLoader, DatasetLoader, class_weights
-from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 import numpy as np
 import pytest
@@ -111,23 +110,3 @@ def test_a_run_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path):
     weights(tmp_path / "other", stop=13)
     with pytest.warns(mxkit.errors.CheckpointWarning, match="balance was"):
         weights(tmp_path / "other", resume=True, balance=None)
-
-
-def test_wrong_arguments():
-    x = np.arange(4.0)
-    with pytest.raises(ValueError, match="ArrayLoader: balance draws a new order for each epoch: pass shuffle=True"):
-        ArrayLoader(x, x, 2, balance=x)
-    with pytest.raises(DataError, match="ArrayLoader: balance: expected a class for each of 4 samples; received 3"):
-        ArrayLoader(x, x, 2, shuffle=True, balance=[0, 1, 1])
-    with pytest.raises(DataError, match="balance: sample 2 has the class NaN"):
-        ArrayLoader(x, x, 2, shuffle=True, balance=[0, 1, np.nan, 1])
-    with pytest.raises(DataError, match=r"labels: expected shape \(N,\), a class for each sample; received \(2, 2\)"):
-        class_weights(np.eye(2))
-    for labels in (["a", "b"], [0.5, 1], [-1, 0]):
-        with pytest.raises(DataError, match="expected class numbers from 0"):
-            class_weights(labels)
-    with pytest.raises(EmptyDataError, match="class_weights: labels: there is no sample"):
-        class_weights([])
-    net = mxkit.models.mlp(2)
-    with pytest.raises(DataError, match="has balance, which repeats samples"):
-        mxkit.evaluate(net, ArrayLoader(x[:, None], x > 1, 2, shuffle=True, balance=x > 1), loss="softmax_ce")

@@ -115,7 +115,8 @@ def test_outputs_are_put_back_in_the_order_of_the_sequences():
 @pytest.mark.parametrize(
     ("dtype", "kept"), [("float64", "float32"), ("int64", "int32"), ("uint8", "uint8"), ("float16", "float16")]
 )
-def test_t14_types(dtype, kept):
+def test_types(dtype, kept):
+    """T14."""
     (((x, _), y),) = BucketLoader(sequences([2, 3], (4,), dtype), np.array([0, 1], dtype), 2, buckets=1)
     assert (x.dtype, y.dtype) == (np.dtype(kept), np.dtype(kept))
     assert x.shape == (2, 3, 4)
@@ -148,45 +149,3 @@ def test_it_prints_how_much_is_padding():
     assert repr(loader).startswith(text)
     tight = BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10], pad_to="longest")
     assert "padding 8%" in repr(tight)
-
-
-def test_wrong_sequences_and_labels():
-    with pytest.raises(EmptyDataError, match="BucketLoader: there is no sequence"):
-        BucketLoader([], None, 2)
-    with pytest.raises(DataError, match=r"sequence 1 has the shape \(0,\): expected \(T, ...\) with T at least 1"):
-        BucketLoader([[1], []], None, 2)
-    with pytest.raises(DataError, match=r"sequence 1 has the shape \(\)"):
-        BucketLoader([[1], 3], None, 2)
-    with pytest.raises(DataError, match=r"sequences 0 and 2 have the shapes \(2, 3\) and \(2, 4\)"):
-        BucketLoader([np.zeros((2, 3)), np.zeros((5, 3)), np.zeros((2, 4))], None, 2)
-    with pytest.raises(DataError, match=r"sequence 1: expected numbers; received an array of shape \(1,\) <U2"):
-        BucketLoader([[1], ["ab"]], None, 2)
-    with pytest.raises(DataError, match="sequence 0: int64 becomes int32, which cannot hold"):
-        BucketLoader([[2**40]], None, 2)
-    with pytest.raises(DataError, match=r"there are 2 sequences, and labels of shape \(3,\)"):
-        BucketLoader([[1], [2]], [1, 2, 3], 2)
-    with pytest.raises(ValueError, match="same shape"):
-        BucketLoader([[1], [2]], [[1], [2, 3]], 2)
-
-
-def test_wrong_arguments():
-    made = sequences([2, 9, 12])
-    message = "2 of 3 sequences are longer than the last limit 8, the first is sequence 1 of 9. Add a limit of 12"
-    with pytest.raises(DataError, match=message):
-        BucketLoader(made, None, 2, buckets=[4, 8])
-    for wrong in ([8, 4, 20], [4, 4, 20], []):
-        with pytest.raises(ValueError, match="buckets: expected increasing limits; received"):
-            BucketLoader(made, None, 2, buckets=wrong)
-    for wrong in (0, [0, 20], 2.5, [4.5, 20]):
-        with pytest.raises(ValueError, match="BucketLoader: buckets: expected a whole number, at least 1"):
-            BucketLoader(made, None, 2, buckets=wrong)
-    with pytest.raises(ValueError, match="pad_to: expected 'bucket' or 'longest'; received 'max'"):
-        BucketLoader(made, None, 2, pad_to="max")
-    with pytest.raises(ValueError, match="pad: the sequences are uint8, which cannot hold -1"):
-        BucketLoader(sequences([2], dtype="uint8"), None, 2, pad=-1)
-    with pytest.raises(ValueError, match="pad: the sequences are int32, which cannot hold 0.5"):
-        BucketLoader(sequences([2], dtype="int64"), None, 2, pad=0.5)
-    with pytest.raises(EmptyDataError, match="drop_last leaves no batch: none of 3 buckets has 2"):
-        BucketLoader(made, None, 2, drop_last=True)
-    with pytest.raises(ValueError, match="BucketLoader: batch_size: expected a whole number"):
-        BucketLoader(made, None, 0)

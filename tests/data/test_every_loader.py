@@ -213,7 +213,8 @@ def test_every_source_trains_nets_of_each_kind_under_either_switch(name, kind):
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_t133_batches_of_loaders_lie_on_the_cpu_where_a_driver_shows_a_gpu(name, tmp_path, monkeypatch):
+def test_batches_of_loaders_lie_on_the_cpu_where_a_driver_shows_a_gpu(name, tmp_path, monkeypatch):
+    """T133."""
     monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
     (tmp_path / "lines").write_text("1\n2\n3\n")
     loader = PLACED[name](tmp_path / "lines")
@@ -223,7 +224,8 @@ def test_t133_batches_of_loaders_lie_on_the_cpu_where_a_driver_shows_a_gpu(name,
         assert found == {"cpu(0)"}
 
 
-def test_t133_a_hybridized_net_takes_a_users_pinned_batches():
+def test_a_hybridized_net_takes_a_users_pinned_batches():
+    """T133."""
     x = np.random.RandomState(0).rand(6, 4).astype("float32")
 
     def pinned():

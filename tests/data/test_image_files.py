@@ -10,7 +10,7 @@ import gluoncv
 from mxkit.data.augment import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.image_bytes import decode, pack, write_record
-from mxkit.data.image_files import ImageFiles, ImageRecords, image_folder, image_records, imagenet
+from mxkit.data.image_files import ImageRecords, image_folder, image_records, imagenet
 from mxkit.data.pixels import drawn_by_dataset
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
@@ -283,13 +283,6 @@ def test_threads_spawned_and_forked_processes_read_the_same(tmp_path):
         np.testing.assert_array_equal(copy[3][0], alone[3])
 
 
-def test_a_label_for_each_file(tmp_path):
-    with pytest.raises(DataError, match="1 images and 2 labels"):
-        ImageFiles(tmp_path, ["a.jpg"], [0, 1], ["x", "y"])
-    with pytest.raises(DataError, match="labels 0 to 2 of 2 classes"):
-        ImageFiles(tmp_path, ["a.jpg", "b.jpg"], [0, 2], ["x", "y"])
-
-
 # Records
 
 
@@ -361,7 +354,8 @@ def test_labels_of_several_numbers(tmp_path):
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("last", [True, False])
-def test_t238_files_of_insightface_give_the_images_and_the_persons(index, last, tmp_path):
+def test_files_of_insightface_give_the_images_and_the_persons(index, last, tmp_path):
+    """T238."""
     # record 0 has the ids of the first person and after the last one; a person has the ids of his images
     header = [([6, 8], 0, b"")]
     images = [([number // 3], number + 1, picture(number)) for number in range(4)] + [([1, 0.5], 5, picture(4))]

@@ -5,7 +5,7 @@ import warnings
 from batches import assert_same, read
 import mxkit
 from mxkit.data import ArrayLoader, PairLoader, channel_statistics
-from mxkit.errors import DataError, EmptyDataError, TrapWarning
+from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 import numpy as np
 import pytest
@@ -71,7 +71,8 @@ def test_grey_images_without_the_axis_of_channels_are_pointed_out():
     ("given_dtype", "kept"),
     [("float64", "float32"), ("int64", "int32"), ("bool", "float32"), ("float32", "float32"), ("int32", "int32")],
 )
-def test_t14_dtypes_of_labels_and_inputs(given_dtype, kept):
+def test_dtypes_of_labels_and_inputs(given_dtype, kept):
+    """T14."""
     array = np.array([0, 1, 1], given_dtype)
     loader = ArrayLoader(array, array, 2)
     assert loader.x.dtype == loader.y.dtype == np.dtype(kept)
@@ -86,18 +87,8 @@ def test_ndarrays_and_inputs_alone(kind):
     np.testing.assert_allclose(x.transpose((0, 3, 1, 2)).asnumpy(), expected.asnumpy(), rtol=2e-7)
 
 
-def test_wrong_arguments():
-    with pytest.raises(DataError, match=r"ArrayLoader: x has 11 samples, y the shape \(10,\)"):
-        ArrayLoader(X, Y[:10], 4)
-    with pytest.raises(EmptyDataError, match=r"ArrayLoader: x has no sample, its shape is \(0, 1, 2, 3\)"):
-        ArrayLoader(X[:0], Y[:0], 4)
-    with pytest.raises(ValueError, match="ArrayLoader: batch_size: expected a whole number, at least 1; received 0"):
-        ArrayLoader(X, Y, 0)
-    with pytest.raises(ValueError, match="ArrayLoader: scale: expected a finite number; received nan"):
-        ArrayLoader(X, Y, 4, scale=float("nan"))
-    with pytest.raises(DataError, match=r"an array of shape \(11,\) has masked values, .* array.filled"):
-        ArrayLoader(X, np.ma.masked_equal(Y, 3), 4)
-    ArrayLoader(X, np.ma.masked_equal(Y, 99), 4)  # nothing is masked
+def test_masked_arrays_without_a_masked_value_and_the_text_of_a_loader():
+    ArrayLoader(X, np.ma.masked_equal(Y, 99), 4)
     text = "ArrayLoader(x (11, 1, 2, 3) uint8, y (11,), batch_size=4, 3 batches, shuffle=True, seed=7)"
     assert repr(ArrayLoader(X, Y, 4, shuffle=True, seed=7)) == text
 
@@ -107,8 +98,6 @@ def test_drop_last():
     assert [len(y) for _, y in loader] == [4, 4]
     assert len(loader) == 2
     assert len(ArrayLoader(X[:8], Y[:8], 4, drop_last=True)) == 2
-    with pytest.raises(EmptyDataError, match="drop_last leaves no batch: there are 11 samples, a batch has 12"):
-        ArrayLoader(X, Y, 12, drop_last=True)
 
 
 def mix(x, y, rng):
@@ -127,15 +116,6 @@ def test_skip_prefetch_and_transform_change_no_batch(prefetch, skipped):
         loader.skip(left_out)
         assert_same(read(loader), read(whole)[left_out:])
     np.testing.assert_array_equal(X, kept)
-
-
-def test_skip_refuses_more_batches_than_there_are():
-    loader = ArrayLoader(X, Y, 4)
-    with pytest.raises(DataError, match="ArrayLoader.skip: an epoch has 3 batches, of which 4 cannot be left out"):
-        loader.skip(4)
-    with pytest.raises(ValueError, match="ArrayLoader.skip: expected a whole number, at least 0; received -1"):
-        loader.skip(-1)
-    assert len(read(loader)) == 3
 
 
 def test_the_transform_of_a_batch_gets_numbers_of_its_own():
@@ -158,10 +138,6 @@ def test_several_arrays_in_either_place():
         assert [label.dtype for label in labels] == [np.int32, np.int32, np.float32]
         np.testing.assert_array_equal(labels[1].asnumpy(), rows + 1)
     assert repr(loader).startswith("ArrayLoader(x ((11, 1, 2, 3), (11,)) uint8, y ((11,), (11,), (11,)), batch_size=4")
-    with pytest.raises(DataError, match=r"x has 11 samples, y the shape \(10,\)"):
-        ArrayLoader((X, X), (Y, Y[:10]), 4)
-    with pytest.raises(DataError, match=r"x has 11 samples, x the shape \(\)"):
-        ArrayLoader((X, 3), None, 4)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64", ">i4", "uint16"])
@@ -206,14 +182,3 @@ def test_large_batches_are_made_ahead():
     assert ArrayLoader(X, Y, 4, transform=mix).prefetch == 2
     assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 64).prefetch == 2
     assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 32).prefetch == 0
-
-
-def test_labels_as_text_are_told_how_to_be_numbered():
-    x, y = np.zeros((3, 2)), np.array(["cat", "dog", "cat"])
-    way = r"classes, y = numpy.unique\(labels, return_inverse=True\)"
-    for labels, held in [(y, "<U3"), (y.astype(object), "object, which holds str")]:
-        text = rf"ArrayLoader: y: expected numbers; received an array of shape \(3,\) {held}. Number the .*{way}"
-        with pytest.raises(DataError, match=text):
-            ArrayLoader(x, labels, 2)
-    classes, numbers = np.unique(y, return_inverse=True)
-    assert list(classes[numbers]) == list(y)

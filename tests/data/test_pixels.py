@@ -90,7 +90,8 @@ def test_pixels_and_draws_are_gluons(folder, chain, workers):
         np.random.set_state(state[1])
 
 
-def test_t189_the_middle_of_a_flipped_image_is_there(folder):
+def test_the_middle_of_a_flipped_image_is_there(folder):
+    """T189."""
     # MXNet's flips leave the middle column or row of an odd side unwritten
     dataset = ImageFolderDataset(str(folder))
     plain = transforms.Compose([transforms.CenterCrop(15)])
@@ -149,7 +150,8 @@ def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
         np.testing.assert_array_equal(x.asnumpy()[0], image.asnumpy())
 
 
-def test_t191_an_augmentation_of_records_follows_from_the_sample_alone(folder, tmp_path):
+def test_an_augmentation_of_records_follows_from_the_sample_alone(folder, tmp_path):
+    """T191."""
     write_records(folder, tmp_path)
     part = image_records(tmp_path / "a.rec", valid=0, test=0).train
     transform = transforms.Compose([transforms.RandomResizedCrop(9), transforms.RandomFlipLeftRight()])

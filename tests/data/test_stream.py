@@ -43,18 +43,14 @@ def test_ready_batches():
     assert sorted(labels(shuffled)) == [[number] for number in range(9)]
 
 
-def test_t62_what_can_be_read_once_is_refused():
-    with pytest.raises(DataError, match=r"a generator can be read only once.*\(T62\).*StreamLoader\(samples, \.\.\.\)"):
-        StreamLoader(numbers(3)(), 2)
-    for once in (map(float, range(3)), zip(range(3)), iter([1])):
-        with pytest.raises(DataError, match="can be read only once"):
-            StreamLoader(once, 2)
-    loader = StreamLoader([1.0, 2.0, 3.0], 2)  # a list starts again by itself
+def test_a_list_starts_again_by_itself():
+    loader = StreamLoader([1.0, 2.0, 3.0], 2)
     assert labels(loader) == labels(loader) == [[1.0, 2.0], [3.0]]
 
 
 @pytest.mark.parametrize("make", [numbers(9), lambda: map(float, range(9))])
-def test_t62_a_function_that_returns_one_generator_again_is_refused_in_the_second_epoch(make):
+def test_a_function_that_returns_one_generator_again_is_refused_in_the_second_epoch(make):
+    """T62."""
     shared = make()
     loader = StreamLoader(lambda: shared, 2)
     next(iter(loader))  # the first epoch ends early: the second would go on in the middle of it
@@ -113,8 +109,6 @@ def test_skipped_samples_are_not_transformed():
     loader.skip(5)
     with pytest.raises(DataError, match="epoch 3 has 4 batches, of which 5 cannot be left out"):
         labels(loader)
-    with pytest.raises(ValueError, match="StreamLoader.skip: expected a whole number, at least 0; received -1"):
-        loader.skip(-1)
 
 
 def test_a_transform_draws_as_a_function_of_seed_epoch_and_number():
@@ -168,23 +162,10 @@ def test_what_fails_is_named_and_chained():
     with pytest.raises(DataError, match=text) as e:
         list(StreamLoader(lambda: range(2), 2, batchify=lambda samples: 1 / 0))
     assert isinstance(e.value.__cause__, ZeroDivisionError)
-    for factory, returned in ((lambda: None, "NoneType"), (3, "int")):
-        with pytest.raises(DataError, match=f"must return an iterable of samples; it returned {returned}"):
-            list(StreamLoader(factory, 2))
     with pytest.raises(DataError, match="transform failed on sample 3: ZeroDivisionError"):
         list(StreamLoader(lambda: range(5), 2, transform=lambda x: 1 / (3 - x)))
     with pytest.raises(DataError, match=r"StreamLoader\(ragged\): samples 4 and 5 differ in shape: \(3,\) and \(4,\)"):
         list(StreamLoader(ragged, 2))
-
-
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_an_epoch_without_a_batch_is_an_error(prefetch):
-    with pytest.raises(EmptyDataError, match=r"StreamLoader\(list\): epoch 1 has no sample"):
-        list(StreamLoader([], 2, prefetch=prefetch))
-    with pytest.raises(EmptyDataError, match="epoch 1 has 1 samples, and drop_last leaves them out"):
-        list(StreamLoader([1], 2, drop_last=True, prefetch=prefetch))
-    with pytest.raises(EmptyDataError, match="drop_last leaves no batch: length is 1, a batch has 2 samples"):
-        StreamLoader([1], 2, drop_last=True, length=1)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -205,13 +186,7 @@ def test_a_break_closes_the_stream(prefetch):
     assert loader.epoch == 1  # it lives on, and does not hold what it read
 
 
-def test_wrong_arguments():
-    for name in ("batch_size", "shuffle_buffer", "length", "prefetch"):
-        with pytest.raises(ValueError, match=f"StreamLoader: {name}: expected a whole number"):
-            StreamLoader([1], **{"batch_size": 1, name: -1})
-    for wrong in ({"drop_last": True}, {"transform": float}, {"batchify": list}):
-        with pytest.raises(ValueError, match="need a batch_size"):
-            StreamLoader([1], None, **wrong)
+def test_the_text_of_a_stream():
     loader = StreamLoader(numbers(3), 2, seed=3)
     assert repr(loader) == "StreamLoader(samples, batch_size=2, shuffle_buffer=0, seed=3)"
     assert [loader.shuffle, StreamLoader([1], 1, shuffle_buffer=2).shuffle] == [False, True]
@@ -289,8 +264,6 @@ def test_bad_lines_are_left_out_and_counted(tmp_path):
     with pytest.warns(TrapWarning, match=r"2 of 6 lines were left out\. .*a\.log, line 2: parse raised ValueError"):
         assert labels(loader) == [[0, 1], [3]]
     assert labels(loader) == [[0, 1], [3]]  # told once
-    with pytest.raises(ValueError, match="bad: expected 'raise' or 'skip'; received 'ignore'"):
-        from_lines(path, parse, 2, bad="ignore")
     path.write_text("1 2 0\n\n1 2 3 0\n")
     text = r"samples .*a\.log, line 1 and .*a\.log, line 3 differ in shape: \(2,\) and \(3,\)"
     with pytest.raises(DataError, match=text):
@@ -303,18 +276,6 @@ def test_encodings(tmp_path):
         path.write_bytes("1 é\n2 ü\n".encode(encoding))
         read_as = "utf-8-sig" if encoding == "utf-8" else encoding
         assert labels(from_lines(path, lambda line: int(line[0]), 2, encoding=read_as)) == [[1, 2]]
-
-
-def test_paths_that_are_no_files(logs):
-    for paths, text in [
-        ([logs / "a.log", logs / "none.log"], r"none\.log is no file; the current folder is "),
-        (logs / "*.txt", r"\*\.txt is no file"),
-        ([], "paths names no file"),
-        (logs, "is no file"),
-        ("/dev/null", "/dev/null is no file"),
-    ]:
-        with pytest.raises(FileNotFoundError, match=f"from_lines: .*{text}"):
-            from_lines(paths, parse, 2)
 
 
 def test_a_file_that_grows_is_told_once(logs):
