@@ -58,7 +58,7 @@ def train(
     ),
     exact: bool = typer.Option(False, "--exact", help="The same bits each time on a GPU, slower: MXKIT_EXACT=1."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices and data."),
 ) -> None:
     """Train RECIPE, or resume a stopped run; print the scores over the test part at the end.
 

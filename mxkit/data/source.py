@@ -172,10 +172,6 @@ class Source:
         """Samples in each batch but the last; None if they may differ."""
         return None
 
-    def samples_in(self, batches: int) -> Optional[int]:
-        """Number of samples in the first batches of an epoch; None if it is unknown."""
-        return None
-
     def check_batches(self, name: str) -> None:
         """Refuse samples that are not in batches: their rows, or single samples, would be taken for batches.
 
@@ -367,9 +363,6 @@ class _Loader(Source):
     def batch_samples(self) -> Optional[int]:
         joins = getattr(self.data, "batchify", None) is not None
         return None if joins or not self.has_shares else self.data.batch_size
-
-    def samples_in(self, batches: int) -> Optional[int]:
-        return None if self.batch_samples is None else min(batches * self.data.whole_batch, self.data.size)
 
     def open(self) -> "AbstractContextManager[Any]":
         return self.data if isinstance(self.data, DatasetLoader) else nullcontext()

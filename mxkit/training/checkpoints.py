@@ -24,7 +24,6 @@ from mxkit.storage.snapshot import Snapshot
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Monitor, Row
 from mxkit.training.ledger import Update
-from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.resume import capture
 from mxkit.training.signals import PoliteSignals, deliver
 from mxkit.training.state import FitState
@@ -49,8 +48,7 @@ class Checkpoints(Callback):
     Args:
         directory: Holds the checkpoints of this run alone.
         every: "1 epoch", "50 updates" or "5 minutes". If something draws random numbers (dropout, augmentation), a
-            checkpoint waits for the next update of the epoch that 16 divides: "5 updates" is every 16th. A warning
-            says so once.
+            checkpoint waits for the next update of the epoch that 16 divides: "5 updates" is every 16th.
         keep_last: Number of newest ones to keep, at least 1.
         keep_best: `("valid_accuracy", "max")`, or the column alone, whose metric then says whether "min" or "max" is
             better: also keep the checkpoint after the epoch with the best value; it is written for any `every`. None
@@ -75,19 +73,17 @@ class Checkpoints(Callback):
     ) -> None:
         self.directory = Path(directory)
         if is_checkpoint(self.directory):
-            raise ValueError(
-                "Checkpoints: directory: expected the directory that holds a run's checkpoints; received one of "
-                f"them, {directory}. Pass its parent"
-            )
+            raise ValueError(f"Checkpoints: directory: received one checkpoint, {directory}. Pass its parent")
         self.every = interval(every, "every", ("epoch", "update", "minute"))
         self.keep_last = whole_number(keep_last, "keep_last")
         self.keep_every = None if keep_every is None else interval(keep_every, "keep_every", ("epoch", "update"))
-        self._best = None if keep_best is None else Monitor(*_pair(keep_best))
+        column, mode = keep_best if isinstance(keep_best, (tuple, list)) else (keep_best, None)
+        self._best = None if column is None else Monitor(column, mode)
         self._writer = BackgroundWriter()
         self._copy: Optional[Snapshot] = None
         self._written = self._epoch_written = 0
         self._due_at = self._copy_at = 0.0
-        self._ended_inside = self._postponed = False
+        self._ended_inside = False
         self.signals = PoliteSignals()
         self._workers = Workers()
 
@@ -123,13 +119,6 @@ class Checkpoints(Callback):
         count, unit = self.every
         due = unit == "update" and update.step // count > self._written // count
         if not update.exact:
-            if due and count % RESEED_EVERY and not self._postponed:
-                self._postponed = True
-                _warn(
-                    f"every='{int(count)} updates': the training draws random numbers, or its data may draw some, so "
-                    f"that a run can be resumed exactly only after updates of an epoch that {RESEED_EVERY} divides. "
-                    "Checkpoints are written there"
-                )
             return
         asked = self._workers.asked
         if due or asked("due") or state.finished or asked("signal") is not None:
@@ -230,10 +219,8 @@ def refuse_mixed_runs(directory: Path) -> None:
     """
     paths = checkpoint_paths(directory)
     if paths:
-        raise CheckpointError(
-            f"{directory} holds checkpoints of an earlier run, the newest {paths[0].name}. Continue it with "
-            "resume=True or resume='auto', or write into another directory"
-        )
+        held = f"{directory} holds checkpoints of an earlier run, the newest {paths[0].name}"
+        raise CheckpointError(f"{held}. Continue it with resume=True, or write into another directory")
 
 
 @contextmanager
@@ -241,18 +228,5 @@ def _disk_errors_warn(errors: Tuple[Type[Exception], ...] = (OSError,)) -> Itera
     try:
         yield
     except errors as error:
-        _warn(f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, CheckpointWarning, stacklevel=4)
-
-
-def _pair(value: Any) -> Tuple[str, Optional[str]]:
-    if isinstance(value, str):
-        return value, None
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(
-            f"Checkpoints: keep_best: expected a column, or (column, 'min' or 'max'); received {value!r:.100}"
-        )
-    return value[0], value[1]
+        text = f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}"
+        warnings.warn(text, CheckpointWarning, stacklevel=3)

@@ -50,9 +50,8 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
         dense = isinstance(block, gluon.nn.Dense) and block.bias is not None
         if dense and block.weight.grad_req == "null" and block.bias.grad_req != "null":
             raise ValueError(
-                f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet "
-                "computes no gradient for such a bias, without an error. Freeze the bias too, or set "
-                "MXNET_MKLDNN_ENABLED=0 before the program starts"
+                f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet computes no "
+                "gradient for such a bias (T46). Freeze it too, or start the program with MXNET_MKLDNN_ENABLED=0"
             )
 
 
@@ -60,16 +59,12 @@ def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
     """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel ignores (T115)."""
     if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].ctx.device_type != "cpu":
         return
-    recurrent = gluon.rnn.rnn_layer._RNNLayer
-    layers = [
-        path
-        for path, block in _walk(net)
-        if isinstance(block, recurrent) and block._num_layers > 1 and block._dropout > 0
-    ]
+    recurrent = [(path, block) for path, block in _walk(net) if isinstance(block, gluon.rnn.rnn_layer._RNNLayer)]
+    layers = [path for path, block in recurrent if block._num_layers > 1 and block._dropout > 0]
     if layers:
         _warn(
-            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Set "
-            "MXNET_USE_MKLDNN_RNN=0 before the program starts, or stack layers with nn.Dropout between them (T115)"
+            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Start the "
+            "program with MXNET_USE_MKLDNN_RNN=0, or stack layers with nn.Dropout between them (T115)"
         )
 
 
@@ -111,9 +106,8 @@ def check_modes(net: Any, *, training: bool) -> None:
                 places.append(path)
     if places:
         _warn(
-            f"{_some(places)}, hybridized: the code gives other operators in training mode than in predict mode, as "
-            "by autograd.is_training(), and the graph keeps those of its first call in both modes. Leave the net "
-            "without hybridize, or hybridize only blocks without such a branch (T39)"
+            f"{_some(places)}, hybridized: the code gives other operators in training than in predict mode, and the "
+            "graph keeps those of its first call in both. Hybridize only blocks without such a branch (T39)"
         )
 
 
@@ -154,9 +148,8 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
     if added:
         raise ValueError(
             f"{text.format(len(added), _some(added))}. They were added to the net after the Trainer was made, or it "
-            "was made over another net. Make the Trainer last, or pass "
-            f"trainer=({type(trainer.optimizer).__name__.lower()!r}, {{...}}), which makes one here. To keep the "
-            f"values, freeze them: mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
+            f"was made over another net. Make it last, or pass trainer=({_name(trainer.optimizer)!r}, {{...}}), which "
+            f"makes one here. To keep the values: mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
         )
     if missing and warn:
         _warn(
@@ -168,25 +161,15 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
 def check_replicas(trainer: "gluon.Trainer") -> None:
     """Refuse a Trainer that cannot step, skips steps, or would let replicas drift apart without an error (T24)."""
     if not isinstance(trainer, gluon.Trainer):
-        raise TypeError(
-            f"Accumulator: expected a gluon.Trainer; received {type(trainer).__name__}. Make one over the net: "
-            "gluon.Trainer(net.collect_params(), 'sgd')"
-        )
+        raise TypeError(f"expected gluon.Trainer(net.collect_params(), ...); received {type(trainer).__name__}")
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
-            "the Trainer was passed to amp.init_trainer, and would skip updates by its own loss scale. Make a new "
-            "Trainer and pass amp='float16'"
+            "the Trainer was passed to amp.init_trainer, which scales by itself. Make another, and pass amp='float16'"
         )
     contexts = trainer_devices(trainer)
-    settings = kvstore_settings(trainer)
     if len(contexts) < 2:
-        if settings["update_on_kvstore"] and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
-            raise ValueError(
-                f"the Trainer has update_on_kvstore=True on one device {contexts}, where Gluon makes no kvstore and "
-                "fails at the first step. Leave the argument out"
-            )
         return
-    if settings["kvstore"] is None:
+    if kvstore_settings(trainer)["kvstore"] is None:
         raise ValueError(
             f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy. "
             "Make it with kvstore='device' (T24)"
@@ -196,6 +179,10 @@ def check_replicas(trainer: "gluon.Trainer") -> None:
             f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
             "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"
         )
+
+
+def _name(optimizer: Any) -> str:
+    return type(optimizer).__name__.lower()
 
 
 def _layer(path: str) -> str:
@@ -222,10 +209,7 @@ def batch_norms(net: Any) -> List[str]:
 
 def warn_of_single_samples(norms: Sequence[str]) -> None:
     """Warn of a batch of one sample on a device: BatchNorm without height and width gives zeros for it (T18)."""
-    _warn(
-        f"a device got {SINGLE_SAMPLE}, without an error: {_some(norms)} (T18). Leave such a batch out, or choose "
-        "another batch size"
-    )
+    _warn(f"a device got {SINGLE_SAMPLE}: {_some(norms)} (T18). Leave such a batch out, or choose another batch size")
 
 
 class ShapeWatch:
@@ -253,18 +237,15 @@ class ShapeWatch:
         if len(self._seen) > MANY_SHAPES:
             _warn(
                 f"convolutions on a GPU got inputs of {len(self._seen)} shapes, and cuDNN searches its fastest "
-                "algorithm again for each shape and layer (T136). Pad to few shapes, use drop_last=True and a batch "
-                "size that the number of devices divides, or BucketLoader with few buckets; or set "
-                "MXNET_CUDNN_AUTOTUNE_DEFAULT=0 before the program starts, which turns the search off"
+                "algorithm again for each (T136). Use few shapes and a batch size that the number of devices divides, "
+                "or start the program with MXNET_CUDNN_AUTOTUNE_DEFAULT=0, which turns the search off"
             )
             self.watches = False
 
 
 def _convolves(block: Any) -> bool:
-    convolutions = ("Convolution", "Deconvolution")
-    return isinstance(block, gluon.nn.conv_layers._Conv) or any(
-        one.operator in convolutions for one in block_operators(block)
-    )
+    operators = (one.operator for one in block_operators(block))
+    return isinstance(block, gluon.nn.conv_layers._Conv) or any(one.endswith("onvolution") for one in operators)
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:
@@ -280,8 +261,8 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
     sparse = [p.name for p in trainer_parameters(trainer) if has_sparse_gradient(p) and p.grad_req != "null"]
     if sparse and why:
         raise ValueError(
-            f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}. Make "
-            "the layer with sparse_grad=False, or leave that out"
+            f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}. Leave "
+            "that out, or make the layer with sparse_grad=False"
         )
 
 
@@ -292,12 +273,10 @@ def check_lazy(net: Any, optimizer: Any) -> None:
         path for path, one in parameters_by_path(net).items() if has_sparse_gradient(one) and one.grad_req != "null"
     ]
     if sparse and moves and getattr(optimizer, "lazy_update", False):
-        kind = type(optimizer).__name__
         _warn(
-            f"{_some(sparse)}: the gradient is sparse, and {kind} with lazy_update=True leaves out the rows that a "
-            "batch does not use: their momentum, means and weight decay stand still, so the weights differ from those "
-            f"of dense gradients. Pass ({kind.lower()!r}, {{'lazy_update': False}}), or make the layer with "
-            "sparse_grad=False (T257)"
+            f"{_some(sparse)}: the gradient is sparse, and with lazy_update=True the momentum, means and weight decay "
+            "of rows that a batch does not use stand still, so the weights differ from those of dense gradients. Pass "
+            f"({_name(optimizer)!r}, {{'lazy_update': False}}), or make the layer with sparse_grad=False (T257)"
         )
 
 
@@ -327,7 +306,9 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
             )
         if len(shape) != 4:
             continue
-        if _first_layout(net) == "NCHW" and shape[3] in (1, 3) and shape[1] not in (1, 3):
+        first = next((block for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None)
+        nchw = first is not None and layer_settings(first)["layout"] == "NCHW"
+        if nchw and shape[3] in (1, 3) and shape[1] not in (1, 3):
             _warn(
                 f"{channels_last(shape)}, but the net's first convolution reads NCHW and takes {shape[1]} as the "
                 "number of channels: x.transpose((0, 3, 1, 2)) (T13)"
@@ -348,8 +329,7 @@ def check_tokens(net: Any, shard: Shard) -> None:
     if all(array.dtype.kind == "f" and (array != np.floor(array)).any() for array in values):
         _warn(
             f"the net has an Embedding, and inputs of shape {values[0].shape[1:]} per sample hold fractions, which it "
-            "cuts to whole numbers. Pass tokens as int32; an ArrayLoader with scale=1/255 divides tokens of uint8 too "
-            "(T181)"
+            "cuts off. Pass tokens as int32: an ArrayLoader with scale=1/255 divides tokens of uint8 too (T181)"
         )
 
 
@@ -380,18 +360,10 @@ def _check_norm_channels(net: Any, shard: Shard) -> None:
             where = repr(path) if path else "the net"
             raise ForwardError(
                 f"{where} ({type(block).__name__}) is built for {built} channels and got {received}: MXNet would read "
-                f"and write past its arrays without an error (T101). Make it with in_channels={received}, or leave "
-                "in_channels out",
+                f"and write past its arrays (T101). Make it with in_channels={received}, or leave in_channels out",
                 path,
                 block,
             )
-
-
-def _first_layout(net: Any) -> Any:
-    """Layout of the first convolution of a net, or None."""
-    return next(
-        (layer_settings(block)["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None
-    )
 
 
 def _warn(text: str) -> None:

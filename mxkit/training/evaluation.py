@@ -24,7 +24,7 @@ from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
 from mxkit.training.checks import check_modes, check_tokens
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_nan
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
 import mxnet as mx
@@ -89,9 +89,9 @@ def scores_of(
     *,
     loss: Optional[BatchLossSpec],
     metrics: Sequence[MetricSpec],
-    limit_batches: Optional[int],
-    name: str,
-    progress: bool,
+    limit_batches: Optional[int] = None,
+    name: str = "valid",
+    progress: bool = False,
 ) -> Dict[str, Any]:
     """What `evaluate` returns; with several workers of all their samples, of which each reads its share.
 
@@ -134,7 +134,6 @@ def scores_of(
         values = scores.get(name)
     if scores.finite:
         inputs.warn(name)
-        warn_of_nan(values, name)
     else:
         what = f"net's outputs for {name}" if batch_loss is None else f"losses of {name}"
         read = ", which metrics count as numbers: accuracy as class 0" if measured else ""
@@ -183,10 +182,7 @@ class _Scores:
             DataError: The counts of all batches are 0, so the loss of the part `name` has no mean.
         """
         if self._with_loss and not self._count:
-            raise DataError(
-                f"the count of all batches of {name} is 0: none of the samples counts, so the loss has no mean. Pass "
-                "other weights, or leave this part out"
-            )
+            raise DataError(f"the count of all batches of {name} is 0: none of the samples counts. Pass other weights")
         mean = self._sums.get()
         self.finite = math.isfinite(mean)
         scores = {"loss": mean} if self._with_loss else {}
@@ -238,9 +234,8 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
                 parts.append([array.as_in_context(mx.cpu()) for array in outputs])
                 if others and len(parts) > 1:
                     raise DataError(
-                        f"predict: an output of the net has the shape {others[0]}, not one row per sample, so outputs "
-                        "of several batches cannot be joined. Return such an output elsewhere, or call the net on "
-                        "each batch"
+                        f"predict: an output of the net has the shape {others[0]}, not one row per sample, so several "
+                        "batches cannot be joined. Call the net on each batch"
                     )
             run.wait(parts[-len(shards) :])
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
@@ -298,7 +293,9 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
     with running_statistics(net), run_over(net, data, train_mode=True, most_queued=1) as run:
         for shards in run:
             for shard in shards:
-                outputs = [legacy(_one_output(call(net, shard.inputs))) for _ in range(draws)]
+                outputs = legacy([call(net, shard.inputs) for _ in range(draws)])
+                if isinstance(outputs[0], (list, tuple)):
+                    raise ValueError("predict_mc_dropout: the net returns several outputs: wrap it in a block with one")
                 parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
             run.wait(parts[-len(shards) :])
         return of_kind(_joined(parts, dim=1), run.numpy)
@@ -310,28 +307,20 @@ def _joined(arrays: Sequence[Any], dim: int) -> Any:
     return joined
 
 
-def _one_output(output: Any) -> Any:
-    if isinstance(output, (list, tuple)):
-        raise ValueError(f"predict_mc_dropout: the net returns {len(output)} outputs: wrap it in a block with one")
-    return output
-
-
 def _refuse_without_dropout(net: Any) -> None:
     # on the CPU, oneDNN's recurrent layers ignore their dropout silently, in training too
     recurrent = os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or net_devices(net)[0].device_type != "cpu"
-    for _, block in blocks_by_path(net):
-        if isinstance(block, gluon.SymbolBlock):
-            random = any(one.operator == "Dropout" for one in block_operators(block))
-        elif isinstance(block, gluon.rnn.rnn_layer._RNNLayer):
-            random = recurrent and block._dropout > 0 and block._num_layers > 1
-        else:
-            random = getattr(block, "_rate", 0) > 0
-        if random:
-            return
-    raise ValueError(
-        "predict_mc_dropout: the net has no dropout, so all draws would be equal; on the CPU, dropout in layers of "
-        "gluon.rnn has no effect unless MXNET_USE_MKLDNN_RNN=0 is set before the program starts. Use mxkit.predict"
-    )
+
+    def draws(block: Any) -> bool:
+        if isinstance(block, gluon.rnn.rnn_layer._RNNLayer):
+            return bool(recurrent and block._dropout > 0 and block._num_layers > 1)
+        return getattr(block, "_rate", 0) > 0 or any(one.operator == "Dropout" for one in block_operators(block))
+
+    if not any(draws(block) for _, block in blocks_by_path(net)):
+        raise ValueError(
+            "predict_mc_dropout: the net has no dropout, so all draws would be equal; on the CPU, dropout in layers of "
+            "gluon.rnn needs MXNET_USE_MKLDNN_RNN=0 before the program starts. Use mxkit.predict"
+        )
 
 
 def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
@@ -428,10 +417,8 @@ def _rows(features: Features, shard: Shard, labels: Optional[str]) -> List[Tuple
         rows.update(named)
     for name, array in rows.items():
         if array.shape[:1] != (shard.samples,):
-            raise DataError(
-                f"extract: {name!r}: expected a row per sample, ({shard.samples}, ...); received shape {array.shape}. "
-                "Choose a layer whose first axis is the batch"
-            )
+            wanted = f"extract: {name!r}: expected a row per sample, ({shard.samples}, ...)"
+            raise DataError(f"{wanted}; received shape {array.shape}. Take a layer whose first axis is the batch")
     return list(rows.items())
 
 
@@ -462,17 +449,17 @@ class GrowingArray:
 
     Args:
         path: Path of the file. `publish` replaces it at once, so that it is never incomplete.
+        first: The first rows, not written yet: all have their shape and dtype.
 
     Source:
         https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._aside = name_aside(path)
+    def __init__(self, path: Path, first: "np.ndarray") -> None:
+        self._path, self._aside = path, name_aside(path)
         self._file = self._aside.open("wb")
-        self._like: Optional[np.ndarray] = None
-        self._rows = 0
+        self._like, self._rows = first[:0], 0
+        self._file.write(self._header())
 
     def append(self, rows: "np.ndarray") -> None:
         """Add rows of shape (n, ...).
@@ -480,9 +467,6 @@ class GrowingArray:
         Raises:
             DataError: They have another shape or dtype than the rows before.
         """
-        if self._like is None:
-            self._like = rows[:0]
-            self._file.write(self._header())
         like = self._like
         if rows.shape[1:] != like.shape[1:] or rows.dtype != like.dtype:
             raise DataError(
@@ -507,13 +491,11 @@ class GrowingArray:
     def close(self) -> None:
         """Remove the temporary file, unless it was published."""
         self._file.close()
-        if self._aside.exists():
-            self._aside.unlink()
+        self._aside.unlink(missing_ok=True)
 
     def _header(self) -> bytes:
-        like = self._like if self._like is not None else np.zeros(0, np.float32)
-        shape = (self._rows, *like.shape[1:])
-        text = repr({"descr": like.dtype.str, "fortran_order": False, "shape": tuple(int(size) for size in shape)})
+        shape = (self._rows, *self._like.shape[1:])
+        text = repr({"descr": self._like.dtype.str, "fortran_order": False, "shape": shape})
         size = _HEADER - 10
         return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.ljust(size - 1).encode("latin1") + b"\n"
 
@@ -522,7 +504,7 @@ class _Store:
     """Rows by name: in memory (`folder` is None), or in files that get their final names at the end."""
 
     def __init__(self, folder: Optional[Path]) -> None:
-        self._folder = folder
+        self._folder: Any = folder
         self._parts: Dict[str, Any] = {}
         self._paths: Dict[str, Path] = {}
         if folder is not None:
@@ -532,12 +514,14 @@ class _Store:
         """Append the rows of each batch's shards; waits for them."""
         for shards in batches:
             for name, array in chain(*shards):
+                rows = _host(array)
                 if name not in self._parts:
-                    self._parts[name] = [] if self._folder is None else GrowingArray(self._path(name, self._folder))
-                self._parts[name].append(_host(array))
+                    in_memory = self._folder is None
+                    self._parts[name] = [] if in_memory else GrowingArray(self._path(name), rows)
+                self._parts[name].append(rows)
 
-    def _path(self, name: str, folder: Path) -> Path:
-        path = folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
+    def _path(self, name: str) -> Path:
+        path: Path = self._folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
         # some file systems ignore the case of names
         same = [other for other, taken in self._paths.items() if taken.name.lower() == path.name.lower()]
         if same:

@@ -15,9 +15,6 @@ Row = Dict[str, Any]
 
 # Longest list that a line of text shows.
 _LONGEST_LIST = 4
-# Other frameworks' names for the parts of a column's name.
-_PARTS = {"val": "valid", "validation": "valid", "test": "valid", "training": "train"}
-_MEASURES = {"acc": "accuracy"}
 
 
 class History(Sequence[Row]):
@@ -140,18 +137,10 @@ def _cell(value: Any, digits: int = 5) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        if any(isinstance(item, list) for item in value) or len(value) > _LONGEST_LIST:
-            return f"({', '.join(map(str, np.shape(value)))})"
+        if np.ndim(value) > 1 or len(value) > _LONGEST_LIST:
+            return str(np.shape(value))
         return f"[{', '.join(_cell(item, digits) for item in value)}]"
     return f"{value + 0.0:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def _name_here(column: str) -> str:
-    """The column for a name of another framework: `valid_accuracy` for `val_acc`."""
-    part, separator, measure = str(column).lower().partition("_")
-    if not separator:
-        part, measure = "train", part
-    return f"{_PARTS.get(part, part)}_{_MEASURES.get(measure, measure)}"
 
 
 class Monitor:
@@ -217,14 +206,10 @@ class Monitor:
         columns = sorted(columns)
         if self.column in columns:
             return
-        meant = _name_here(self.column)
-        if meant in columns:
-            hint = f"did you mean {meant!r}?"
-        elif meant.startswith("valid_") and not any(name.startswith("valid_") for name in columns):
-            hint = "nothing is validated without fit(valid=...)."
-        else:
-            raise unknown_name("column of the history", self.column, columns)
-        raise UnknownNameError(f"unknown column of the history {self.column!r}: {hint} Known: {', '.join(columns)}")
+        if self.column.startswith("val") and not any(name.startswith("valid_") for name in columns):
+            text = f"unknown column of the history {self.column!r}: nothing is validated without fit(valid=...)"
+            raise UnknownNameError(text)
+        raise unknown_name("column of the history", self.column, columns)
 
     def update(self, row: Mapping[str, Any]) -> bool:
         """Take the row of an epoch into account.
@@ -251,7 +236,8 @@ class Monitor:
             number = float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"epoch {row['epoch']}: column {self.column!r}: expected a number; received {value!r}. Use another"
+                f"epoch {row['epoch']}: column {self.column!r}: expected a number; received {value!r:.100}. Give the "
+                "metric average='macro', or watch another column"
             ) from error
         if self._is_better(number):
             self.best, self.best_epoch, self.epochs_since = number, row["epoch"], 0

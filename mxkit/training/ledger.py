@@ -34,19 +34,6 @@ class Update:
         skipped: Whether the update was skipped, because float16 gradients overflowed.
     """
 
-    __slots__ = (
-        "_arrays",
-        "_losses",
-        "_measured",
-        "_values",
-        "batches",
-        "count",
-        "exact",
-        "samples",
-        "skipped",
-        "step",
-    )
-
     def __init__(
         self,
         step: int,
@@ -63,8 +50,7 @@ class Update:
         self.skipped = skipped
         self.batches = 0
         self.exact = False
-        self._losses = len(losses)
-        self._measured = norm is not None
+        self._losses, self._measured = len(losses), norm is not None
         self._arrays = [*losses, *([norm] if self._measured else [])]
         self._values: List[float] = []
 

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
-import math
 from pathlib import Path
 import signal
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
@@ -20,12 +19,12 @@ from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint, only_writer
 from mxkit.training.callbacks.callback import Callback, check_callbacks
 from mxkit.training.callbacks.learning_rate import warn_of_rate_0
-from mxkit.training.callbacks.progress import CheckpointNews, get_progress
+from mxkit.training.callbacks.progress import get_progress
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
 from mxkit.training.ledger import Ledger, numbers
-from mxkit.training.loss_checks import is_nan, warn_of_nan, without_warnings
+from mxkit.training.loss_checks import without_warnings
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState, Options
@@ -61,10 +60,9 @@ class Validation(NamedTuple):
         return {f"valid_{name}": value for name, value in scores.items()}
 
     @without_warnings()  # about the net's outputs: training gives them once
-    def _evaluate(self, **arguments: Any) -> Dict[str, Any]:
-        chosen = {"limit_batches": None, "progress": False, **arguments}
+    def _evaluate(self, **how: Any) -> Dict[str, Any]:
         loss, metrics = self.options.batch_loss, self.metrics
-        return scores_of(self.net, self.data, self.workers, loss=loss, metrics=metrics, name="valid", **chosen)
+        return scores_of(self.net, self.data, self.workers, loss=loss, metrics=metrics, **how)
 
 
 def run_epochs(
@@ -144,7 +142,6 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         row = dict.fromkeys(state.columns)  # None in an epoch without evaluation
         row.update(_train_epoch(state, training, hooks))
         row.update(validation.row(state, hooks))
-        _warn_once_of_nan(state, row)
         state.history.append(row)
         state.workers.end_epoch(state.epoch)  # signals, and the clock of the checkpoints
         for hook in hooks:
@@ -154,14 +151,6 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         state.epoch += 1
         state.running = Ledger(state.running)
     state.workers.same_parameters(trainer_parameters(state.trainer), "at the end of fit")
-
-
-def _warn_once_of_nan(state: FitState, row: Row) -> None:
-    """Warn of a metric's first NaN, unless the loss of the same part is no number either."""
-    finite = [part for part in ("train", "valid") if math.isfinite(row.get(f"{part}_loss") or 0)]
-    metrics = {name: value for name, value in row.items() if name.partition("_")[0] in finite and is_nan(value)}
-    earlier = [name for name in metrics if any(is_nan(before.get(name)) for before in state.history)]
-    warn_of_nan({name: value for name, value in metrics.items() if name not in earlier}, f"epoch {state.epoch}")
 
 
 def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:
@@ -191,13 +180,6 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
         row.update(skipped_updates=running.skipped, loss_scale=state.precision.scale)
     row.update({f"train_{metric.name}": metric.get() for metric in state.metrics})
     return row
-
-
-_SHARED_FOLDER = "the checkpoint to resume from (is its folder on a disk that all workers share?)"
-_SAME_CALLBACKS = (
-    "callbacks (give all workers the same; one that only writes or prints, and has the attribute writes = True, need "
-    "not be there)"
-)
 
 
 def fit(
@@ -280,7 +262,7 @@ def fit(
         check_finite: As for `updates`: raise an error if a loss or a weight is NaN or infinite. "stop" ends the
             training there like Ctrl-C, with the reason in the history's `stopped`.
         progress: A bar on a terminal or in a notebook, one line per epoch elsewhere (see `Progress`), on standard
-            error. "verbose" also prints devices, parameters, data and each checkpoint. False shows nothing.
+            error. "verbose" also prints devices, parameters and data. False shows nothing.
 
     Returns:
         The `History`, with one row per epoch. After Ctrl-C it holds the finished epochs, and `stopped` has the reason.
@@ -338,7 +320,7 @@ def fit(
         )  # fmt: skip
         state.columns = _columns(state, valid is not None)
         _set_or_restore(state, resumed)
-        hooks = _hooks(state, shown, writer, verbose=progress == "verbose")
+        hooks = _hooks(state, shown, writer)
         training = Training(net, trainer, options, workers)
         return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
 
@@ -357,9 +339,9 @@ def _same_settings(
         "epochs": epochs,
         "validate_every": validation.every,
         "check_finite": "stop" if options.stop_at_nonfinite else options.check_finite,
-        _SHARED_FOLDER: None if resumed is None else resumed.path.name,
+        "the checkpoint (is its folder on a disk that all workers share?)": resumed and resumed.path.name,
         "checkpoint": None if writer is None else list(writer.every),
-        _SAME_CALLBACKS: [type(callback).__name__ for callback in callbacks if not callback.writes],
+        "callbacks without writes = True": [type(callback).__name__ for callback in callbacks if not callback.writes],
     }
 
 
@@ -376,17 +358,13 @@ def _set_or_restore(state: FitState, resumed: Optional[Checkpoint]) -> None:
         warnings.warn(f"{text}: the resumed run does not end bit for bit", CheckpointWarning, stacklevel=3)
 
 
-def _hooks(
-    state: FitState, shown: Sequence[Callback], writer: Optional[Checkpoints], *, verbose: bool
-) -> List[Callback]:
+def _hooks(state: FitState, shown: Sequence[Callback], writer: Optional[Checkpoints]) -> List[Callback]:
     """All callbacks in their order: the user's, the progress, the checkpoints. Worker 0 alone has those that write.
 
     Side effects:
         Workers take the parameters of worker 0.
     """
-    hooks: List[Callback] = [*state.callbacks, *shown]
-    if writer is not None:
-        hooks += [writer, *([CheckpointNews(writer.directory)] if verbose else [])]
+    hooks: List[Callback] = [*state.callbacks, *shown, *([] if writer is None else [writer])]
     state.workers.take_parameters(state.net)
     return [hook for hook in hooks if state.workers.first or not hook.writes]
 
@@ -422,10 +400,7 @@ def _seeded(
     if options.seed is None and (writer is not None or workers.size > 1):
         options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:
-        text = (
-            f"train is a {train.name}, whose order follows from all epochs before: a run resumed from "
-            "these checkpoints cannot be bit-equal. Use mxkit.data.ArrayLoader, or gluon's DataLoader (T99)"
-        )
+        text = f"train is a {train.name}, whose order follows from all epochs before: no resumed run is bit-equal (T99)"
         warnings.warn(text, CheckpointWarning, stacklevel=3)
     if options.seed is not None:
         seed_all(options.seed)
@@ -433,19 +408,16 @@ def _seeded(
 
 
 def _checkpoint_to_resume(writer: Optional[Checkpoints], resume: Union[bool, str]) -> Optional[Checkpoint]:
-    if writer is None and resume:
-        raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
-    if writer is None:
-        return None
-    directory = writer.directory
     if resume is not True and resume is not False and resume != "auto":
         raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r:.100}")
+    if writer is None and resume:
+        raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
+    if writer is None or (resume == "auto" and not checkpoint_paths(writer.directory)):
+        return None
     if not resume:
-        refuse_mixed_runs(directory)
+        refuse_mixed_runs(writer.directory)
         return None
-    if resume == "auto" and not checkpoint_paths(directory):
-        return None
-    checkpoint = find_checkpoint(directory)
+    checkpoint = find_checkpoint(writer.directory)
     check_run(checkpoint)
     return checkpoint
 
@@ -455,10 +427,8 @@ def _refuse_shorter(checkpoint: Checkpoint, state: FitState) -> None:
     begun = run["epoch"] - (0 if run["running"]["updates"] else 1)
     for name, limit, done in (("epochs", state.epochs, begun), ("updates", state.max_updates, step)):
         if limit is not None and done > limit:
-            raise CheckpointError(
-                f"checkpoint {checkpoint.path} lies in epoch {begun}, after update {step}: {limit} {name} are over. "
-                f"Pass at least {done} {name}, or resume from an earlier checkpoint"
-            )
+            place = f"checkpoint {checkpoint.path} lies in epoch {begun}, after update {step}"
+            raise CheckpointError(f"{place}: {limit} {name} are over. Pass at least {done} {name}")
 
 
 def _columns(state: FitState, validated: bool) -> List[str]:

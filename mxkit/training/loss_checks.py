@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 import warnings
 
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
@@ -45,32 +45,8 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     way = way_to_one_per_sample("loss", "losses", shape, samples)
     if not way:
         return
-    raise LossShapeError(
-        f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples; "
-        f"received {shape}. {way}"
-    )
-
-
-def is_nan(value: Any) -> bool:
-    """Whether a metric is NaN, or a list with NaN."""
-    return any(one != one for one in (value if isinstance(value, list) else [value]))
-
-
-def warn_of_nan(values: Mapping[str, Any], where: str) -> None:
-    """Warn of metrics that are NaN although the losses are numbers: they are ratios over nothing.
-
-    Args:
-        values: Metrics by name.
-        where: The part of the data or the epoch, for the message.
-    """
-    names = [name for name, value in values.items() if is_nan(value)]
-    if names and not _quiet.get():
-        warnings.warn(
-            f"{', '.join(names)} of {where}: NaN, a ratio over nothing. Either no label counts, as if all are "
-            "ignore_label, or the values do not vary. NaN is never the best value",
-            TrapWarning,
-            stacklevel=4,
-        )
+    wanted = f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples"
+    raise LossShapeError(f"{wanted}; received {shape}. {way}")
 
 
 def refuse_means(losses: Sequence[Any]) -> None:
@@ -104,8 +80,8 @@ def warn_of_two_losses(output: Any, losses: Any) -> None:
     """Warn of a `BatchLoss` with a `forward` that returns two losses: the second one is taken for the output."""
     if isinstance(output, mx.nd.NDArray) and output.shape == losses.shape:
         _warn(
-            f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the first is the loss, "
-            "and the second is taken for the net's output, which no metric reads. To train on both, return their sum"
+            f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the second is taken for the "
+            "net's output, not for a loss. To train on both, return their sum"
         )
 
 
@@ -208,9 +184,8 @@ def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> 
         wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
     if wrong.size:
         raise DataError(
-            f"sample weights must be finite numbers of at least 0; received {some_values(wrong)} in {wrong.size} of "
-            f"{weights.size} weights. An array after the labels, as in (x, (y, w)), holds sample weights; for factors "
-            "with a sign write your own loss"
+            f"sample weights, as in (x, (y, w)), must be finite and at least 0; received {some_values(wrong)} in "
+            f"{wrong.size} of {weights.size} weights. For factors with a sign write your own loss"
         )
 
 

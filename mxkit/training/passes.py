@@ -157,16 +157,9 @@ def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> S
         DataError: A loader shuffles or sorts, so that results cannot be assigned to samples; or as `whole_source`.
     """
     source = whole_source(data, caller, **options)
-    if source.shuffles:
-        raise DataError(
-            f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}"
-        )
-    if source.sorts:
-        raise DataError(
-            f"{caller}: BucketLoader sorts sequences by length, so results would not be in the data's order. Make it "
-            "with buckets=1, or pass list(loader), and bring the results into the data's order: "
-            f"outputs[loader.order(loader.epoch - 1).argsort()]{way}"
-        )
+    if source.shuffles or source.sorts:
+        does, pass_ = ("shuffles", "shuffle=False") if source.shuffles else ("sorts by length", "buckets=1")
+        raise DataError(f"{caller}: the loader {does}, so results would not be in the data's order. Pass {pass_}{way}")
     return source
 
 

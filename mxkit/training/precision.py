@@ -17,10 +17,7 @@ from mxnet.contrib import amp
 
 DTYPES = ("float16", "bfloat16")
 # Measured with 32 images of 64 px, on one and two threads
-_SLOW = (
-    "amp='bfloat16' on a CPU takes longer than float32: an update of ResNet-18, ResNet-50, VGG-11 and MobileNet takes "
-    "1.2 to 2 times as long on processors with AVX512_BF16, longer on others. Leave amp out, unless you test 16 bits"
-)
+_SLOW = "amp='bfloat16' on a CPU takes longer than float32: convolutional nets 1.2 to 2 times, with AVX512_BF16 (T284)"
 # Operators of mx.np without a loss of range: they run in float16 if all inputs are float16.
 _WIDEST = ("_npi_add", "_npi_subtract", "_npi_multiply", "_npi_concatenate")
 

@@ -140,8 +140,7 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
         cause = "operators that mxkit cannot inspect" if operators is None else ", ".join(kinds)
         _warn(
             f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {cause}). Start "
-            f"the program with {EXACT}=1 in the environment, or mxkit train --exact, which set them; it is slower "
-            "(T132)"
+            f"the program with {EXACT}=1, or mxkit train --exact, which set them; it is slower (T132)"
         )
     never = sorted(set(_never_exact(operators or ())))
     if never:

@@ -1,6 +1,5 @@
 """Takes a snapshot of a running `fit`, and restores one so that a later `fit` continues exactly."""
 
-import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
@@ -23,6 +22,11 @@ from mxkit.training.ledger import Ledger
 from mxkit.training.state import FitState
 
 _NONE = type(None)
+# Types of a run's values.
+_FORMS: Dict[str, Any] = {
+    "running": dict, "epoch": int, "cut": int, "updates": int, "history": list, "callbacks": list, "metrics": list,
+    "stopped": (str, _NONE), "seed": (int, _NONE),
+}  # fmt: skip
 
 # Every update changes these numbers of an optimizer; the others are its settings.
 _COUNTERS = ("num_update", "begin_num_update")
@@ -127,61 +131,34 @@ def check_run(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """
     run = checkpoint.manifest.get("run")
     if not isinstance(run, dict):
-        raise CheckpointError(
-            f"checkpoint {checkpoint.path} was not written by fit: it has no epoch. Use load_checkpoint and a new run"
-        )
-    try:
-        counts = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
-        whole = ("batches", "updates", "samples", "skipped", "cut", "epoch")
-        wrong = [name for name in whole if not isinstance(counts[name], int) or counts[name] < 0]
-        wrong += [name for name in ("count", "loss_sum", "seconds") if not isinstance(counts[name], (int, float))]
-        wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
-        wrong += [name for name in ("history", "callbacks") if not all(isinstance(part, dict) for part in run[name])]
-        wrong += [name for name, kind in (("stopped", str), ("seed", int)) if not isinstance(run[name], (kind, _NONE))]
-        wrong += ["updates"] * (run["updates"] != checkpoint.step)
-    except (KeyError, TypeError) as error:
-        wrong = [repr(error)]
-    if wrong:
-        raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: see {', '.join(wrong)}")
+        raise CheckpointError(f"checkpoint {checkpoint.path} was not written by fit. Use load_checkpoint and a new run")
+    wrong = [name for name, kinds in _FORMS.items() if not isinstance(run.get(name), kinds)]
+    if wrong or run["updates"] != checkpoint.step:
+        see = ", ".join(wrong or ["updates"])
+        raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: see {see}")
     return run
 
 
 def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
-    if run["metrics"] and len(run["metrics"]) != len(state.metrics):
-        raise CheckpointError(
-            f"checkpoint {checkpoint.path} lies inside an epoch with {len(run['metrics'])} training metrics; "
-            f"this run has {len(state.metrics)}. Pass the same metrics"
-        )
     names = [metric.name for metric in state.metrics]
-    if run["metrics"] and run.get("metric_names", names) != names:
+    if run["metrics"] and run.get("metric_names", names) != names:  # the first checkpoints have no names
         raise CheckpointError(
-            f"checkpoint {checkpoint.path} lies inside an epoch with the training metrics "
-            f"{run['metric_names']!s:.200}; this run has {names}. Pass the same metrics in the same order"
+            f"checkpoint {checkpoint.path} lies inside an epoch with the metrics {run['metric_names']!s:.200}; this "
+            f"run has {names}. Pass the same, in this order"
         )
-    settings = _settings(state)
+    differences = _differences(run["settings"], _settings(state))
     if run["running"]["batches"]:
-        _refuse_other_data(state, checkpoint, run, settings)
+        _refuse_other_data(state, checkpoint, run)
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
     finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
-    differences = _differences(run["settings"], settings)
-    called = "threads of an operator (mxkit.threads before `import mxnet`, or OMP_NUM_THREADS, sets them)"
-    differences = [f"{called}{one[len(_THREADS) :]}" if one.startswith(_THREADS) else one for one in differences]
-    if finished and _OTHER_SAMPLES in differences:
-        differences.remove(_OTHER_SAMPLES)
-        _warn(
-            f"resumed from {checkpoint.path}, where the run is finished: nothing is trained, net and history are the "
-            f"finished run's, but {_OTHER_SAMPLES}"
-        )
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
-        differences.append(
-            f"it ended after {run['cut']} updates of epoch {run['epoch'] - 1}, where random numbers were being drawn. "
-            "That epoch counts as done"
-        )
+        end = f"after {run['cut']} updates of epoch {run['epoch'] - 1}, which counts as done"
+        differences.append(f"it ended {end}, where random numbers were drawn")
     if differences:
-        _warn(
-            f"resumed from {checkpoint.path}, but the rest cannot be bit-equal to an uninterrupted run: "
-            f"{'; '.join(differences)}"
-        )
+        what = "but the rest cannot be bit-equal to an uninterrupted run"
+        if finished:
+            what = "where the run is finished: nothing is trained, net and history are the finished run's"
+        _warn(f"resumed from {checkpoint.path}, {what}: {'; '.join(differences)}")
     matched = match_arrays(state.net, read_arrays(checkpoint.path / PARAMETERS))
     arrays = put_back(checkpoint, state.net, state.trainer, matched, devices=net_devices(state.net))
     state.epoch, state.updates, state.stop_reason = run["epoch"], run["updates"], run["stopped"]
@@ -201,25 +178,18 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
     _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
 
 
-def _refuse_other_data(
-    state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
+def _refuse_other_data(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
     """Refuse to skip batches of another size or order: samples would be trained twice, or never.
 
     Raises:
         CheckpointError: The checkpoint lies inside an epoch, and this run's data is cut or ordered in another way.
     """
     running = run["running"]
-    names = (*_OF_DATA, _WORKERS)
-    differences = _differences(run["settings"], {name: settings[name] for name in names if name in settings})
-    samples = state.source.samples_in(running["batches"])
-    if samples not in (None, running["samples"]) and not differences:
-        differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
+    differences = _differences(run["settings"], {_WORKERS: state.workers.size, **_about_data(state.source)})
     if differences:
         raise CheckpointError(
             f"checkpoint {checkpoint.path} lies inside epoch {run['epoch']}, after {running['samples']} of its "
-            f"samples, and the data is not the same: {'; '.join(differences)}. The rest of the epoch would leave "
-            "samples out or train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
+            f"samples, and the data is not the same: {'; '.join(differences)}. Pass the same, or resume after an epoch"
         )
 
 
@@ -283,7 +253,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
     return {
         "devices": [str(device) for device in devices],
         **(gpu_facts(gpus) if gpus else {}),
-        _THREADS: str(in_force()),
+        "OMP_NUM_THREADS": str(in_force()),  # or mxkit.threads, or the processors: threads of an operator
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
         _WORKERS: state.workers.size,
@@ -292,41 +262,22 @@ def _settings(state: FitState) -> Dict[str, Any]:
     }
 
 
-_THREADS = "OMP_NUM_THREADS"  # the number of threads of an operator, whoever decided it
 _UPDATES = "updates an epoch"
 _WORKERS = "number of workers"
 _DIGEST = "digest of train"
 _OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST, "balance")
-_OTHER_SAMPLES = (
-    "train holds other samples than the stopped run's. A run over other data, like another fold of a "
-    "cross-validation, needs another directory of checkpoints"
-)
+_OTHER_SAMPLES = "train holds other samples. A run over other data, like another fold, needs another directory"
 
 
 def _about_data(source: Source) -> Dict[str, Any]:
     """Settings of a loader that decide which samples a batch holds, as far as they are known."""
-    known = {"balance": None, **source.settings}
-    names = ("batch_size", "number of samples", "shuffle", "digest of the arrays", "balance")
-    values = [known[name] for name in names]
-    values[-1] = values[-1] or "none"
+    known = {**source.settings, "balance": source.settings.get("balance") or "none"}
+    values = map(known.get, ("batch_size", "number of samples", "shuffle", "digest of the arrays", "balance"))
     return {name: value for name, value in zip(_OF_DATA, values) if isinstance(value, (bool, int, str))}
 
 
-def _comparable(settings: Mapping[str, Any]) -> Dict[str, Any]:
-    """Settings, also of older checkpoints, with one name and one form for each."""
-    comparable = {_WORKERS: 1, **settings}
-    # before mxkit chose the number of threads, the processors were stored, and MXNet took half of them (T96)
-    processors = re.fullmatch(r"not set, (\d+) processors", str(settings.get("OMP_NUM_THREADS")))
-    if processors:
-        comparable["OMP_NUM_THREADS"] = str(max(1, int(processors[1]) // 2))
-    samples = comparable.pop("accumulate_samples", None)
-    if samples is not None:
-        comparable["accumulate"] = f"{samples} samples"
-    return comparable
-
-
 def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
-    stored, now = _comparable(stored), _comparable(now)
+    stored = {_WORKERS: 1, **stored}
     differ = [name for name in now if name in stored and stored[name] != now[name]]
     # the number of updates follows from other settings, and is None if it is not known
     if stored.get(_UPDATES) is None or {"accumulate", "limit_batches", *_OF_DATA[:2]} & set(differ):

@@ -7,7 +7,6 @@ from mxkit.core.arguments import Length, length, whole_number
 from mxkit.data.source import Source, source_of
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric
-from mxkit.metrics.figures import ConfusionMatrix
 from mxkit.training.history import History, Monitor
 from mxkit.training.ledger import Ledger
 from mxkit.training.precision import MixedPrecision, get_precision
@@ -68,8 +67,7 @@ class Options:
         return {
             "seed": self.seed,
             "loss": self.batch_loss.description,
-            "accumulate": number if unit == "batches" else 1,
-            "accumulate_samples": number if unit == "samples" else None,
+            "accumulate": number if unit == "batches" else f"{number} samples",
             "clip_norm": self.clip_norm,
             "clip_value": self.clip_value,
             "amp": None if self.precision is None else self.precision.dtype,
@@ -169,7 +167,7 @@ class FitState:
         return not self.columns or column in self.columns or any(_writes_rows(callback) for callback in before)
 
     def check_monitor(self, monitor: Monitor, watcher: Optional[Any] = None) -> None:
-        """Refuse a column that the history will not have, or that holds lists; ask its metric which way is better.
+        """Refuse a column that the history will not have; ask its metric which way is better.
 
         Args:
             monitor: The monitor of the column.
@@ -177,18 +175,10 @@ class FitState:
 
         Raises:
             UnknownNameError: There is no such column.
-            TypeError: The column's metric gives several numbers.
             ValueError: The monitor has no mode, and it is unknown which way is better.
         """
         if watcher is None or not self.may_have(monitor.column, watcher):
             monitor.check(self.columns)
-        for metric in self.metrics:
-            several = isinstance(metric, ConfusionMatrix) or getattr(metric, "average", None) == "none"
-            if several and monitor.column in (f"train_{metric.name}", f"valid_{metric.name}"):
-                way = "Watch another column" if isinstance(metric, ConfusionMatrix) else "Take average='macro'"
-                raise TypeError(
-                    f"column {monitor.column!r} holds a list of numbers in each epoch, and lists have no order. {way}"
-                )
         part, _, name = monitor.column.partition("_")
         known = {"loss": "min", **{metric.name: metric.better for metric in self.metrics}}
         monitor.decide(known.get(name) if part in ("train", "valid") else None)

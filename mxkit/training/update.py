@@ -436,9 +436,9 @@ class Place:
         if located:
             return str(located)
         kind, text = type(error).__name__, str(error)
-        if UNREACHED[0] in text and not any(one.grad_req != "null" for one in self._net.collect_params().values()):
-            return "all parameters of the net are frozen: nothing can be trained. Call mxkit.unfreeze(net)"
-        if UNREACHED[0] in text:
+        if UNREACHED[0] in text or "no inputs in computation graph" in text:  # the second for arrays recorded before
+            if not any(one.grad_req != "null" for one in self._net.collect_params().values()):
+                return "all parameters of the net are frozen: nothing can be trained. Call mxkit.unfreeze(net)"
             return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {text}"
         return text if text.startswith(f"{kind}:") else f"{kind}: {text}"
 

@@ -86,5 +86,5 @@ def test_what_is_no_net_is_refused_by_name(tmp_path):
             call()
     with pytest.raises(TypeError, match=r"expected a net; received the class Flatten: write Flatten\(\)"):
         mxkit.predict(nn.Flatten, x)
-    with pytest.raises(TypeError, match="Accumulator: expected a gluon.Trainer; received Dense"):
+    with pytest.raises(TypeError, match="expected gluon.Trainer.*; received Dense"):
         mxkit.Accumulator(net)

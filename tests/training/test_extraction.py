@@ -123,36 +123,6 @@ def test_a_layer_without_a_batch_axis_is_refused():
         extract(net, "0", ArrayLoader(X, Y, 8))
 
 
-def test_a_head_trained_on_extracted_features_is_the_frozen_net():
-    """Transfer on cached features gives, update by update, the bits of training the head behind the frozen body."""
-    net = small_net()
-    mxkit.freeze(net, "[01].*")
-    found = extract(net, {"body": "2"}, ArrayLoader(X, Y % 5, 10), labels="label")
-    head = gluon.nn.Dense(5, in_units=4 * 36)
-    head.initialize()
-    for name, parameter in head._collect_params_with_prefix().items():
-        parameter.set_data(net[3]._collect_params_with_prefix()[name].data())
-    body = net[:3]
-
-    def train(model, data, loss="softmax_ce"):
-        trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=None)
-        return [one.loss for one in mxkit.updates(model, data, loss=loss, trainer=trainer)]
-
-    class Behind(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            self.head = net[3]
-
-        def forward(self, x):
-            with mx.autograd.pause(train_mode=False):
-                features = body(x)
-            return self.head(features)
-
-    losses = train(head, ArrayLoader(found["body"], found["label"], 10))
-    assert losses == train(Behind(), ArrayLoader(X, Y % 5, 10))
-    assert (head.weight.data() == net[3].weight.data()).asnumpy().all()
-
-
 def test_features_and_extract_agree_for_every_layer():
     net = small_net()
     batch = Features(net, "*")(mx.nd.array(X))

@@ -35,8 +35,8 @@ def told(net, x=X, **arguments):
 def test_t132_switches_that_a_seed_needs_are_named_once(on_a_gpu, monkeypatch):
     text = (
         "on a GPU a seed and a resumed run give the same bits only with MXNET_CUDNN_AUTOTUNE_DEFAULT=0 "
-        "MXNET_ENFORCE_DETERMINISM=1 (because of convolution, pooling). Start the program with MXKIT_EXACT=1 in the "
-        "environment, or mxkit train --exact, which set them; it is slower (T132)"
+        "MXNET_ENFORCE_DETERMINISM=1 (because of convolution, pooling). Start the program with MXKIT_EXACT=1, "
+        "or mxkit train --exact, which set them; it is slower (T132)"
     )
     assert told(convolution(), seed=1) == [text]
     assert told(convolution()) == []  # nothing is promised

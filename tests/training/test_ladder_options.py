@@ -1,15 +1,14 @@
 """What `fit` and `updates` are asked for beyond epochs of plain batches: updates=, count=, sparse gradients, NaN."""
 
 from pathlib import Path
-import re
 
 import mxkit
-from mxkit.errors import DataError, EmptyDataError, TrapWarning
+from mxkit.errors import TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, train_by_hand, traps, weights
+from oracle import CLASSES, FEATURES, make_batches, make_net, train_by_hand, traps, weights
 import pytest
 
 BATCHES = make_batches([8, 8, 3])
@@ -42,8 +41,6 @@ def test_updates_of_data_that_never_ends():
     history = fit(net, forever(), epochs="10 updates")  # read once: a generator is enough
     np.testing.assert_array_equal(weights(net), weights(expected))
     assert history.column("updates") == [10]
-    with pytest.raises(EmptyDataError, match="earlier epochs used up"):
-        fit(make_net(), iter(BATCHES), epochs="4 updates")
 
 
 def test_the_schedules_length_and_the_messages_follow_updates(capfd):
@@ -59,17 +56,6 @@ def test_the_schedules_length_and_the_messages_follow_updates(capfd):
     )
     assert rates[-1] < 0.05 < rates[0]
     assert "epoch 1  train_loss" in capfd.readouterr().err
-
-
-def test_the_length_of_a_run():
-    for wrong in (None, 0, -1, True, "0 updates", "five epochs", "3 minutes"):
-        expected = "fit: epochs: expected a length like '2 epochs' or '500 updates', or a number of epochs; received "
-        with pytest.raises(ValueError, match=f"^{re.escape(expected + repr(wrong))}$"):
-            fit(make_net(), epochs=wrong)
-    for wrong in (1.5, "2.5 updates"):
-        with pytest.raises(ValueError, match="are counted in whole numbers"):
-            fit(make_net(), epochs=wrong)
-    assert len(fit(make_net(), epochs="2 epochs")) == 2
 
 
 def masked(seed=0):
@@ -120,20 +106,10 @@ def test_a_stated_count_gives_the_mean_over_tokens():
     assert history[0]["samples"] == 10
 
 
-def test_counts_that_cannot_be():
-    arguments = {"trainer": "sgd"}
-    for value in (-1, float("nan"), float("inf")):
-        loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y, value=value: value)
-        with pytest.raises(DataError, match=r"count must give a number of at least 0; received"):
-            list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
-    loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: 0)
-    with pytest.raises(DataError, match="the window of update 1 has the count 0: none of its 8 samples counts"):
-        list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
-    # a batch without a token is fine where its window has some; NDArrays are numbers too
+def test_a_batch_that_counts_0_is_fine_where_its_window_counts_and_ndarrays_are_numbers():
     counts = iter([0, mx.nd.array([8]), 3])
-    net = make_net()
     loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: next(counts))
-    list(mxkit.updates(net, BATCHES, loss=loss, accumulate=2, **arguments))
+    assert len(list(mxkit.updates(make_net(), BATCHES, loss=loss, accumulate=2, trainer="sgd"))) == 2
 
 
 def embedding_net(sparse, devices="cpu"):
@@ -147,30 +123,23 @@ def embedding_net(sparse, devices="cpu"):
 WORDS = [(mx.nd.array(np.arange(6).reshape(3, 2) + i), mx.nd.array([0, 1, 2])) for i in range(4)]
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-def test_sparse_gradients_train_like_dense_ones(devices):
-    sparse, dense = embedding_net(True, devices), embedding_net(False, devices)
-    for net in (sparse, dense):
-        list(mxkit.updates(net, WORDS, loss="softmax_ce", trainer=SGD))
-    np.testing.assert_allclose(weights(sparse), weights(dense), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("name", "arguments", "lazy"),
+    ("devices", "name", "arguments", "lazy"),
     [
-        ("adam", {}, True),
-        ("sgd", {"momentum": 0.9}, True),
-        ("sgd", {"wd": 0.1}, True),
-        ("sgd", {}, False),
-        ("nag", {"momentum": 0.9}, False),
-        ("adam", {"lazy_update": False}, False),
-        ("sgd", {"momentum": 0.9, "wd": 0.1, "lazy_update": False}, False),
+        ("cpu", "adam", {}, True),
+        ("cpu", "sgd", {"momentum": 0.9}, True),
+        ("cpu", "sgd", {"wd": 0.1}, True),
+        ("cpu", "sgd", {}, False),
+        ("cpu:2", "sgd", {}, False),
+        ("cpu", "nag", {"momentum": 0.9}, False),
+        ("cpu", "adam", {"lazy_update": False}, False),
+        ("cpu", "sgd", {"momentum": 0.9, "wd": 0.1, "lazy_update": False}, False),
     ],
 )
-def test_t257_an_optimizer_that_leaves_rows_out_is_told(name, arguments, lazy):
+def test_t257_an_optimizer_that_leaves_rows_out_is_told(devices, name, arguments, lazy):
     trained = {}
     for sparse in (True, False):
-        net = embedding_net(sparse)
+        net = embedding_net(sparse, devices)
         told = traps(lambda net=net: fit(net, WORDS, trainer=(name, arguments), epochs=2))
         assert [one.startswith("0.weight: the gradient is sparse") for one in told] == [True] * (sparse and lazy)
         trained[sparse] = weights(net)
@@ -215,17 +184,13 @@ def test_check_finite_stop_ends_the_run_with_its_reason():
     data = [BATCHES[0], (BATCHES[1][0] * float("nan"), BATCHES[1][1])]
     net = make_net()
     reached = []
-    hooks = [
-        mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__)),
-    ]
+    hooks = [mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__))]
     history = fit(net, data, epochs=3, callbacks=hooks, check_finite="stop")
     assert history.stopped.startswith("epoch 1, update 2: the loss is nan")
     assert len(history) == 0
     assert reached == ["NonFiniteError"]
     with pytest.raises(mxkit.errors.NonFiniteError):
         fit(make_net(), data, epochs=3)
-    with pytest.raises(ValueError, match="check_finite is True, False or 'stop'; received 'halt'"):
-        fit(make_net(), data, epochs=3, check_finite="halt")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -248,15 +213,6 @@ def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
     read = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: update.loss if update.step % 7 == 0 else None)
     one, two = fit(make_net(), data, epochs=1), fit(make_net(), data, epochs=1, callbacks=[read])
     assert one[0]["train_loss"] == two[0]["train_loss"]
-    by_hand, net = 0.0, make_net()
-    trainer = gluon.Trainer(net.collect_params(), *SGD)
-    for x, y in data:
-        with autograd.record():
-            losses = SOFTMAX(net(x), y)
-        losses.backward()
-        trainer.step(5)
-        by_hand += float(losses.asnumpy().sum(dtype="float64"))
-    np.testing.assert_allclose(one[0]["train_loss"], by_hand / 500, rtol=1e-12)
 
 
 def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
@@ -337,12 +293,3 @@ def test_windows_of_samples_have_a_known_length_where_batches_are_equal():
         callbacks = [look, rate]
         history = fit(make_net(), loader, epochs=1, accumulate=f"{samples} samples", callbacks=callbacks)
         assert lengths.pop() == history[-1]["updates"]
-
-
-def test_what_a_loss_forgets_to_return_is_named():
-    with pytest.raises(mxkit.errors.LossShapeError, match="forward must return the losses .*received None. Is a"):
-        fit(make_net(), epochs=1, loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: None))
-    with pytest.raises(mxkit.errors.LossShapeError, match="the loss must return the losses as an NDArray"):
-        mxkit.evaluate(make_net(), BATCHES, loss=lambda output, label: 5.0)
-    with pytest.raises(DataError, match="count must give a number of at least 0; received None"):
-        fit(make_net(), epochs=1, loss=mxkit.losses.BatchLoss("softmax_ce", count=lambda inputs, labels: None))

@@ -2,7 +2,7 @@
 
 import made_tables
 import mxkit
-from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
+from mxkit.errors import DataError, LabelError, TrapWarning
 from mxkit.losses.named_losses import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -363,23 +363,3 @@ def test_a_loss_with_code_of_ones_own_may_take_any_labels():
             return F.mean((pred - label.slice_axis(1, 0, 3)) ** 2, axis=1)
 
     assert mxkit.evaluate(make_net(), [(X, np.full((6, 9), -7.0))], loss=Own())["loss"] > 0
-
-
-def test_names_of_other_libraries_get_their_own_here():
-    for names, hint in [
-        ("bce binary_crossentropy", "sigmoid_bce"),
-        ("cross_entropy ce categorical_crossentropy nll", "softmax_ce"),
-        ("MSE", "l2"),
-        ("mae", "l1"),
-        ("poisson", "poisson_nll"),
-    ]:
-        for name in names.split():
-            with pytest.raises(UnknownNameError, match=f"unknown loss '{name}': did you mean '{hint}'"):
-                get_loss(name)
-
-
-def test_names_of_optimizers_and_schedules_of_other_libraries():
-    with pytest.raises(UnknownNameError, match=r"did you mean 'adam' \(its wd is added to the gradient"):
-        mxkit.fit(make_net(), [(X, ONE_HOT)], loss="l2", trainer="adamw", epochs=1)
-    with pytest.raises(UnknownNameError, match="unknown schedule 'multifactor': did you mean 'multi_step'"):
-        mxkit.training.schedule("multifactor")

@@ -3,7 +3,6 @@
 import json
 
 import mxkit
-from mxkit.errors import UnknownNameError
 from mxkit.training.callbacks import EarlyStopping, Plateau
 from mxkit.training.history import Monitor
 import mxnet as mx
@@ -94,26 +93,6 @@ def test_t23_a_metric_that_does_not_say_it_needs_a_mode(make):
     assert watched(EarlyStopping("valid_own", "max", patience=2))
 
 
-@pytest.mark.parametrize("min_delta", [-0.1, NAN, float("inf")])
-def test_min_delta_is_a_number_from_zero(min_delta):
-    with pytest.raises(ValueError, match="min_delta of 'valid_loss': expected a number, at least 0; received"):
-        Monitor("valid_loss", "min", min_delta)
-
-
-def test_missing_column_is_told_with_the_nearest():
-    text = "unknown column of the history 'valid_los': did you mean 'valid_loss'. Known: epoch, train_loss, valid_loss"
-    with pytest.raises(UnknownNameError, match=text):
-        Monitor("valid_los", "min").update({"epoch": 1, "train_loss": 1.0, "valid_loss": 2.0})
-    with pytest.raises(UnknownNameError, match="Known: epoch"):
-        Monitor("valid_loss", "min").check(["epoch"])
-
-
-@pytest.mark.parametrize("value", ["low", [1.0]])
-def test_value_that_is_no_number_is_told(value):
-    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss': expected a number; received"):
-        Monitor("valid_loss", "min").update({"epoch": 1, "valid_loss": value})
-
-
 @pytest.mark.parametrize("cut", [1, 4])
 def test_state_round_trip_behaves_like_the_uninterrupted_one(cut):
     script = [*rows([NAN, 5.0, 4.0, 4.5, None, 3.0, 3.5]), {"epoch": 8}]
@@ -124,11 +103,3 @@ def test_state_round_trip_behaves_like_the_uninterrupted_one(cut):
     found += [second.update(row) for row in script[cut:]]
     assert found == expected
     assert second.state_dict() == whole.state_dict()
-
-
-def test_reset_forgets():
-    monitor = Monitor("valid_loss", "min")
-    fresh = monitor.state_dict()
-    follow(monitor, [1.0, 2.0])
-    monitor.reset()
-    assert monitor.state_dict() == fresh

@@ -45,7 +45,7 @@ def hybrid():
     return net
 
 
-def test_tensorboard_gets_numbers_settings_graph_figures_and_histograms(tmp_path):
+def test_tensorboard_gets_numbers_settings_figures_and_histograms(tmp_path):
     pytest.importorskip("tensorboardX")
     seen = []
 
@@ -76,9 +76,6 @@ def test_tensorboard_gets_numbers_settings_graph_figures_and_histograms(tmp_path
     settings = b"".join(one.metadata.plugin_data.content for _, _, one in values if one.metadata.plugin_data.content)
     for part in (b"learning_rate", b"SoftmaxCrossEntropyLoss", b"sgd", b"valid_accuracy", b"seed"):
         assert part in settings
-    (graph,) = (event.graph_def for event in events(tmp_path / "run") if event.graph_def)
-    for part in (b"0/weight", b"FullyConnected", b"num_hidden"):
-        assert part in graph
 
 
 def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, store):
@@ -92,18 +89,28 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
             MLflowLog("resumed", tracking_uri=store),
         ]
         made = mxkit.Checkpoints(tmp_path / "made", every="1 epoch")
-        run(hybrid(), *more, *logs, checkpoint=made, resume=resume, epochs=epochs, seed=1)
+        run(hybrid(), *logs, *more, checkpoint=made, resume=resume, epochs=epochs, seed=1)
         return logs
 
     def late(state, update):
         if update.step == 5:
             fail()
 
+    seen = []
     with pytest.raises(Failing):
-        train(LambdaCallback(on_update=late), resume=False)
+        train(noted(seen), LambdaCallback(on_update=late), resume=False)
+    expected = [(one.step, pytest.approx(one.loss)) for one in seen]
+    assert [step for step, _ in expected] == [1, 2, 3, 4, 5]
+    found = scalars(tmp_path / "board" / "updates")
+    assert sorted((step, value) for (name, step), value in found.items() if name == "update/loss") == expected
+    (records,) = wandb_records(tmp_path)
+    assert [(step, float(row["update/loss"])) for step, row in wandb_history(records).items()] == expected
+    assert [one.exit.exit_code for one in records if one.HasField("exit")] == [1]
     (experiment,) = client(store).search_experiments(filter_string="name = 'resumed'")
     (before,) = client(store).search_runs([experiment.experiment_id])
     assert before.info.status == "FAILED"
+    history = client(store).get_metric_history(before.info.run_id, "update/loss")
+    assert [(one.step, one.value) for one in history] == expected
     _, wandb_log, mlflow_log = train(resume=True)
 
     assert mlflow_log.id == before.info.run_id
@@ -124,29 +131,6 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
     for folder, first in ((tmp_path / "board", 2), (tmp_path / "board" / "updates", 4)):
         assert [event.step for event in events(folder) if event.HasField("session_log")] == [first]
     assert {step for _, step in scalars(tmp_path / "board" / "updates")} == set(range(1, 10))
-
-
-def test_updates_before_an_error_are_written(tmp_path, store):
-    for name in ("tensorboardX", "wandb"):
-        pytest.importorskip(name)
-    logs = [
-        TensorBoardLog(tmp_path / "board"),
-        WandbLog("tests", mode="offline", folder=tmp_path),
-        MLflowLog("failed", tracking_uri=store),
-    ]
-    seen = []
-    late = LambdaCallback(on_update=lambda state, update: update.step == 5 and fail())
-    with pytest.raises(Failing):
-        run(hybrid(), *logs, noted(seen), late)
-    expected = [(one.step, pytest.approx(one.loss)) for one in seen]
-    assert [step for step, _ in expected] == [1, 2, 3, 4, 5]
-    assert losses(store, logs[2]) == expected
-    assert client(store).get_run(logs[2].id).info.status == "FAILED"
-    found = scalars(tmp_path / "board" / "updates")
-    assert sorted((step, value) for (name, step), value in found.items() if name == "update/loss") == expected
-    (records,) = wandb_records(tmp_path)
-    assert [(step, float(row["update/loss"])) for step, row in wandb_history(records).items()] == expected
-    assert [one.exit.exit_code for one in records if one.HasField("exit")] == [1]
 
 
 def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
@@ -187,13 +171,6 @@ def test_a_run_of_the_users_is_not_logged_to(tmp_path):
         run(hybrid(), WandbLog("tests", mode="offline", folder=tmp_path), epochs=1)
     own.log({"still": 1})
     own.finish()
-
-
-def test_a_folder_with_the_log_of_another_run_is_told(tmp_path):
-    run(hybrid(), TensorBoardLog(tmp_path), epochs=1)
-    with pytest.warns(UserWarning, match="has the log of an earlier run"):
-        run(hybrid(), TensorBoardLog(tmp_path), epochs=1)
-    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
 
 
 def test_settings_of_a_run_without_a_recipe_reach_wandb(tmp_path):

@@ -4,7 +4,6 @@ import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mxkit.errors import UnknownNameError
 from mxkit.training.schedules import get_schedule, schedule
 from mxnet import lr_scheduler as theirs
 import pytest
@@ -94,78 +93,6 @@ def test_lengths_in_epochs_are_rounded_to_updates():
 
     assert warm(".5 epochs") == warm("4 updates", None) == [1, 2, 3, 4]
     assert warm("0.01 epochs") == warm(0, None) == warm("0 epochs", None) == [4, 4, 4, 4]
-
-
-@pytest.mark.parametrize("wrong", ["5", 5, "five epochs", "-1 epochs", "5 minutes", "5 epochs 3 updates"])
-def test_lengths_of_another_form(wrong):
-    with pytest.raises(ValueError, match="warmup: expected a length like '2 epochs' or '500 updates', or 0; received"):
-        schedule("constant", warmup=wrong)
-
-
-def test_part_of_an_update():
-    with pytest.raises(ValueError, match="every: updates are counted in whole numbers; received '2.5 updates'"):
-        schedule("step", every="2.5 updates")
-
-
-def test_names():
-    with pytest.raises(UnknownNameError, match="unknown schedule 'cosin': did you mean 'cosine'"):
-        schedule("cosin")
-    assert get_schedule("cosine") == schedule("cosine")
-    for name, meant in (("multifactor", "multi_step"), ("CosineAnnealingLR", "cosine"), ("one-cycle", "one_cycle")):
-        with pytest.raises(UnknownNameError, match=f"unknown schedule '{name}': did you mean '{meant}'"):
-            schedule(name)
-    with pytest.raises(TypeError, match=r"received a function. Set the rate .*LambdaCallback\(on_epoch"):
-        get_schedule(lambda number: 0.1 / number)
-    with pytest.raises(TypeError, match="received CosineScheduler of MXNet. Pass it to the optimizer: trainer="):
-        get_schedule(theirs.CosineScheduler(10))
-    with pytest.raises(TypeError, match=r"expected a Schedule, a name or \(name, arguments\); received 3"):
-        get_schedule(3)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("cosine", {"every": "1 epoch"}, "schedule 'cosine': does not take every. It takes base, warmup, total, final"),
-        ("step", {}, "schedule 'step': needs every. It takes every, base, warmup, factor, final"),
-    ],
-)
-def test_arguments_of_another_schedule(name, arguments, message):
-    with pytest.raises(TypeError, match=message):
-        schedule(name, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("constant", {"base": "0.1"}, "base: expected a number above 0; received '0.1'"),
-        ("constant", {"base": 0}, "base: expected a number above 0; received 0"),
-        ("cosine", {"base": float("nan")}, "base: expected a number above 0; received nan"),
-        ("cosine", {"base": 0.1, "final": 0.2}, "final: expected at most base=0.1; received 0.2"),
-        ("step", {"every": "0 epochs"}, "every: expected a length above 0; received '0 epochs'"),
-        ("step", {"every": "1 epoch", "factor": 2}, "factor: expected a number above 0, at most 1; received 2"),
-        ("multi_step", {"at": []}, "at: expected moments above 0"),
-    ],
-)
-def test_numbers_out_of_range(name, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        schedule(name, **arguments)
-
-
-def test_what_only_the_data_can_tell():
-    with pytest.raises(
-        ValueError, match=r"counts epochs \('2 epochs'\), and the data has no length. Pass updates_per_epoch="
-    ):
-        schedule("step", base=1, every="2 epochs").rate(0)
-    with pytest.raises(
-        ValueError, match=r"at: expected moments that increase; received 1 epoch, 9 updates, updates \[10, 9"
-    ):
-        schedule("multi_step", base=1, at=["1 epoch", "9 updates"]).rate(0, 10)
-    with pytest.raises(
-        ValueError, match="warmup='1 epoch' is 10 updates and does not end before the end of schedule 'cos"
-    ):
-        schedule("cosine", base=1, warmup="1 epoch", total="10 updates").rate(0, 10)
-    with pytest.raises(ValueError, match="does not end before the first reduction"):
-        schedule("step", base=1, warmup="6 updates", every="5 updates").rate(0)
 
 
 def test_what_is_not_said_is_completed_once():

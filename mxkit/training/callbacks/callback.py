@@ -10,15 +10,6 @@ from mxkit.training.state import FitState
 
 _HOOKS = ("on_fit_begin", "on_update", "around_validation", "on_epoch", "on_fit_end")
 
-# Names of other frameworks for the hooks.
-_ALIASES = {
-    "on_fit_begin": ("on_train_begin", "on_train_start", "on_fit_start"),
-    "on_update": ("on_batch_end", "on_train_batch_end", "on_step_end", "on_iteration_end", "on_update_end"),
-    "on_epoch": ("on_epoch_end", "on_train_epoch_end", "on_validation_end", "on_validation_epoch_end"),
-    "on_fit_end": ("on_train_end", "on_fit_finish"),
-    "around_validation": ("on_validation_begin", "on_validation_start"),
-}
-
 
 class Callback:
     """Base class of callbacks; `fit` calls them in the order of its list.
@@ -89,25 +80,18 @@ def check_callbacks(callbacks: Any) -> List[Callback]:
         raise TypeError(f"fit: callbacks: expected a list; received {type(callbacks).__name__}. Pass callbacks=[...]")
     checked = list(callbacks)
     for callback in checked:
-        if isinstance(callback, type):
-            name = callback.__name__
-            raise TypeError(f"fit: callbacks: received the class {name}. Pass an object: {name}(...)")
         if not isinstance(callback, Callback):
-            kind, derive = type(callback).__name__, "Derive its class from it"
-            way = "Pass mxkit.callbacks.LambdaCallback(on_epoch=...)" if callable(callback) else derive
-            raise TypeError(f"fit: callbacks: expected objects of mxkit.Callback; received {kind}. {way}")
+            raise TypeError(
+                f"fit: callbacks: expected objects of mxkit.Callback, not classes; received {callback!r:.100}. For a "
+                "function pass mxkit.callbacks.LambdaCallback(on_epoch=...)"
+            )
         for name in dir(callback):
             if name.startswith(("on_", "around_")) and name not in _HOOKS and callable(getattr(callback, name)):
-                raise _never_called(callback, name)
+                raise UnknownNameError(
+                    f"{type(callback).__name__} has a method {name!r}, which fit never calls: "
+                    f"{nearest(name, _HOOKS) or f'give it another name, like _{name}.'} fit calls {', '.join(_HOOKS)}"
+                )
     return checked
-
-
-def _never_called(callback: Callback, name: str) -> UnknownNameError:
-    meant = next((f"did you mean {hook!r}?" for hook, others in _ALIASES.items() if name in others), "")
-    return UnknownNameError(
-        f"{type(callback).__name__} has a method {name!r}, which fit never calls: "
-        f"{meant or nearest(name, _HOOKS) or f'give it another name, like _{name}.'} fit calls {', '.join(_HOOKS)}"
-    )
 
 
 class LambdaCallback(Callback):

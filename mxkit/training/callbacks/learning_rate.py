@@ -62,16 +62,21 @@ class LearningRate(Callback):
         refuse_fixed_rate(trainer)
         if self._base is None:
             warn_of_rate_0(trainer)
-            self._refuse_base_0(trainer)
-            self._base = float(trainer.learning_rate)
+            rate = float(trainer.learning_rate)
+            if rate <= 0:
+                raise ValueError(
+                    f"schedule {self.schedule.name!r} has no base rate, and the Trainer's learning rate is {rate:g}. "
+                    'Pass LearningRate(("cosine", {"base": 0.1})), or call trainer.set_learning_rate(0.1) before fit'
+                )
+            self._base = rate
         _BASES.pop(trainer, None)
         self._running = self.schedule.completed(self._base, state.length)
         self._warn_of_another_schedule(state)
         ends_at_0 = "total" in TAKES[self.schedule.name][1] and not self.schedule.final
         if ends_at_0 and isinstance(trainer.optimizer, NEEDS_RATE):
             raise ValueError(
-                f"schedule {self.schedule.name!r} ends at a rate of 0, with which "
-                f"{type(trainer.optimizer).__name__} cannot step. Pass final=1e-6, or another small number"
+                f"schedule {self.schedule.name!r} ends at a rate of 0, with which {type(trainer.optimizer).__name__} "
+                "cannot step. Pass final=1e-6, or another small number"
             )
         self._set_rate(state)
 
@@ -101,25 +106,11 @@ class LearningRate(Callback):
             f"{name} was {value}, is {now[name]}" for name, value in before.items() if now.get(name, value) != value
         ]
         if differ and not state.done:
-            warnings.warn(
-                f"the schedule of the learning rate is not the stopped run's: {'; '.join(differ)}. The {state.updates} "
-                "updates so far had its rates, the next ones have the new schedule's: the result is not that of an "
-                "uninterrupted run. To keep the rates, pass the same schedule with total= of the stopped run",
-                CheckpointWarning,
-                stacklevel=5,
+            text = (
+                f"the learning rate's schedule is not the stopped run's: {'; '.join(differ)}. The {state.updates} "
+                "updates so far had its rates. For the same rates pass the same schedule, with its total="
             )
-
-    def _refuse_base_0(self, trainer: Any) -> None:
-        if float(trainer.learning_rate) > 0:
-            return
-        before = _BASES.get(trainer)
-        reason = "" if before is None else f", left by an earlier fit with a schedule from {before:g}"
-        base = f"{0.1 if before is None else before:g}"
-        raise ValueError(
-            f"schedule {self.schedule.name!r} has no base rate and takes the Trainer's learning rate, which is "
-            f"{float(trainer.learning_rate):g}{reason}; expected a number above 0. Pass the base, like "
-            f'LearningRate(("cosine", {{"base": {base}}})), or call trainer.set_learning_rate({base}) before fit'
-        )
+            warnings.warn(text, CheckpointWarning, stacklevel=5)
 
     def _set_rate(self, state: FitState) -> None:
         if self._running is not None:
@@ -192,9 +183,7 @@ class Plateau(Callback):
         """Refuse an optimizer whose rate cannot be set, a schedule, and a column that the history will not have."""
         refuse_fixed_rate(state.trainer)
         if any(isinstance(one, LearningRate) for one in state.callbacks):
-            raise ValueError(
-                "Plateau has no effect beside LearningRate, which sets the rate of each update: leave one of them out"
-            )
+            raise ValueError("Plateau has no effect beside LearningRate, which sets each update's rate: leave one out")
         state.check_monitor(self._monitor, self)
 
     def on_epoch(self, state: FitState, row: Row) -> None:

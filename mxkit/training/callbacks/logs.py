@@ -6,28 +6,12 @@ import csv
 import os
 from pathlib import Path
 import time
-from typing import (
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Literal,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Literal, Mapping, NamedTuple, Optional, Union
 import warnings
 
 from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
-from mxkit.core.graph import Graph
-from mxkit.core.graphs import traced_graph
+from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.errors import DataError
 from mxkit.plots.plotting import new_figure
@@ -65,26 +49,20 @@ class CSVLog(Callback):
 
     def on_fit_begin(self, state: FitState) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.is_dir():
-            raise IsADirectoryError(f"CSVLog: expected the path of a file; {self.path} is a directory")
         self._earlier = self._read() if self.append and self.path.exists() else []
         if self.resumed:
             del self._earlier[self._earlier_rows :]  # the resumed run's own rows, which its history holds
 
     def _read(self) -> List[Dict[str, str]]:
-        try:
-            with self.path.open(encoding="utf-8", newline="") as file:
-                reader = csv.DictReader(file, strict=True)
-                rows = list(reader)
-                names = list(reader.fieldnames or [])
-            # DictReader stores cells without a name under the key None, and None for missing cells
-            if any(None in row or None in row.values() for row in rows) or len(set(names)) != len(names):
-                raise ValueError("the number of cells differs, or two columns share a name")
-        except (csv.Error, ValueError) as error:  # a UnicodeDecodeError is a ValueError
+        with self.path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows, names = list(reader), list(reader.fieldnames or [])
+        # DictReader stores cells without a name under the key None, and None for missing cells
+        if any(None in row or None in row.values() for row in rows) or len(set(names)) < len(names):
             raise DataError(
                 f"CSVLog: nothing can be appended to {self.path}: expected a CSV file with a line of names and as many "
-                f"cells in each row; {error}. Write to another path"
-            ) from error
+                "cells in each row. Write to another path"
+            )
         return rows
 
     def on_epoch(self, state: FitState, row: Row) -> None:
@@ -97,8 +75,11 @@ class CSVLog(Callback):
         self._earlier_rows = state["earlier_rows"]
 
 
-# Numbers by name, at an update or an epoch.
-Numbers = Tuple[int, Dict[str, float]]
+class Numbers(NamedTuple):
+    """Numbers by name, at an update or an epoch."""
+
+    step: int
+    values: Dict[str, float]
 
 
 class RecipeRun(NamedTuple):
@@ -132,7 +113,7 @@ class RunLog(Callback):
     def __init__(self, updates: bool) -> None:
         self.updates = updates
         self.recipe_run: Optional[RecipeRun] = None
-        self._pending: Deque[Tuple[Update, float]] = deque()
+        self._pending: Deque[Any] = deque()  # updates with their learning rates
         self._open = False
         self._error: Optional[BaseException] = None
         self._reached = (0, 0)
@@ -172,7 +153,7 @@ class RunLog(Callback):
             row = {"update/loss": update.loss, "update/learning_rate": rate}
             if update.grad_norm is not None:
                 row["update/grad_norm"] = update.grad_norm
-            rows.append((update.step, row))
+            rows.append(Numbers(update.step, row))
         if rows:
             self.write(rows, of_updates=True)
 
@@ -183,7 +164,7 @@ class RunLog(Callback):
 
     def _write_row(self, row: Mapping[str, Any]) -> None:
         numbers = {name: float(value) for name, value in row.items() if isinstance(value, (int, float))}
-        self.write([(self._reached[0], numbers)], of_updates=False)
+        self.write([Numbers(self._reached[0], numbers)], of_updates=False)
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         if not self._open:
@@ -256,12 +237,12 @@ _TEXTS = {"recipe.yaml": "yaml", "environment.json": "json"}
 
 
 class TensorBoardLog(RunLog):
-    """Write a run for TensorBoard: the history over epochs, the updates, settings, graph, figures and histograms.
+    """Write a run for TensorBoard: the history over epochs, the updates, settings, figures and histograms.
 
     It needs the package tensorboardX. The numbers of updates are in the folder `updates` inside `folder`, because they
-    have another axis. A hybridized net's graph is written after the first epoch. A confusion matrix among the metrics
-    is drawn after each epoch. A recipe adds its text, its environment and the final scores. A resumed run continues in
-    the same folder, and hides the numbers that a killed run wrote after its checkpoint.
+    have another axis. A confusion matrix among the metrics is drawn after each epoch. A recipe adds its text, its
+    environment and the final scores. A resumed run continues in the same folder, and hides the numbers that a killed
+    run wrote after its checkpoint.
 
     Args:
         folder: Folder of one run; `fit` makes it.
@@ -289,17 +270,10 @@ class TensorBoardLog(RunLog):
         self._writer: Any = None
         self._of_updates: Any = None
         self._session_end: Any = None
-        self._drawn = False
 
     def begin(self, state: FitState, settings: Mapping[str, Any]) -> None:
         summary = require("tensorboardX.summary", "tensorboard")
         writer = require("tensorboardX", "tensorboard").SummaryWriter
-        if not state.updates and any(self.folder.glob("events.out.tfevents.*")):
-            warnings.warn(
-                f"TensorBoardLog: {self.folder} has the log of an earlier run, and TensorBoard will draw both as one: "
-                "choose another folder, or remove this one",
-                stacklevel=2,
-            )
         # a unique name: tensorboardX would overwrite the file of a run that began in the same second
         suffix = f".{state.updates:08}.{time.time_ns() % 10**9:09}"
         epoch = state.epoch if state.epoch > 1 else None
@@ -313,7 +287,6 @@ class TensorBoardLog(RunLog):
         )
         for part in (experiment, session):
             self._writer.file_writer.add_summary(part)
-        self._drawn = False
 
     def write(self, rows: List[Numbers], *, of_updates: bool) -> None:
         writer = self._of_updates if of_updates else self._writer
@@ -324,13 +297,11 @@ class TensorBoardLog(RunLog):
     def on_epoch(self, state: FitState, row: Row) -> None:
         super().on_epoch(state, row)
         epoch = row["epoch"]
-        if not self._drawn:
-            self._drawn = _write_graph(self._writer.file_writer, state.net)
         for path, parameter in parameters_by_path(state.net).items() if self.histograms else ():
-            values = [np.asarray(to_host(one), dtype="float64") for one in (values_of(parameter) or ())[:1]]
-            finite = [one[np.isfinite(one)] for one in values]
-            if finite and finite[0].size:
-                self._writer.add_histogram(path.replace(".", "/"), finite[0], epoch)
+            for array in (values_of(parameter) or ())[:1]:
+                values = np.asarray(to_host(array), dtype="float64")
+                if np.isfinite(values).any():
+                    self._writer.add_histogram(path.replace(".", "/"), values[np.isfinite(values)], epoch)
         for name, value in row.items():
             if np.ndim(value) == 2:
                 self._writer.add_figure(name, _matrix(value), epoch)
@@ -362,46 +333,6 @@ def _matrix(values: Any) -> Any:
     axes.set(xlabel="predicted", ylabel="true")
     figure.colorbar(shown)
     return figure
-
-
-def _write_graph(writer: Any, net: Any) -> bool:
-    """Write the graph of a hybridized net, with a scope for each block; return False if it was not traced."""
-    traced = traced_graph(net)
-    if not traced:
-        return False
-    from tensorboardX.proto.attr_value_pb2 import AttrValue
-    from tensorboardX.proto.graph_pb2 import GraphDef
-    from tensorboardX.proto.node_def_pb2 import NodeDef
-
-    scopes = {block.prefix: path.replace(".", "/") for path, block in blocks_by_path(net) if block.prefix}
-    nodes = Graph.of(traced[1]).nodes
-    names: Dict[str, int] = {}
-    for number, node in enumerate(nodes):
-        name = _scoped(node.name, scopes)
-        names[f"{name}_{number}" if name in names else name] = number
-    by_number = list(names)
-    written = [
-        NodeDef(
-            name=name,
-            op="Variable" if node.is_variable else node.operator,
-            input=[by_number[one.node] for one in node.inputs],
-            attr={key: AttrValue(s=str(value).encode()) for key, value in node.attrs.items()},
-        )
-        for name, node in zip(by_number, nodes)
-    ]
-    writer.add_onnx_graph(GraphDef(node=written))  # adds any graph, without the times that `add_graph` wants
-    return True
-
-
-def _scoped(name: str, scopes: Mapping[str, str]) -> str:
-    """The path of the block that made an operator, and the rest of the operator's name.
-
-    >>> _scoped("net0_dense1_fwd", {"net0_": "", "net0_dense1_": "features/1"})
-    'features/1/fwd'
-    """
-    prefix = max((one for one in scopes if name.startswith(one)), key=len, default="")
-    scope = scopes.get(prefix, "")
-    return f"{scope}/{name[len(prefix) :]}" if scope else name[len(prefix) :]
 
 
 # MLflow's limits: metrics and parameters in one call, letters of a value.
@@ -559,14 +490,7 @@ class MLflowLog(_Tracker):
 
     def _experiment_id(self) -> str:
         known = self._client.get_experiment_by_name(self.experiment)
-        if known is None:
-            try:
-                return str(self._client.create_experiment(self.experiment))
-            except require("mlflow.exceptions", "mlflow").MlflowException:
-                known = self._client.get_experiment_by_name(self.experiment)  # another process may have just made it
-                if known is None:
-                    raise
-        return str(known.experiment_id)
+        return str(self._client.create_experiment(self.experiment) if known is None else known.experiment_id)
 
     def write(self, rows: List[Numbers], *, of_updates: bool) -> None:
         metric, now = require("mlflow.entities", "mlflow").Metric, int(time.time() * 1000)

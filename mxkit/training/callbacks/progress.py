@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 import os
-from pathlib import Path
 import sys
 import time
 from typing import Any, ContextManager, Iterator, List, Optional, Sequence, TextIO, Union
@@ -11,7 +10,6 @@ import warnings
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
 from mxkit.runtime.engine_settings import in_force
-from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row, fixed
 from mxkit.training.ledger import Ledger, Update
@@ -26,8 +24,6 @@ LINE_SECONDS = 60.0
 LONG_SECONDS = 1.0
 # After `state.stop`, like that of EarlyStopping, a run does not continue.
 _WAY = "A stopped run does not continue: load_checkpoint its weights, and fit with another directory of checkpoints"
-# Least width of a bar.
-LEAST_BAR = 3
 
 _BAR = "{desc} {bar} {n_fmt}/{total_fmt}, {remaining} left{postfix}"
 _ENDLESS = "{desc} {n_fmt} {unit}, {elapsed}{postfix}"
@@ -171,38 +167,6 @@ class Progress(Callback):
                 self._stream.flush()
 
 
-class CheckpointNews(Callback):
-    """Report each new checkpoint in a directory, on the stream of `Progress`; must follow the callback that writes."""
-
-    writes = True
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._stream = directory, _default_stream()
-        self._reported = set(checkpoint_paths(directory))
-        self._looked_at = time.monotonic()
-
-    def on_fit_begin(self, state: FitState) -> None:
-        self._write(f"checkpoints  {self._directory}")
-
-    def on_update(self, state: FitState, update: Update) -> None:
-        if time.monotonic() - self._looked_at >= LONG_SECONDS:
-            self._look()
-
-    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        self._look()
-
-    def _look(self) -> None:
-        self._looked_at = time.monotonic()
-        for path in reversed(checkpoint_paths(self._directory)):
-            if path not in self._reported:
-                self._reported.add(path)
-                self._write(f"checkpoint {path.name} is written")
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError):  # as for `Progress`
-            tqdm.write(text, file=self._stream)
-
-
 def get_progress(spec: Union[bool, str]) -> List[Progress]:
     """Return the callbacks for `fit`'s argument `progress`: True, False or "verbose".
 
@@ -274,16 +238,15 @@ def _number(value: float) -> str:
 
 
 def _fitting(bar: Any, numbers: Sequence[str]) -> str:
-    """As many numbers as fit the terminal's width, at least one."""
-    settings = bar.format_dict
-    columns = settings["ncols"]
-    for last in range(len(numbers), 1, -1):
-        text = ", ".join(numbers[:last])
-        # with an unknown width the bar takes ten places
-        length = len(bar.format_meter(**{**settings, "ncols": None, "postfix": text})) - 10 + LEAST_BAR
-        if not columns or not isinstance(columns, int) or length <= columns:
-            return text
-    return ", ".join(numbers[:1])
+    """As many numbers as fit the terminal's width, at least one: tqdm would cut the last one in the middle."""
+    width = bar.format_dict["ncols"]  # None, or text in a notebook, if it is unknown
+    while len(numbers) > 1 and isinstance(width, int):
+        # without a width the bar takes ten places, of which it needs three
+        shown = bar.format_meter(**{**bar.format_dict, "ncols": None, "postfix": ", ".join(numbers)})
+        if len(shown) - 7 <= width:
+            break
+        numbers = numbers[:-1]
+    return ", ".join(numbers)
 
 
 def _is_notebook(stream: Any) -> bool:
@@ -309,7 +272,7 @@ def _notebook_bar() -> Any:
 @contextmanager
 def _print_above_bars(stream: TextIO) -> Iterator[None]:
     """Let printed text and warnings appear above the bar on `stream`."""
-    stdout, show = _StdoutAboveBars(sys.stdout), warnings.showwarning
+    stdout, show = _StdoutAboveBars(sys.stdout, stream), warnings.showwarning
 
     def show_above(*args: Any, **kwargs: Any) -> None:
         with tqdm.external_write_mode(file=stream):
@@ -331,23 +294,18 @@ class _StdoutAboveBars(ObjectWrapper):
     tqdm has such a class, but importing it imports asyncio and warns in notebooks.
     """
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
+    def __init__(self, stdout: Any, bars: TextIO) -> None:
+        super().__init__(stdout)
+        object.__setattr__(self, "_bars", bars)
         object.__setattr__(self, "_line", "")
 
     def write(self, text: str) -> int:
         lines, newline, rest = (self._line + text).rpartition("\n")
         object.__setattr__(self, "_line", rest)
         if newline:
-            tqdm.write(lines, file=self._wrapped)
+            with tqdm.external_write_mode(file=self._bars):
+                self._wrapped.write(lines + newline)
         return len(text)
 
     def finish(self) -> None:
         self._wrapped.write(self._line)
-
-    # for text on one standard stream, tqdm clears bars on the other if it finds both streams by comparison
-    def __eq__(self, other: object) -> bool:
-        return bool(self._wrapped == getattr(other, "_wrapped", other))
-
-    def __hash__(self) -> int:
-        return hash(self._wrapped)

@@ -31,7 +31,7 @@ class EarlyStopping(Callback):
         ValueError: `mode`, `patience` or `min_delta` is out of range.
         UnknownNameError: When `fit` begins: the history will have no such column.
         ValueError: When `fit` begins: `mode` is needed, because a metric of your own has no `better`.
-        TypeError: When `fit` begins: the column holds lists, like a confusion matrix.
+        TypeError: After the first epoch: the column holds lists, like a confusion matrix.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
@@ -56,10 +56,8 @@ class EarlyStopping(Callback):
             self.monitor.reset()
             self._best_values = {}
         if self.restore_best and self.monitor.best is not None and not self._best_values:
-            raise CheckpointError(
-                f"EarlyStopping: the resumed run was best in epoch {self.monitor.best_epoch}, but its checkpoint holds "
-                "no parameters of that epoch. Resume with restore_best=False, or start a new run"
-            )
+            best = f"epoch {self.monitor.best_epoch}, the best, but its checkpoint holds no parameters of that epoch"
+            raise CheckpointError(f"EarlyStopping: the resumed run had {best}. Resume with restore_best=False")
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         monitor = self.monitor

@@ -73,17 +73,11 @@ class EMA(Callback):
 
     def _copy_to_devices(self) -> None:
         """Copy the averages of a checkpoint from the host to the devices."""
-        if bool(self._averages) != bool(self.updates):
-            raise CheckpointError(
-                f"EMA: the resumed run had averaged {self.updates} updates, but its checkpoint holds "
-                f"{len(self._averages)} averages. Start a new run, or leave EMA out"
-            )
         for path, averages in self._averages.items():
             parameter = self._parameters.get(path)
             if parameter is None or parameter.shape != averages[0].shape:
                 raise CheckpointError(
-                    f"EMA: the checkpoint holds an average of {path!r}, shape {averages[0].shape}; the net trains "
-                    f"{'no such parameter' if parameter is None else f'one of shape {parameter.shape}'}"
+                    f"EMA: the net trains no {path!r} of shape {averages[0].shape}, as averaged before"
                 )
             self._averages[path] = [copied(averages[0], device) for device in parameter.list_ctx()]
 
@@ -122,10 +116,7 @@ class EMA(Callback):
         parameters = parameters_by_path(net)
         missing = [path for path in self._averages if path not in parameters]
         if missing:
-            raise ValueError(
-                f"EMA.applied: the net has no parameter {', '.join(map(repr, missing))}, which the trained net has. "
-                "Pass the net that was trained"
-            )
+            raise ValueError(f"EMA.applied: pass the trained net; this one has no parameter {', '.join(missing)}")
         with HeldWeights({path: parameters[path] for path in self._averages}):
             with mx.util.np_shape(True):
                 for path, averages in self._averages.items():
@@ -224,10 +215,8 @@ class Freeze(Callback):
         frozen = [path for path, parameter in self._matching.items() if parameter.grad_req == "null"]
         unknown = [path for path in frozen if id(self._matching[path]) not in known]
         if unknown:
-            raise ValueError(
-                f"Freeze: the Trainer does not know {', '.join(unknown[:5])}, and would never train them (T19). "
-                "Make it over net.collect_params(), which holds frozen parameters too"
-            )
+            names = ", ".join(unknown[:5])
+            raise ValueError(f"Freeze: the Trainer does not know {names} (T19). Make it over net.collect_params()")
         trained = [one for one in distinct(self._matching).values() if one.grad_req != "null"]
         self._requests = [(parameter, parameter.grad_req) for parameter in trained]
         freeze_all(state.net, self._matching)  # also if the frozen part is over: it fixes statistics of BatchNorm
@@ -276,15 +265,9 @@ def trained_later(net: Any, patterns: Union[None, str, Sequence[str]], *, check:
         if id(parameter) not in never and (patterns is not None or parameter.grad_req == "null")
     }
     if check and not matching:
-        raise ValueError(
-            "Freeze: no parameter that can be trained is frozen. Freeze some first, as mxkit.finetune and mxkit.freeze "
-            "do, or name them: Freeze('features.*', until=...)"
-        )
+        raise ValueError("Freeze: no parameter that can be trained is frozen. Name some: Freeze('features.*', ...)")
     chosen = set(map(id, matching.values()))
     others = [parameter for parameter in parameters_by_path(net).values() if id(parameter) not in chosen]
     if check and all(parameter.grad_req == "null" for parameter in others):
-        raise ValueError(
-            f"Freeze: {', '.join(globs)} freezes every parameter that is trained, so that epoch 1 has nothing to do. "
-            "Use a narrower pattern"
-        )
+        raise ValueError(f"Freeze: {', '.join(globs)} freezes every parameter that is trained. Use a narrower pattern")
     return matching
