@@ -8,7 +8,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from mxkit.runtime.operators import is_recording, mxnet_module, replace
+from mxkit.runtime.operators import around, is_recording, mxnet_module, replace
 from mxkit.runtime.wheels import release
 import numpy
 
@@ -96,7 +96,7 @@ def random_sizes(module: ModuleType) -> None:
     for name in {*vars(module)["__all__"], "choice"} & {*vars(module)}:  # the list of the symbols lacks `choice`
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
-            setattr(module, name, _with_python_integers(function))
+            setattr(module, name, functools.wraps(function)(around(_with_python_integers)(function)))
 
 
 def rayleigh_scale(module: ModuleType) -> None:
@@ -106,15 +106,11 @@ def rayleigh_scale(module: ModuleType) -> None:
         module.rayleigh.__defaults__ = (1.0, *others)
 
 
-def _with_python_integers(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_python_integers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     def python_integer(value: Any) -> Any:
         return int(value) if isinstance(value, numpy.integer) else value
 
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(python_integer, args), **{name: python_integer(value) for name, value in kwargs.items()})
-
-    return run
+    return function(*map(python_integer, args), **{name: python_integer(value) for name, value in kwargs.items()})
 
 
 def normal_vectors(module: ModuleType) -> None:
@@ -123,19 +119,18 @@ def normal_vectors(module: ModuleType) -> None:
     It draws in a Python operator, in another thread. Upstream: `numpy_op_fallback.py` line 185.
     """
 
-    def with_covariance(upstream: Any) -> Any:
-        def multivariate_normal(mean: Any, cov: Any, size: Any = None, check_valid: Any = None, tol: Any = None) -> Any:
-            if check_valid is not None or tol is not None:
-                return upstream(mean, cov, size, check_valid, tol)
-            np = mxnet_module("numpy")
-            size = () if size is None else tuple(numpy.atleast_1d(numpy.array(size, dtype=int)).tolist())
-            shape = numpy.broadcast(numpy.empty(mean.shape), numpy.empty(cov.shape[:-1])).shape
-            noise = np.random.normal(size=size + shape, dtype=str(numpy.dtype(mean.dtype)), ctx=mean.ctx)
-            return mean + (np.linalg.cholesky(cov) * np.expand_dims(noise, -2)).sum(axis=-1)
+    def with_covariance(
+        upstream: Any, mean: Any, cov: Any, size: Any = None, check_valid: Any = None, tol: Any = None
+    ) -> Any:
+        if check_valid is not None or tol is not None:
+            return upstream(mean, cov, size, check_valid, tol)
+        np = mxnet_module("numpy")
+        size = () if size is None else tuple(numpy.atleast_1d(numpy.array(size, dtype=int)).tolist())
+        shape = numpy.broadcast(numpy.empty(mean.shape), numpy.empty(cov.shape[:-1])).shape
+        noise = np.random.normal(size=size + shape, dtype=str(numpy.dtype(mean.dtype)), ctx=mean.ctx)
+        return mean + (np.linalg.cholesky(cov) * np.expand_dims(noise, -2)).sum(axis=-1)
 
-        return multivariate_normal
-
-    replace(module, multivariate_normal=with_covariance)
+    replace(module, multivariate_normal=around(with_covariance))
 
 
 def array_methods(module: ModuleType) -> None:
@@ -146,7 +141,7 @@ def array_methods(module: ModuleType) -> None:
     `x.ravel()`, which the class lacks (T279). T282: Python's protocol of sequences iterates over an array of no axes.
     """
 
-    def returned_sort(self: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Any:
+    def returned_sort(upstream: Any, self: Any, axis: Any = -1, kind: Any = None, order: Any = None) -> Any:
         return vars(module)["sort"](self, axis=axis, kind=kind, order=order)
 
     def rows(self: Any) -> Iterator[Any]:
@@ -154,17 +149,14 @@ def array_methods(module: ModuleType) -> None:
             raise TypeError("iteration over a 0-d array")
         return map(self.__getitem__, range(len(self)))
 
-    def with_named_tuples(upstream: Any) -> Any:
-        def convert(object: Any, ctx: Any = None) -> Any:
-            if hasattr(object, "_make"):
-                return object._make(convert(value, ctx) for value in object)
-            return upstream(object, ctx)
-
-        return convert
+    def with_named_tuples(upstream: Any, object: Any, ctx: Any = None) -> Any:
+        if hasattr(object, "_make"):
+            return object._make(with_named_tuples(upstream, value, ctx) for value in object)
+        return upstream(object, ctx)
 
     if NUMPY >= (1, 25):
-        replace(module, _as_mx_np_array=with_named_tuples)
-    replace(module.ndarray, sort=lambda upstream: returned_sort)
+        replace(module, _as_mx_np_array=around(with_named_tuples))
+    replace(module.ndarray, sort=around(returned_sort))
     module.ndarray.ravel, module.ndarray.__iter__ = module.ndarray.flatten, rows
 
 
@@ -254,34 +246,22 @@ def array_conversion(module: ModuleType) -> None:
         values = self.asnumpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
-    def in_turn(asnumpy: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def read(self: Any) -> Any:
-            # only parameters have gradients; a copy waits for what the engine does with them
-            values = asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
-            return of_one(values) if values.size == 1 else values
+    def in_turn(asnumpy: Callable[[Any], Any], self: Any) -> Any:
+        # only parameters have gradients; a copy waits for what the engine does with them
+        values = asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
+        return values.view(ndarray) if values.size == 1 and values.ndim and NUMPY >= (1, 25) else values
 
-        return read
-
-    def into_weights(copyto: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def copy(self: Any, other: Any) -> Any:
-            if isinstance(other, nd.NDArray) and other.ndim in (3, 5) and other.grad is not None:
-                other[:] = 0  # in the usual layout
-            return copyto(self, other)
-
-        return copy
-
-    def of_one(values: Any) -> Any:
-        return values.view(ndarray) if values.ndim and NUMPY >= (1, 25) else values
-
-    def as_number(asscalar: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda self: number(asscalar(self))
+    def into_weights(copyto: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
+        if isinstance(other, nd.NDArray) and other.ndim in (3, 5) and other.grad is not None:
+            other[:] = 0  # in the usual layout
+        return copyto(self, other)
 
     if "__array__" not in vars(nd.NDArray):
         nd.NDArray.__array__ = to_numpy
         nd.NDArray.__numpy_dtype__ = property(lambda self: numpy.dtype(self.dtype))
         if NUMPY >= (2,):
-            replace(nd.NDArray, asscalar=as_number)
-        replace(nd.NDArray, asnumpy=in_turn, copyto=into_weights)
+            replace(nd.NDArray, asscalar=around(lambda asscalar, self: number(asscalar(self))))
+        replace(nd.NDArray, asnumpy=around(in_turn), copyto=around(into_weights))
 
 
 def _copy_of_weight(array: Any) -> Any:

@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import around, replace
 
 _tracing = threading.RLock()
 
@@ -28,24 +28,18 @@ def trace_in_turn(module: ModuleType) -> None:
     Upstream: `gluon/block.py` lines 80 to 92, where a block keeps the scope that it has entered, and 1199.
     """
 
-    def call(upstream: Any) -> Any:
-        def _call_cached_op(self: Any, *args: Any) -> Any:
-            if self._cached_op is None:
-                with _tracing:
-                    if self._cached_op is None:
-                        self._build_cache(*args)
+    def call(upstream: Any, self: Any, *args: Any) -> Any:
+        if self._cached_op is None:
+            with _tracing:
+                if self._cached_op is None:
+                    self._build_cache(*args)
+        return upstream(self, *args)
+
+    def graph(upstream: Any, self: Any, *args: Any) -> Any:
+        with _tracing:
             return upstream(self, *args)
 
-        return _call_cached_op
-
-    def graph(upstream: Any) -> Any:
-        def _get_graph(self: Any, *args: Any) -> Any:
-            with _tracing:
-                return upstream(self, *args)
-
-        return _get_graph
-
-    replace(vars(module)["HybridBlock"], _call_cached_op=call, _get_graph=graph)
+    replace(vars(module)["HybridBlock"], _call_cached_op=around(call), _get_graph=around(graph))
 
 
 def basic_layers(module: ModuleType) -> None:
@@ -54,67 +48,48 @@ def basic_layers(module: ModuleType) -> None:
     Upstream: `gluon/nn/basic_layers.py` line 371.
     """
 
-    def with_relu(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
-            output = upstream(self, F, *args, **kwargs)
-            return F.npx.relu(output) if self.fuse_relu and _is_numpy() else output
+    def with_relu(upstream: Any, self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+        output = upstream(self, F, *args, **kwargs)
+        return F.npx.relu(output) if self.fuse_relu and _is_numpy() else output
 
-        return hybrid_forward
-
-    replace(vars(module)["_BatchNorm"], hybrid_forward=with_relu)
+    replace(vars(module)["_BatchNorm"], hybrid_forward=around(with_relu))
     for name in ("GroupNorm", "InstanceNorm"):
-        replace(vars(module)[name], hybrid_forward=_on_views)
+        replace(vars(module)[name], hybrid_forward=around(_on_views))
 
 
 def convolution_layers(module: ModuleType) -> None:
     """Repair `ReflectionPad2D`. Upstream: `gluon/nn/conv_layers.py` line 1245."""
-    replace(vars(module)["ReflectionPad2D"], hybrid_forward=_on_views)
+    replace(vars(module)["ReflectionPad2D"], hybrid_forward=around(_on_views))
 
 
-def _on_views(upstream: Any) -> Any:
-    def hybrid_forward(self: Any, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
-        if not _is_numpy():
-            return upstream(self, F, *inputs, **parameters)
-        views = {name: parameter.as_nd_ndarray() for name, parameter in parameters.items()}
-        return upstream(self, F, *[one.as_nd_ndarray() for one in inputs], **views).as_np_ndarray()
-
-    return hybrid_forward
+def _on_views(upstream: Any, self: Any, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
+    if not _is_numpy():
+        return upstream(self, F, *inputs, **parameters)
+    views = {name: parameter.as_nd_ndarray() for name, parameter in parameters.items()}
+    return upstream(self, F, *[one.as_nd_ndarray() for one in inputs], **views).as_np_ndarray()
 
 
 def concurrent_layers(module: ModuleType) -> None:
     """Repair `HybridConcurrent`. Upstream: `gluon/contrib/nn/basic_layers.py` line 93."""
 
-    def with_views(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            outputs = [block(x) for block in self._children.values()]
-            joined = F.concat(*[output.as_nd_ndarray() for output in outputs], dim=self.axis)
-            return joined.as_np_ndarray() if _is_numpy() else joined
+    def with_views(upstream: Any, self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        outputs = [block(x) for block in self._children.values()]
+        joined = F.concat(*[output.as_nd_ndarray() for output in outputs], dim=self.axis)
+        return joined.as_np_ndarray() if _is_numpy() else joined
 
-        return hybrid_forward
-
-    replace(vars(module)["HybridConcurrent"], hybrid_forward=with_views)
+    replace(vars(module)["HybridConcurrent"], hybrid_forward=around(with_views))
     for name in ("PixelShuffle1D", "PixelShuffle2D", "PixelShuffle3D", "SyncBatchNorm"):
-        replace(vars(module)[name], hybrid_forward=_on_views)
+        replace(vars(module)[name], hybrid_forward=around(_on_views))
 
 
 def mobilenet_layers(module: ModuleType) -> None:
     """Repair `RELU6` and `LinearBottleneck`. Upstream: `gluon/model_zoo/vision/mobilenet.py` lines 44 and 94."""
 
-    def clipped(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            y = upstream(self, F, x.as_nd_ndarray())
-            return y.as_np_ndarray() if _is_numpy() else y
+    def added(upstream: Any, self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        return self.out(x) + x if _is_numpy() and self.use_shortcut else upstream(self, F, x)
 
-        return hybrid_forward
-
-    def added(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            return self.out(x) + x if _is_numpy() and self.use_shortcut else upstream(self, F, x)
-
-        return hybrid_forward
-
-    replace(vars(module)["RELU6"], hybrid_forward=clipped)
-    replace(vars(module)["LinearBottleneck"], hybrid_forward=added)
+    replace(vars(module)["RELU6"], hybrid_forward=around(_on_views))
+    replace(vars(module)["LinearBottleneck"], hybrid_forward=around(added))
 
 
 def _is_numpy() -> bool:
@@ -126,16 +101,13 @@ def _is_numpy() -> bool:
 def dropout_layer(module: ModuleType) -> None:
     """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
 
-    def with_own_generator(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            if self._rate <= 0:
-                return upstream(self, F, x)
-            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
-            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
+    def with_own_generator(upstream: Any, self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        if self._rate <= 0:
+            return upstream(self, F, x)
+        dropout = F.npx.dropout if module.is_np_array() else F.Dropout
+        return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
 
-        return hybrid_forward
-
-    replace(module.Dropout, hybrid_forward=with_own_generator)
+    replace(module.Dropout, hybrid_forward=around(with_own_generator))
 
 
 def symbol_blocks(module: ModuleType) -> None:
@@ -145,20 +117,17 @@ def symbol_blocks(module: ModuleType) -> None:
     """
     block: Any = module
 
-    def with_one_output(upstream: Any) -> Any:
-        def forward(self: Any, x: Any, *args: Any) -> Any:
-            inputs, graph = self._cached_graph
-            values, form = block._flatten([x, *args], "input")
-            of_numpy = type(x) is type(graph) is not block.Symbol
-            if not of_numpy or len(graph.list_outputs()) > 1 or form != self._in_format:
-                return upstream(self, x, *args)
-            composed = block.copy.copy(graph)
-            composed._compose(**{variable.name: value for variable, value in zip(inputs, values)})
-            return block._regroup([composed], self._out_format)
+    def with_one_output(upstream: Any, self: Any, x: Any, *args: Any) -> Any:
+        inputs, graph = self._cached_graph
+        values, form = block._flatten([x, *args], "input")
+        of_numpy = type(x) is type(graph) is not block.Symbol
+        if not of_numpy or len(graph.list_outputs()) > 1 or form != self._in_format:
+            return upstream(self, x, *args)
+        composed = block.copy.copy(graph)
+        composed._compose(**{variable.name: value for variable, value in zip(inputs, values)})
+        return block._regroup([composed], self._out_format)
 
-        return forward
-
-    replace(block.SymbolBlock, forward=with_one_output)
+    replace(block.SymbolBlock, forward=around(with_one_output))
 
 
 def recurrent_states(module: ModuleType) -> None:
@@ -168,11 +137,10 @@ def recurrent_states(module: ModuleType) -> None:
     """
     layers: Any = module
 
-    def with_unknown_samples(upstream: Any) -> Any:
-        def begin_state(self: Any, batch_size: int = 0, func: Any = layers.ndarray.zeros, **kwargs: Any) -> Any:
-            unknown = batch_size == 0 and func is layers.symbol.zeros and layers.is_np_array()
-            return upstream(self, -1 if unknown else batch_size, func, **kwargs)
+    def with_unknown_samples(
+        upstream: Any, self: Any, batch_size: int = 0, func: Any = layers.ndarray.zeros, **kwargs: Any
+    ) -> Any:
+        unknown = batch_size == 0 and func is layers.symbol.zeros and layers.is_np_array()
+        return upstream(self, -1 if unknown else batch_size, func, **kwargs)
 
-        return begin_state
-
-    replace(layers._RNNLayer, begin_state=with_unknown_samples)
+    replace(layers._RNNLayer, begin_state=around(with_unknown_samples))

@@ -18,6 +18,7 @@ from mxkit.runtime.operators import (
     SELU_ALPHA,
     SELU_SCALE,
     Function,
+    around,
     bounds,
     cuts_a_block,
     mxnet_module,
@@ -63,15 +64,11 @@ def repaired_graph(graph: Any) -> Any:
     return repaired.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else repaired
 
 
-def bound(bind: Function) -> Function:
+def bound(bind: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """`Symbol.bind` or `Symbol.simple_bind`, of a repaired graph."""
-
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        executor = bind(repaired_graph(self), *args, **kwargs)
-        executor._symbol = self  # `output_dict` has its names
-        return executor
-
-    return run
+    executor = bind(repaired_graph(self), *args, **kwargs)
+    executor._symbol = self  # `output_dict` has its names
+    return executor
 
 
 def _repair(content: Dict[str, Any]) -> bool:
@@ -200,7 +197,7 @@ _RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
 
 def bound_graphs(module: ModuleType) -> None:
     """T139 and T250 to T252 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
-    replace(module.Symbol, bind=bound, simple_bind=bound)
+    replace(module.Symbol, bind=around(bound), simple_bind=around(bound))
 
 
 def compiled_graphs(module: ModuleType) -> None:
@@ -334,10 +331,10 @@ def copied_symbols(module: ModuleType) -> None:
     Upstream: `symbol/numpy/_symbol.py` line 243.
     """
 
-    def with_own_operators(upstream: Any) -> Any:
-        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()
+    def with_own_operators(upstream: Any, symbol: Any, memo: Any) -> Any:
+        return module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()
 
-    replace(module._Symbol, __deepcopy__=with_own_operators)
+    replace(module._Symbol, __deepcopy__=around(with_own_operators))
 
 
 def eigenvectors(module: ModuleType) -> None:
@@ -346,17 +343,14 @@ def eigenvectors(module: ModuleType) -> None:
     Upstream: `symbol/numpy/linalg.py` line 892.
     """
 
-    def with_both(eigh: Function) -> Function:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            values, vectors = eigh(*args, **kwargs)
-            symbol = mxnet_module("symbol")
-            column = symbol.expand_dims(values.as_nd_ndarray(), axis=-1)
-            both = symbol.concat(vectors.as_nd_ndarray(), column, dim=-1)
-            return [values, symbol.slice_axis(both, axis=-1, begin=0, end=-1).as_np_ndarray()]
+    def with_both(eigh: Function, *args: Any, **kwargs: Any) -> Any:
+        values, vectors = eigh(*args, **kwargs)
+        symbol = mxnet_module("symbol")
+        column = symbol.expand_dims(values.as_nd_ndarray(), axis=-1)
+        both = symbol.concat(vectors.as_nd_ndarray(), column, dim=-1)
+        return [values, symbol.slice_axis(both, axis=-1, begin=0, end=-1).as_np_ndarray()]
 
-        return run
-
-    replace(module, eigh=with_both)
+    replace(module, eigh=around(with_both))
 
 
 def cond_that_writes_gradients(module: ModuleType) -> None:

@@ -2,12 +2,9 @@
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
-import platform
 import shlex
 import subprocess
 import sys
-import sysconfig
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import MXNetImportError
@@ -18,12 +15,6 @@ from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels,
 
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
 
-# The platforms for which the package registry has wheels of 1.9.1.
-_PLATFORMS = {
-    "cpu": (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "x86_64")),
-    "cuda": (("Linux", "x86_64"),),
-}
-
 # MXNet's own requirements, which pip ignores with --no-deps.
 _NEEDS = ("numpy", "requests", "graphviz")
 
@@ -33,7 +24,6 @@ class Machine(NamedTuple):
 
     Attributes:
         python: Like (3, 11).
-        system: Like ("Linux", "x86_64").
         wheels: The installed ones that own the package `mxnet`.
         damaged: Whether the installed wheel lacks its library or its package.
         numpy: Its version; empty if it is not installed.
@@ -42,7 +32,6 @@ class Machine(NamedTuple):
     """
 
     python: Tuple[int, int]
-    system: Tuple[str, str]
     wheels: Tuple[Wheel, ...]
     damaged: bool
     numpy: str
@@ -64,13 +53,11 @@ class Plan(NamedTuple):
         wheel: The requirement that will be met, like `mxnet==1.9.1`.
         reason: Why this wheel.
         commands: In the order in which they must run; empty if the wheel is installed already.
-        notes: What else the user should know.
     """
 
     wheel: str
     reason: str
     commands: Tuple[Command, ...]
-    notes: Tuple[str, ...] = ()
 
 
 def look() -> Machine:
@@ -87,7 +74,6 @@ def look() -> Machine:
     wheels = tuple(wheel for wheel in installed if wheel.folder == installed[0].folder)
     return Machine(
         python=(sys.version_info[0], sys.version_info[1]),
-        system=(platform.system(), platform.machine()),
         wheels=wheels,
         damaged=len(wheels) == 1 and problem is not None,
         numpy=_version("numpy"),
@@ -107,24 +93,18 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     Returns:
         The plan.
 
-    Raises:
-        MXNetImportError: There is no such wheel for this system.
-
-    >>> wheel = Wheel("mxnet", "1.9.1", Path("site-packages"))
-    >>> here = Machine((3, 13), ("Linux", "x86_64"), (), False, "2.3.0", (), Driver(problem="no NVIDIA driver: ..."))
+    >>> wheel = Wheel("mxnet", "1.9.1", None)
+    >>> here = Machine((3, 13), (), False, "2.3.0", (), Driver(problem="no NVIDIA driver: ..."))
     >>> for command in plan(here).commands:
     ...     print(*command.arguments)
     install --no-deps mxnet==1.9.1
     >>> plan(here._replace(wheels=(wheel,))).commands
     ()
     """
-    chosen, reason = (kind, "as asked for") if kind else _choose(machine)
-    if machine.system not in _PLATFORMS[chosen]:
-        known = " and ".join(map(" ".join, _PLATFORMS[chosen]))
-        raise MXNetImportError(
-            f"there is no wheel of {_WHEELS[chosen]} {RELEASE} for {' '.join(machine.system)}, only for {known}. "
-            "Build MXNet from source, or use a container of such a system"
-        )
+    usual, reason = _choose(machine)
+    chosen = kind or usual
+    if chosen != usual:
+        reason = f"as asked for; {_WHEELS[usual]} fits this machine: {reason}"
     fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == chosen and _is_known(wheel)]
     keep = bool(fitting) and len(machine.wheels) == 1
     name = fitting[0] if keep else _WHEELS[chosen]
@@ -134,7 +114,7 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
         *([] if keep else _removals(machine)),
         *_installations(machine, wheel, keep),
     )
-    return Plan(wheel, reason, commands, _notes(machine, chosen))
+    return Plan(wheel, reason, commands)
 
 
 def wheel_kind(name: str) -> str:
@@ -154,8 +134,8 @@ def wheel_kind(name: str) -> str:
 
 
 def describe(plan: Plan) -> str:
-    """A plan as text: the wheel, the commands and the notes, each with its reason."""
-    lines = [f"{plan.wheel}: {plan.reason}", *(f"note: {note}" for note in plan.notes)]
+    """A plan as text: the wheel and the commands, each with its reason."""
+    lines = [f"{plan.wheel}: {plan.reason}"]
     if not plan.commands:
         return "\n".join([*lines, "it is installed; there is nothing to run"])
     if not has_pip():
@@ -192,17 +172,11 @@ def run(commands: Sequence[Command]) -> None:
     """Run pip commands one after another, with their output shown.
 
     Raises:
-        MXNetImportError: A command failed, or pip must not change this Python. The text lists the commands not run.
+        MXNetImportError: A command failed. The text lists the commands not run.
 
     Side effects:
         Packages of this Python are removed and installed.
     """
-    marker = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
-    if marker.is_file() and sys.prefix == sys.base_prefix:
-        raise MXNetImportError(
-            f"{sys.executable} belongs to the system, which does not let pip change it ({marker}). Make a virtual "
-            "environment, install mxkit in it and run its `mxkit install`: python3 -m venv .venv"
-        )
     for number, command in enumerate(commands):
         code = subprocess.run(_words(command)).returncode
         if code:
@@ -278,12 +252,3 @@ def _installations(machine: Machine, wheel: str, keep: bool) -> List[Command]:
     if machine.missing:
         commands.insert(0, Command(("install", *machine.missing), "what MXNet needs, since --no-deps leaves it out"))
     return commands
-
-
-def _notes(machine: Machine, kind: str) -> Tuple[str, ...]:
-    if kind == "cuda" and machine.driver.problem:
-        return (f"{machine.driver.problem}. Until then this wheel computes on the CPU, as the smaller one does",)
-    gpus = machine.driver.gpus
-    if kind == "cuda" and gpus and not any(runs_on(CU112, gpu.capability) for gpu in gpus):
-        return (f"it is compiled for {CU112}: nothing of it runs on {gpus[0]}, only on the CPU",)
-    return ()

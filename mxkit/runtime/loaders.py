@@ -27,7 +27,7 @@ from mxkit.errors import DataError
 from mxkit.runtime.arrays import NUMPY
 from mxkit.runtime.engine_settings import one_thread_in_children
 from mxkit.runtime.old_names import numpy_view
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import around, replace
 import numpy
 
 #: The attribute of a repaired module that holds its original initializer.
@@ -157,19 +157,15 @@ def replace_pools(module: ModuleType) -> None:
     module.multiprocessing = _Multiprocessing()  # type: ignore[attr-defined]
 
 
-def named_deaths(upstream: Any) -> Any:
+def named_deaths(upstream: Any, self: Any) -> Any:
     """An iterator's `__next__` that names the dead worker whose shared memory held the batch."""
-
-    def __next__(self: Any) -> Any:  # noqa: N807
-        try:
-            return upstream(self)
-        except _LOST as error:
-            died = getattr(self._worker_pool, "died", None)
-            if died is None:
-                raise
-            raise died from error
-
-    return __next__
+    try:
+        return upstream(self)
+    except _LOST as error:
+        died = getattr(self._worker_pool, "died", None)
+        if died is None:
+            raise
+        raise died from error
 
 
 def loader_workers(module: ModuleType) -> None:
@@ -183,7 +179,7 @@ def loader_workers(module: ModuleType) -> None:
     replace_initializer(module, initialize_mxnet_worker)
     replace_pools(module)
     loader: Any = module
-    replace(loader._MultiWorkerIter, __next__=named_deaths)
+    replace(loader._MultiWorkerIter, __next__=around(named_deaths))
     defaults = loader._MultiWorkerIterV1.__init__.__defaults__
     loader._MultiWorkerIterV1.__init__.__defaults__ = tuple(
         work_for_loader_v1 if value is loader.worker_loop_v1 else value for value in defaults

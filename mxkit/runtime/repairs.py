@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Sequence
 
 from mxkit.runtime import arrays, gluon_layers, graphs, loaders, operators
 from mxkit.runtime.arrays import NUMPY
-from mxkit.runtime.operators import PROPERTIES, replace
+from mxkit.runtime.operators import PROPERTIES, around, replace
 
 Repair = Callable[[ModuleType], None]
 
@@ -104,16 +104,16 @@ def image_functions(module: ModuleType) -> None:
     960, 982, 1006 and 1090.
     """
 
-    def own_crop(crop: Any) -> Any:
-        def fixed_crop(src: Any, x0: int, y0: int, w: int, h: int, size: Any = None, interp: int = 2) -> Any:
-            out = crop(src, x0, y0, w, h, size, interp)
-            return out.copy() if size is None or (w, h) == size else out
+    def own_crop(crop: Any, src: Any, x0: int, y0: int, w: int, h: int, size: Any = None, interp: int = 2) -> Any:
+        out = crop(src, x0, y0, w, h, size, interp)
+        return out.copy() if size is None or (w, h) == size else out
 
-        return fixed_crop
+    def on_a_copy(call: Any, self: Any, src: Any) -> Any:
+        return call(self, src.copy())
 
-    replace(module, fixed_crop=own_crop)
+    replace(module, fixed_crop=around(own_crop))
     for name in ("BrightnessJitter", "ContrastJitter", "SaturationJitter", "Lighting", "ColorNormalize"):
-        replace(getattr(module, f"{name}Aug"), __call__=lambda call: lambda self, src: call(self, src.copy()))
+        replace(getattr(module, f"{name}Aug"), __call__=around(on_a_copy))
 
 
 def center_net_classes(module: ModuleType) -> None:

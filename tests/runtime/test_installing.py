@@ -18,7 +18,7 @@ SITE = Path("site-packages")
 NONE = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
 H200 = Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, "")
 T4 = Gpu(1, "Tesla T4", (7, 5), 15 * 2**30, "")
-BARE = Machine((3, 11), ("Linux", "x86_64"), (), False, "1.26.4", (), NONE)
+BARE = Machine((3, 11), (), False, "1.26.4", (), NONE)
 
 
 def wheels(*names, version="1.9.1"):
@@ -75,15 +75,16 @@ def test_a_gpu_too_new_for_the_kernels_gets_the_cpu_and_the_reason():
     found = plan(machine)
     assert found.wheel == "mxnet==1.9.1"
     assert found.reason.endswith("sm_80, sm_86, and here is NVIDIA H200 (sm_90, 140 GiB)")
-    (note,) = plan(machine, "cuda").notes
-    assert "nothing of it runs on NVIDIA H200" in note
+    asked = plan(machine, "cuda")
+    assert asked.reason == f"as asked for; mxnet fits this machine: {found.reason}"
+    assert asked.wheel == "mxnet-cu112==1.9.1"
 
 
 def test_a_driver_that_fails_gets_the_cpu():
     machine = BARE._replace(driver=Driver((10, 2), (), "the NVIDIA driver is too old: it knows CUDA 10.2. Update it"))
     assert plan(machine).wheel == "mxnet==1.9.1"
     assert "too old" in plan(machine).reason
-    assert "Update it. Until then" in plan(machine, "cuda").notes[0]
+    assert "too old" in plan(machine, "cuda").reason
 
 
 @pytest.mark.parametrize(
@@ -112,16 +113,6 @@ REPLACED = [
 @pytest.mark.parametrize(("machine", "kind", "expected"), REPLACED, ids=["asked for", "two", "old", "damaged", "other"])
 def test_what_does_not_fit_is_replaced(machine, kind, expected):
     assert commands(machine, kind) == expected
-
-
-@pytest.mark.parametrize(
-    ("system", "kind"), [(("Windows", "AMD64"), "cpu"), (("Darwin", "arm64"), None), (("Linux", "aarch64"), "cuda")]
-)
-def test_systems_without_a_wheel(system, kind):
-    with pytest.raises(
-        MXNetImportError, match=f"there is no wheel of mxnet.* for {system[0]} {system[1]}, only for Linux"
-    ):
-        plan(BARE._replace(system=system), kind)
 
 
 def test_a_plan_is_told_with_its_reasons():
@@ -160,14 +151,6 @@ def test_a_command_that_fails_tells_what_is_left(capfd, monkeypatch):
         f"    {command_line(left[1])}",
     ]
     assert "no-such-package-of-mxkit" in capfd.readouterr().err
-
-
-def test_a_python_of_the_system_is_left_alone(monkeypatch, tmp_path):
-    (tmp_path / "EXTERNALLY-MANAGED").write_text("")
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    with pytest.raises(MXNetImportError, match="belongs to the system.*python3 -m venv"):
-        run([Command(("--version",), "")])
 
 
 def test_a_file_in_the_way_is_told(monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 """Lines about Python and NumPy, the installed MXNet, packages, environment variables, caches, and known limits."""
 
 from contextlib import suppress
-from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ import shutil
 import sys
 import sysconfig
 import textwrap
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, List, Mapping, NamedTuple, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
@@ -149,34 +149,18 @@ def modules() -> List[str]:
 
 def package_lines(answers: Mapping[str, Mapping[str, Any]]) -> Tuple[Line, ...]:
     """Lines about each package, from the answers of its probe, and about packages that conflict."""
-    return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines(_installed()))
+    return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines())
 
 
-def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
-    """Lines about packages that own the same files, are installed twice, or do not work together.
-
-    Args:
-        installed: Versions by distribution; several if pip left the record of an old one.
-
-    >>> print(conflict_lines({"opencv-python": ["4.11"], "opencv-python-headless": ["4.11"]})[0].value)
-    opencv-python 4.11 and opencv-python-headless 4.11 overwrite each other's files
-    """
-    lines: List[Line] = []
-    both = [name for name in _OPENCV if name in installed]
-    if len(both) > 1:
-        said = " and ".join(f"{name} {installed[name][0]}" for name in both) + " overwrite each other's files"
-        keep = "opencv-python-headless" if "opencv-python-headless" in both else both[0]
-        fix = f"python -m pip uninstall -y {' '.join(both)}\npython -m pip install --no-deps {keep}"
-        lines.append(Line("opencv", said, "warning", fix))
-    for name in ("numpy", "gluoncv", "mxkit"):
-        if len(installed.get(name, [])) > 1:
-            said = f"records of {' and '.join(installed[name])}: files of one may lie among those of the other"
-            lines.append(Line(name, said, "warning", f"python -m pip install --force-reinstall --no-deps {name}"))
-    protobuf = installed.get("protobuf", ["0"])[0]
-    if "mxboard" in installed and int(protobuf.split(".")[0]) > 3:
-        fix = "python -m pip install tensorboardX    mxkit.callbacks.TensorBoardLog uses it instead of mxboard"
-        lines.append(Line("mxboard", f"does not import with protobuf {protobuf}", "warning", fix))
-    return tuple(lines)
+def conflict_lines() -> Tuple[Line, ...]:
+    """A line about distributions of OpenCV that overwrite each other's files, if there are several."""
+    both = [name for name in _OPENCV if _version(name)]
+    if len(both) < 2:
+        return ()
+    said = " and ".join(f"{name} {_version(name)}" for name in both) + " overwrite each other's files"
+    keep = "opencv-python-headless" if "opencv-python-headless" in both else both[0]
+    fix = f"python -m pip uninstall -y {' '.join(both)}\npython -m pip install --no-deps {keep}"
+    return (Line("opencv", said, "warning", fix),)
 
 
 def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
@@ -185,7 +169,8 @@ def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
         optional = Line(name, f"not installed ({package.use}): {install}")
         return optional if package.status == "ok" else Line(name, f"missing: {package.use}", package.status, install)
     answer = answers.get(name, {})
-    version = _version(package.distribution.split("=")[0], answer.get("version", ""))
+    candidates = _OPENCV if package.distribution in _OPENCV else (package.distribution.split("=")[0],)
+    version = next(filter(None, map(_version, candidates)), answer.get("version") or "there, of unknown version")
     if name in WITH_MXNET and answers["mxnet"]["error"]:
         return Line(name, f"{version}, not tried without MXNet")
     if not answer.get("error"):
@@ -213,26 +198,10 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _version(distribution: str, by_module: str) -> str:
-    for candidate in (distribution, *(_OPENCV if distribution in _OPENCV else ())):
-        try:
-            return version(candidate)
-        except PackageNotFoundError:
-            continue
-    return by_module or "there, of unknown version"
-
-
-def _installed() -> Dict[str, List[str]]:
-    versions: Dict[str, List[str]] = {}
-    folders: Dict[str, str] = {}
-    distribution: Distribution
-    for distribution in distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        folder = str(distribution.locate_file(""))
-        # The same package further down the path is hidden, and does no harm.
-        if folders.setdefault(name, folder) == folder:
-            versions.setdefault(name, []).append(distribution.version)
-    return versions
+def _version(distribution: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(distribution)
+    return ""
 
 
 # The oldest and the newest Python of `.ci/matrix`.
@@ -244,13 +213,6 @@ _PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "D
 
 
 _NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-_MANY = 100_000
-
-
-# Downloads of mxkit, MXNet and gluoncv that were stopped; `mxkit cache clean` knows those that still run.
-_LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)")
 
 
 # Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
@@ -323,39 +285,12 @@ def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Li
 
 
 def cache_lines() -> Tuple[Line, ...]:
-    """Lines about each cache folder: its size, and files that stopped downloads left."""
-    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 at each call, and for its nets only (T57).
-    default = Path.home() / ".mxnet"
-    home = Path(os.environ.get("MXNET_HOME") or default).expanduser()
-    folders = {"mxnet models": home / "models", "mxnet datasets": home / "datasets"}
-    if home != default:
-        folders["gluoncv datasets"] = default / "datasets"
-    lines = [_cache(name, folder) for name, folder in folders.items()]
-    return (*lines, _free(home))
-
-
-def _cache(name: str, folder: Path) -> Line:
-    if not folder.is_dir():
-        return Line(name, f"{folder} (not there yet)")
-    count = size = stale = 0
-    for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
-        with suppress(OSError):  # deleted meanwhile
-            size += 0 if path.is_symlink() else path.stat().st_size
-        count += 1
-        stale += bool(_LEFTOVER.search(path.name))
-        if count == _MANY:
-            return Line(name, f"{folder} (more than {_MANY:,} files)")
-    said = f"{folder} ({count:,} files, {size / 1e6:,.1f} MB)"
-    data: Dict[str, object] = {"folder": str(folder), "files": count, "bytes": size, "leftovers": stale}
-    left = f", {stale} left by stopped downloads" if stale else ""
-    return judged(name, said + left, not stale, "mxkit cache clean", data)
-
-
-def _free(home: Path) -> Line:
+    """A line about the disk of the downloads; `mxkit cache` lists them."""
+    home = Path(os.environ.get("MXNET_HOME") or Path.home() / ".mxnet").expanduser()
     existing = next(folder for folder in (home, *home.resolve().parents) if folder.is_dir())
     free = shutil.disk_usage(str(existing)).free
-    fix = "export MXNET_HOME=DIR    puts new downloads on another disk"
-    return judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free})
+    fix = "export MXNET_HOME=DIR    puts new downloads on another disk; mxkit cache clean deletes"
+    return (judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free}),)
 
 
 def limit_lines() -> Tuple[Line, ...]:
