@@ -1,7 +1,6 @@
 """Processors, memory and shared memory as control groups leave them, read from given folders."""
 
 import os
-from pathlib import Path
 
 from mxkit.runtime.doctor.hardware import memory_line, openmp_lines, shared_memory_line, thread_line
 from mxkit.runtime.machine import (
@@ -153,7 +152,3 @@ def test_little_shared_memory():
     assert docker.status == "warning"
     assert docker.fix.startswith("docker run --shm-size=2g")
     assert "ls -l /dev/shm" in shared_memory_line(8 * GIB, GIB // 8).fix
-
-
-def test_no_folder_of_this_machine_is_written(tmp_path):
-    assert cpu_quota(Path(tmp_path)) is None

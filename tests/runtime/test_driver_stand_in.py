@@ -103,27 +103,6 @@ for _ in range(2):
     assert done.stdout == "libcuda.so.1||mxkit's stand-in|\n" * 2, done.stderr
 
 
-@fakes_nvidia
-def test_children_have_it_too(bare_python, site, tmp_path):
-    mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], ASK)
-    (tmp_path / "script.py").write_text(
-        """
-import multiprocessing, sys
-def ask(number):
-    import mxkit, mxnet
-    return mxnet.base._LIB.ask()
-if __name__ == "__main__":
-    import mxkit, mxnet
-    for method in ("fork", "spawn"):
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            print(method, pool.map(ask, range(4)))
-"""
-    )
-    done = bare_python(tmp_path / "script.py", site=site)
-    said = [line for line in done.stdout.splitlines() if "MXNet" not in line]
-    assert said == ["fork [100, 100, 100, 100]", "spawn [100, 100, 100, 100]"], done.stderr
-
-
 @needs_compiler
 def test_a_driver_is_taken_though_it_fails(bare_python, site, tmp_path):
     mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], ASK)

@@ -1,7 +1,6 @@
 """NumPy as MXNet knows it (T84, T85, T90)."""
 
 import copy
-import math
 import pickle
 import warnings
 
@@ -32,11 +31,8 @@ def test_every_old_name_is_read_without_a_warning(view):
 
 
 def test_old_constants(view):
-    assert (view.Inf, view.PINF, view.NINF) == (math.inf, math.inf, -math.inf)
-    assert math.isnan(view.NaN)
-    assert math.isnan(view.NAN)
-    assert math.copysign(1, view.NZERO) == -1
-    assert math.copysign(1, view.PZERO) == 1
+    constants = [view.Inf, view.PINF, view.NINF, view.NaN, view.NAN, view.NZERO, view.PZERO]
+    assert list(map(repr, constants)) == ["inf", "inf", "-inf", "nan", "nan", "-0.0", "0.0"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy 1.24 to 2.3 still have some, which warn when called

@@ -88,25 +88,40 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def child(tmp_path):
-    """Run a script that tells, in an environment that says nothing of threads but what is given."""
+def python(tmp_path):
+    """Run Python in an environment that says nothing of threads but what is given."""
 
-    def run(code, **variables):
-        script = tmp_path / "script.py"
-        script.write_text(COUNTING + code)
+    def run(*words, **variables):
         said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
         paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
-        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OMP_DISPLAY_ENV="verbose")
+        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), **variables)
         done = subprocess.run(
-            [sys.executable, str(script)], env={**inherited, **variables}, cwd=tmp_path,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, *words], env=inherited, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def child(python, tmp_path):
+    """Run a script that tells."""
+
+    def run(code, **variables):
+        (tmp_path / "script.py").write_text(COUNTING + code)
+        done = python("script.py", OMP_DISPLAY_ENV="verbose", **variables)
         # what OpenMP itself tells while it is loaded
         return {**json.loads(done.stdout.splitlines()[-1]), "spins": "GOMP_SPINCOUNT = '3000'" in done.stderr}
 
     return run
+
+
+@pytest.fixture
+def shell(python):
+    """Run the command `mxkit`."""
+    return lambda *words, **variables: python("-m", "mxkit", *words, **variables)
 
 
 def taking(number, spins=True, forked=1):
@@ -263,32 +278,6 @@ def test_t187_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(ch
     )
 
 
-FITS = """
-import mxkit
-import mxnet as mx
-import numpy as np
-net = mx.gluon.nn.HybridSequential()
-net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.GlobalAvgPool2D(), mx.gluon.nn.Dense(2))
-net.initialize()
-seen = []
-
-class Watch(mxkit.Callback):
-    def on_update(self, state, update):
-        seen.append(in_engine())
-
-samples = [(np.ones((3, 8, 8), "float32"), number % 2) for number in range(8)]
-arrays = mxkit.data.ArrayLoader(np.ones((8, 3, 8, 8)), np.arange(8) % 2, 4)
-for loader in (mxkit.data.DatasetLoader(samples, 4), arrays):
-    mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[Watch()], progress=False)
-tell(seen=seen, threads=len(set(os.listdir("/proc/self/task"))))
-"""
-
-
-def test_t187_fit_leaves_the_threads_alone(child):
-    taken = choose(read_processors(), {}).taken
-    assert child(FITS)["seen"] == [taken] * 4
-
-
 @pytest.mark.parametrize("number", [0, 1.5, True, "2"])
 def test_what_threads_refuses(number):
     with pytest.raises(ValueError, match=f"threads: expected a whole number of at least 1; received {number!r}"):
@@ -300,25 +289,6 @@ def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
     with pytest.raises(ValueError, match="threads: OMP_NUM_THREADS=1 decides. Unset it before Python starts, to set 2"):
         mxkit.threads(2)
     mxkit.threads(1)
-
-
-@pytest.fixture
-def shell(tmp_path):
-    """Run the command `mxkit` in an environment that sets no threads but what is given."""
-
-    def run(*words, **variables):
-        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
-        paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
-        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), **variables)
-        done = subprocess.run(
-            [sys.executable, "-m", "mxkit", *words], env=inherited, cwd=tmp_path, capture_output=True, text=True,
-            timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return run
 
 
 def test_t187_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_path):
