@@ -3,7 +3,7 @@
 import mxkit
 import mxnet as mx
 import numpy as np
-from oracle import OPTIMIZER_IDS, OPTIMIZERS, SOFTMAX, make_batches, make_net, train_by_hand, weights
+from oracle import OPTIMIZER_IDS, OPTIMIZERS, SOFTMAX, fit, make_batches, make_net, train_by_hand, weights
 import pytest
 
 
@@ -14,33 +14,29 @@ def ragged():
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=OPTIMIZER_IDS)
-def test_fit_ends_bit_equal_to_a_gluon_loop(optimizer, hybridize):
+def test_each_update_of_fit_is_bit_equal_to_that_of_a_gluon_loop(optimizer, hybridize):
     expected, net = make_net(hybridize=hybridize), make_net(hybridize=hybridize)
-    before = weights(net)
-    train_by_hand(expected, ragged(), optimizer, epochs=3)
-    history = mxkit.fit(net, ragged(), loss="softmax_ce", trainer=optimizer, epochs=3, progress=False)
-    np.testing.assert_array_equal(weights(net), weights(expected))
-    assert np.abs(weights(net) - before).max() > 0.01
-    assert [row["updates"] for row in history] == [3, 6, 9]
+    before, trainer, steps = weights(net), None, []
 
-
-@pytest.mark.parametrize("hybridize", [False, True], ids=["imperative", "hybridized"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=OPTIMIZER_IDS)
-def test_updates_bit_equal_to_a_gluon_loop_after_each_update(optimizer, hybridize):
-    expected, net = make_net(hybridize=hybridize), make_net(hybridize=hybridize)
-    trainer = None
-    stream = mxkit.updates(net, ragged(), loss=SOFTMAX, trainer=optimizer)
-    for batch, update in zip(ragged(), stream):
+    def compare(state, update):
+        nonlocal trainer
+        batch = ragged()[len(steps) % 3]
         trainer = train_by_hand(expected, [batch], optimizer, trainer=trainer)
         np.testing.assert_array_equal(weights(net), weights(expected))
         assert update.samples == batch[0].shape[0]
+        steps.append(update.step)
+
+    callback = mxkit.callbacks.LambdaCallback(on_update=compare)
+    history = fit(net, ragged(), trainer=optimizer, epochs=3, callbacks=[callback])
+    assert np.abs(weights(net) - before).max() > 0.01
+    assert (steps, [row["updates"] for row in history]) == ([*range(1, 10)], [3, 6, 9])
 
 
 def test_measuring_validating_and_watching_do_not_change_a_bit():
     plain, watched = make_net(), make_net()
-    arguments = {"loss": "softmax_ce", "trainer": ("adam", {"learning_rate": 0.02}), "epochs": 2, "progress": False}
-    mxkit.fit(plain, ragged(), check_finite=False, **arguments)
-    mxkit.fit(watched, ragged(), valid=ragged()[:1], metrics=["accuracy"], clip_norm=float("inf"), **arguments)
+    fit(plain, ragged(), trainer=OPTIMIZERS[2], epochs=2, check_finite=False)
+    watching = {"valid": ragged()[:1], "metrics": ["accuracy"], "clip_norm": float("inf")}
+    fit(watched, ragged(), trainer=OPTIMIZERS[2], epochs=2, **watching)
     np.testing.assert_array_equal(weights(watched), weights(plain))
 
 
@@ -50,7 +46,7 @@ def test_dropout_draws_as_in_a_gluon_loop_and_validation_draws_nothing():
     mx.random.seed(11)
     train_by_hand(expected, ragged(), OPTIMIZERS[0], epochs=2)
     mx.random.seed(11)
-    mxkit.fit(net, ragged(), loss="softmax_ce", trainer=OPTIMIZERS[0], epochs=2, valid=ragged()[:], progress=False)
+    fit(net, ragged(), trainer=OPTIMIZERS[0], epochs=2, valid=ragged()[:])
     np.testing.assert_array_equal(weights(net), weights(expected))
 
 
@@ -79,5 +75,5 @@ def test_a_parameter_used_twice_and_a_float64_net_train_as_in_gluon():
     batches = make_batches([8, 5], dtype="float64")
     expected, net = shared(), shared()
     train_by_hand(expected, batches, OPTIMIZERS[0], epochs=2)
-    mxkit.fit(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0], epochs=2, progress=False)
+    fit(net, batches, trainer=OPTIMIZERS[0], epochs=2)
     np.testing.assert_array_equal(weights(net), weights(expected))

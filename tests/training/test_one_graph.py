@@ -39,7 +39,7 @@ def images(sizes, seed=0):
 
 def train_by_hand(net, batches, loss, optimizer, epochs):
     trainer = gluon.Trainer(net.collect_params(), optimizer[0], dict(optimizer[1]))
-    losses, right = [], 0
+    losses, outputs = [], []
     for _ in range(epochs):
         for x, *y in batches:
             with autograd.record():
@@ -48,8 +48,8 @@ def train_by_hand(net, batches, loss, optimizer, epochs):
             values.backward()
             trainer.step(x.shape[0])
             losses.append(values.asnumpy().mean(dtype="float64"))
-            right += int((output.asnumpy().argmax(axis=1) == y[0].asnumpy()).sum())
-    return losses, right
+            outputs.append(output.asnumpy())
+    return losses, outputs
 
 
 def fit(net, batches, **settings):
@@ -64,6 +64,12 @@ def same_both_ways(trained, taken, count):
     assert sum(taken) == count
 
 
+def hybridized(net):
+    net.initialize()
+    net.hybridize()
+    return net
+
+
 def on_update(function):
     return mxkit.callbacks.LambdaCallback(on_update=function)
 
@@ -75,7 +81,7 @@ def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optim
     expected, net = convolutions(flags), convolutions(flags)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     mx.random.seed(11)
-    losses, right = train_by_hand(expected, batches, loss, optimizer, epochs=2)
+    losses, outputs = train_by_hand(expected, batches, loss, optimizer, epochs=2)
     mx.random.seed(11)
     read = []
     reader = on_update(lambda state, update: read.append(update.loss))
@@ -84,6 +90,7 @@ def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optim
     assert taken == [False, True, True, True, False, *[True] * 5]
     np.testing.assert_array_equal(weights(net), weights(expected))
     np.testing.assert_allclose(read, losses, rtol=1e-12)
+    right = sum((out.argmax(axis=1) == y.asnumpy()).sum() for out, (_, y) in zip(outputs, batches * 2))
     assert sum(row["train_accuracy"] for row in found) * 35 == pytest.approx(right)
 
 
@@ -99,13 +106,8 @@ def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, na
     weight = mx.nd.array(random.rand(6, 1))
     given = [(x, (y, weight) if weighted else y) for x, y in batches]
     expected, net = make_net(hybridize=True), make_net(hybridize=True)
-    trainer = gluon.Trainer(expected.collect_params(), *SGD)
-    loss = mxkit.losses.get_loss(name)
-    for x, y in batches:
-        with autograd.record():
-            values = loss(expected(x), y, weight) if weighted else loss(expected(x), y)
-        values.backward()
-        trainer.step(6)
+    by_hand = [(x, y, weight) if weighted else (x, y) for x, y in batches]
+    train_by_hand(expected, by_hand, mxkit.losses.get_loss(name), SGD, epochs=1)
     fit(net, given, loss=name)
     assert taken == [False, True, True, True]
     np.testing.assert_array_equal(weights(net), weights(expected))
@@ -114,13 +116,12 @@ def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, na
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=str)
 def test_windows_and_clipping_equal_the_ordinary_way(taken, settings):
-    batches = make_batches([8] * 5)
-    plain, net = make_net(), make_net(hybridize=True)
-    fit(plain, batches, **settings)
-    assert not any(taken)
-    fit(net, batches, **settings)
-    assert sum(taken) == 4
-    np.testing.assert_array_equal(weights(net), weights(plain))
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+        fit(net, make_batches([8] * 5), **settings)
+        return weights(net)
+
+    same_both_ways(trained, taken, 4)
 
 
 def test_other_metrics_see_outputs_and_labels(taken):
@@ -133,13 +134,11 @@ def test_other_metrics_see_outputs_and_labels(taken):
     names = ["accuracy", ("top_k", {"k": 2}), "f1", Loudest()]
     batches = [(x, y.reshape((-1, 1))) for x, y in make_batches([8] * 4)]
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    rows = [
-        fit(make_net(hybridize=one), batches, loss=loss if not one else "softmax_ce", metrics=names)[0]
-        for one in (False, True)
-    ]
+    one = fit(make_net(), batches, loss=loss, metrics=names)[0]
+    other = fit(make_net(hybridize=True), batches, metrics=names)[0]
     assert sum(taken) == 3
     for name in ("train_accuracy", "train_top_2_accuracy", "train_f1", "train_loudest"):
-        assert rows[0][name] == rows[1][name]
+        assert one[name] == other[name]
 
 
 def test_a_hybridized_loss_of_ones_own_stays_as_it_was_traced(taken):
@@ -181,18 +180,14 @@ def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
 
     batches = make_batches([8] * 4)
     fit(make_net(hybridize=True), batches, loss=Told())
-    for kind in (Doubled, Called):
-        net = kind()
+    for net in (Doubled(), Called()):
         net.add(nn.Dense(3, in_units=5))
-        mxkit.initialize(net, devices="cpu")
-        net.hybridize()
-        fit(net, batches)
+        fit(hybridized(net), batches)
     net = make_net(hybridize=True)
     own = net.forward
     net.forward = lambda x: calls.append("own") or own(x)
     fit(net, batches)
-    counts = {name: calls.count(name) for name in calls}
-    assert all(counts[name] >= 4 for name in ("loss", "net", "call", "own"))
+    assert all(calls.count(name) >= 4 for name in ("loss", "net", "call", "own"))
     assert not any(taken)
 
 
@@ -228,23 +223,23 @@ def test_a_net_hybridized_anew_or_changed_is_traced_anew(taken):
         fit(net, make_batches([8] * 6), callbacks=[on_update(change)])
         return weights(net)
 
-    expected = trained(False)
-    assert not any(taken)
-    np.testing.assert_array_equal(trained(True), expected)
+    same_both_ways(trained, taken, 2)
     assert taken[6:] == [False, True, False, True, False, False]
 
 
+@pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")
 def test_what_has_no_single_graph_goes_the_ordinary_way(taken):
     batches = make_batches([8] * 3)
+    forward = mxkit.losses.BatchLoss(forward=lambda net, x, y: -net(*x).log_softmax().pick(*y))
     fit(make_net(), batches)  # not hybridized
     fit(make_net("cpu:2", hybridize=True), batches)
     fit(make_net(hybridize=True), batches, amp="bfloat16")
     fit(make_net(hybridize=True), batches, loss=lambda scores, labels: -scores.log_softmax().pick(labels))
-    fit(
-        make_net(hybridize=True),
-        batches,
-        loss=mxkit.losses.BatchLoss(forward=lambda net, x, y: -net(*x).log_softmax().pick(*y)),
-    )
+    fit(make_net(hybridize=True), batches, loss=forward)
+    fit(hybridized(Doubled()), batches, check_finite=False)  # without known shapes
+    net = make_net(hybridize=True)
+    net.cast("float64")
+    fit(net, [(x.astype("float64"), y) for x, y in batches])
     assert not any(taken)
 
 
@@ -304,12 +299,10 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
 
     random = np.random.RandomState(0)
     loader = mxkit.data.ArrayLoader(random.rand(100, 5).astype("float32"), random.randint(0, 3, 100), 4)
-    runs = [
-        fit(make_net(hybridize=hybridize), loader, metrics=["accuracy"], callbacks=[on_update(note)])
-        for hybridize in (False, True)
-    ]
-    assert read[:2] == read[2:]
-    assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
+    for hybridize in (False, True):
+        row = fit(make_net(hybridize=hybridize), loader, metrics=["accuracy"], callbacks=[on_update(note)])[0]
+        read.append(row["train_accuracy"])
+    assert read[:3] == read[3:]
 
 
 class Doubled(nn.HybridBlock):
@@ -326,14 +319,7 @@ class Doubled(nn.HybridBlock):
 
 def test_t194_gradients_of_the_branch_not_taken_are_arbitrary():
     with pytest.warns(TrapWarning, match=r"F\.contrib\.cond in Doubled, hybridized: .* choose by F\.where"):
-        fit(_doubled(), make_batches([8] * 2), check_finite=False)
-
-
-def _doubled():
-    net = Doubled()
-    net.initialize()
-    net.hybridize()
-    return net
+        fit(hybridized(Doubled()), make_batches([8] * 2), check_finite=False)
 
 
 class Moody(nn.HybridBlock):
@@ -349,14 +335,9 @@ class Moody(nn.HybridBlock):
 
 
 def moody(asked, inside=False):
-    net = Moody(asked)
-    net.initialize()
-    net.hybridize()
-    if inside:
-        outer = nn.Sequential()
-        outer.add(net)
-        return outer
-    return net
+    outer = nn.Sequential()
+    outer.add(hybridized(Moody(asked)))
+    return outer if inside else outer[0]
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -389,17 +370,6 @@ def test_t39_graphs_that_are_right_are_not_told_of():
     fit(net, batches)
 
 
-@pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")
-@pytest.mark.filterwarnings("error")
-def test_a_graph_without_known_shapes_and_one_in_float64_go_the_ordinary_way(taken):
-    batches = make_batches([8] * 3)
-    fit(_doubled(), batches, check_finite=False)
-    net = make_net(hybridize=True)
-    net.cast("float64")
-    fit(net, [(x.astype("float64"), y) for x, y in batches])
-    assert not any(taken)
-
-
 class Centred(nn.HybridBlock):
     def __init__(self):
         super().__init__()
@@ -413,10 +383,8 @@ def test_a_graph_of_np_with_a_number_inside(taken):
     def trained(hybridize):
         mxkit.seed_all(0)
         with switches(True):
-            net = Centred()
-            net.initialize()
-            if hybridize:
-                net.hybridize()
+            net = hybridized(Centred())
+            net.hybridize(hybridize)
         fit(net, make_batches([8] * 4))
         return weights(net)
 
@@ -424,13 +392,13 @@ def test_a_graph_of_np_with_a_number_inside(taken):
 
 
 def test_batches_of_many_shapes_have_some_graphs(taken):
-    batches = make_batches([*range(2, 13)] * 2)
-    plain, net = make_net(), make_net(hybridize=True)
-    fit(plain, batches)
-    assert not any(taken)
-    fit(net, batches)
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+        fit(net, make_batches([*range(2, 13)] * 2))
+        return weights(net)
+
+    same_both_ways(trained, taken, 8)
     assert taken[22:] == [False] * 11 + [True] * 8 + [False] * 3
-    np.testing.assert_array_equal(weights(net), weights(plain))
 
 
 def test_a_graph_is_bound_anew_to_other_values(taken):
@@ -465,8 +433,7 @@ def test_sparse_gradients_equal_the_ordinary_way(taken):
         net = nn.HybridSequential()
         net.add(nn.Embedding(20, 6, sparse_grad=True), nn.Dense(3, in_units=24))
         mxkit.initialize(net, devices="cpu:1")
-        if hybridize:
-            net.hybridize()
+        net.hybridize(hybridize)
         fit(net, batches)
         return weights(net)
 
