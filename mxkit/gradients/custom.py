@@ -56,8 +56,8 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
         A function of one or more NDArrays or Symbols. Create it once and call it often.
 
     Raises:
-        TypeError: An argument is not a function; in a call, `forward` does not return NDArrays.
-        ValueError: `outputs` is below 1; in a call, `forward` returns another number of arrays.
+        TypeError: An argument is not a function.
+        ValueError: `outputs` is below 1; in a call, `forward` returns another number of arrays, or no NDArrays.
 
     Side effects:
         The process waits for MXNet before it ends.
@@ -171,14 +171,11 @@ class _CustomGradient:
         numpy = is_numpy(inputs)
         with autograd.pause(train_mode=autograd.is_training()), switches(numpy):
             results = of_kind(_tuple(self.forward(*inputs)), numpy)
-        if len(results) != self.outputs:
+        if len(results) != self.outputs or not all(isinstance(one, mx.nd.NDArray) for one in results):
             raise ValueError(
-                f"{self!r}: forward must return {self.outputs} arrays and returned {len(results)}: "
-                f"pass outputs={len(results)} to custom_gradient"
+                f"{self!r}: forward must return outputs={self.outputs} NDArrays; it returned "
+                f"{[type(one).__name__ for one in results]}"
             )
-        for one in results:
-            if not isinstance(one, mx.nd.NDArray):
-                raise TypeError(f"{self!r}: forward must return NDArrays; returned {type(one).__name__}: {one!r:.100}")
         # an output that is an input or an earlier output would be its own ancestor in the graph
         ids = [id(one) for one in (*inputs, *results)]
         with autograd.pause(), switches(numpy):
@@ -191,22 +188,16 @@ class _CustomGradient:
         """The gradient for each input, checked; None for zeros."""
         with autograd.pause(train_mode=autograd.is_training()), switches(is_numpy(inputs)):
             results: Tuple[Any, ...] = of_kind(_tuple(self.backward(*heads, *inputs, *outputs)), is_numpy(inputs))
-        if len(results) != len(inputs):
+        fits = [
+            gradient is None or (isinstance(gradient, mx.nd.NDArray) and gradient.shape == one.shape)
+            for gradient, one in zip(results, inputs)
+        ]
+        if len(results) != len(inputs) or not all(fits):
+            received = [None if one is None else (type(one).__name__, getattr(one, "shape", "")) for one in results]
             raise ValueError(
-                f"{self!r}: backward must return a gradient for each of the {len(inputs)} inputs (None for zeros); "
-                f"it returned {len(results)}"
+                f"{self!r}: backward must return an NDArray, or None for zeros, for each of the {len(inputs)} inputs, "
+                f"of the shapes {[one.shape for one in inputs]}; it returned {received}"
             )
-        for number, (gradient, like) in enumerate(zip(results, inputs)):
-            if gradient is not None and not isinstance(gradient, mx.nd.NDArray):
-                raise TypeError(
-                    f"{self!r}: backward must return NDArrays; for input {number} it returned "
-                    f"{type(gradient).__name__}: {gradient!r:.100}"
-                )
-            if gradient is not None and gradient.shape != like.shape:
-                raise ValueError(
-                    f"{self!r}: backward must return gradients of the inputs' shapes; for input {number}, of shape "
-                    f"{like.shape}, it returned {gradient.shape}"
-                )
         return results
 
     def _operator(self, inputs: int, numpy: bool) -> str:
@@ -263,21 +254,10 @@ def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[
 
     def backward(heads: int, targets: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
         try:
-            arrays = of_kind(
-                [
-                    mx.nd.NDArray(ctypes.cast(handles[number], NDArrayHandle), writable=number >= heads)
-                    for number in range(heads + targets)
-                ],
-                numpy,
-            )
-            _assign_gradients(
-                function,
-                arrays[heads:],
-                [_REQUESTS[requests[number]] for number in range(targets)],
-                arrays[:heads],
-                inputs_kept,
-                outputs_kept,
-            )
+            pointers = [ctypes.cast(handles[number], NDArrayHandle) for number in range(heads + targets)]
+            arrays = of_kind([mx.nd.NDArray(one, number >= heads) for number, one in enumerate(pointers)], numpy)
+            wanted = [_REQUESTS[requests[number]] for number in range(targets)]
+            _assign_gradients(function, arrays[heads:], wanted, arrays[:heads], inputs_kept, outputs_kept)
         except BaseException:
             traceback.print_exc()
             return False
@@ -289,11 +269,8 @@ def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[
 
     plain = ctypes.CFUNCTYPE(ctypes.c_int)
     callbacks = [ctypes.cast(one, plain) for one in (kind._bwd_functype(backward), kind._del_functype(delete))]
-    context = MXCallbackList(
-        len(callbacks),
-        ctypes.cast((plain * len(callbacks))(*callbacks), ctypes.POINTER(plain)),
-        ctypes.cast((ctypes.c_void_p * len(callbacks))(), ctypes.POINTER(ctypes.c_void_p)),
-    )
+    contexts = ctypes.cast((ctypes.c_void_p * 2)(), ctypes.POINTER(ctypes.c_void_p))
+    context = MXCallbackList(2, ctypes.cast((plain * 2)(*callbacks), ctypes.POINTER(plain)), contexts)
     kind._registry.ref_holder[key] = context
     check_call(
         _LIB.MXCustomFunctionRecord(
@@ -409,8 +386,6 @@ def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
 
 
 def _elementwise(name: str, x: Any, **arguments: float) -> Any:
-    if not isinstance(x, (mx.nd.NDArray, mx.sym.Symbol)):
-        raise TypeError(f"expected an NDArray or a Symbol; received {type(x).__name__}: {x!r:.100}")
     operators = mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
     with switches(is_numpy(x)):
         return of_kind(getattr(operators.contrib, name)(legacy(x), **arguments), is_numpy(x))

@@ -96,8 +96,7 @@ def get_loss(spec: LossSpec) -> Loss:
 
     Raises:
         UnknownNameError: No loss has this name; the message lists all names and the closest ones.
-        TypeError: `spec` has another form, is a class, has an argument that the loss does not take, or a `weight` that
-            is no number.
+        TypeError: `spec` has another form, is a class, or has an argument that the loss does not take.
         LossShapeError: The loss is Gluon's `PoissonNLLLoss`, which gives one mean per batch.
         ValueError: The sample axis of the loss is not 0.
 
@@ -108,11 +107,6 @@ def get_loss(spec: LossSpec) -> Loss:
     if isinstance(spec, str):
         if spec not in LOSSES:
             raise unknown_name("loss", spec, LOSSES)
-        if isinstance(arguments.get("weight"), (list, tuple, dict)):
-            raise TypeError(
-                f"loss {spec!r}: weight is one number for all samples; received {arguments['weight']!r:.100}. A weight "
-                "for each class is class_weight, which softmax_ce, focal, label_smoothing and sigmoid_bce take"
-            )
         spec = make("loss", spec, LOSSES[spec], arguments)
     if isinstance(spec, type):
         raise TypeError(f"loss: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
@@ -174,9 +168,6 @@ class BatchLoss:
         if (loss is None) == (forward is None):
             received = "both" if loss is not None else "neither"
             raise ValueError(f"BatchLoss: expected loss or forward=function(net, inputs, labels); received {received}")
-        for name, function in (("forward", forward), ("count", count)):
-            if function is not None and not callable(function):
-                raise TypeError(f"BatchLoss: {name}: expected a function; received {function!r:.100}")
         self.loss: Optional[Loss] = None if loss is None else get_loss(loss)
         self.by_name = loss is not None and self.loss is not loss
         registered = type(self.loss).__module__.partition(".")[0] not in ("mxkit", "mxnet")
@@ -239,9 +230,8 @@ def _checked(losses: Any, caller: str) -> Any:
                 "train nothing. Return losses of floating point; measure others by mxkit.metrics.Mean(function)"
             )
         return legacy(losses)
-    way = ". Is a `return` missing?" if losses is None else ""
     raise LossShapeError(
-        f"{caller} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}{way}"
+        f"{caller} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}"
     )
 
 

@@ -123,21 +123,17 @@ class ClassWeights:
     """
 
     def __init__(self, name: str, values: ClassWeight) -> None:
-        form = f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
+        wrong = f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
         try:
-            pairs = list(values.items() if isinstance(values, AnyMapping) else enumerate(values))
+            pairs = [] if isinstance(values, str) else list(getattr(values, "items", lambda: enumerate(values))())
             by_class = {int(key): float(value) for key, value in pairs}
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(form) from None
-        # int() and float() take 3.5 for class 3, and True for 1
-        wrong = [one for pair in pairs for one in pair if isinstance(one, (bool, np.bool_))]
-        wrong += [key for key, _ in pairs if not isinstance(key, str) and int(key) != key]
-        if wrong:
-            raise ValueError(f"{form}; {wrong[0]!r} is neither a class number nor a weight")
-        if len(by_class) < len(pairs):
-            raise ValueError(f"{form}; two keys mean one class")
-        if not by_class or min(by_class) < 0 or isinstance(values, str):
-            raise ValueError(form)
+            raise ValueError(wrong) from None
+        # int() and float() take 3.5 for class 3, and True for 1; two keys may mean one class
+        bad = any(isinstance(one, (bool, np.bool_)) for pair in pairs for one in pair)
+        bad |= any(not isinstance(key, str) and int(key) != key for key, _ in pairs)
+        if bad or not by_class or min(by_class) < 0 or len(by_class) < len(pairs):
+            raise ValueError(wrong)
         self._by_class = {key: number(f"{name}: class {key}", value, 0) for key, value in by_class.items()}
         self._name = name
         self._length = None if isinstance(values, AnyMapping) else len(self._by_class)
@@ -201,9 +197,12 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
             received shape.
     """
     meaning = meaning_of(loss)
-    if meaning.is_plain and not isinstance(output, (mx.nd.NDArray, mx.sym.Symbol, list, tuple)):
-        keys = f" with the keys {', '.join(map(repr, output))}" if isinstance(output, dict) else ""
-        raise _no_array(loss, f"a {type(output).__name__}{keys}")
+    several = isinstance(output, (list, tuple)) and isinstance(loss, PerSampleLoss)
+    if meaning.is_plain and not several and not isinstance(output, (mx.nd.NDArray, mx.sym.Symbol)):
+        raise DataError(
+            f"{type(loss).__name__}: the net returns a {type(output).__name__} of {len(output)}, and this loss takes "
+            "one array. Choose it in loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
+        )
     if not meaning.is_known or isinstance(loss, PerSampleLoss):
         return ()
     if meaning.is_plain:
@@ -213,8 +212,6 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
             taken = ", ".join(names)
             raise DataError(f"{type(loss).__name__} takes {taken} after the net's output; received {received}")
     if not isinstance(output, mx.nd.NDArray):
-        if meaning.is_plain and isinstance(output, (list, tuple)):
-            raise _no_array(loss, f"{len(output)} outputs")
         return ()
     steps: List[List[Step]] = [[] for _ in labels]
     place = weight_place(loss, output)
@@ -227,13 +224,6 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     if place is not None and len(labels) > place:
         steps[place] = list(weight_steps(loss, output, labels[place]))
     return tuple(map(tuple, steps)) if any(steps) else ()
-
-
-def _no_array(loss: Any, received: str) -> DataError:
-    return DataError(
-        f"{type(loss).__name__}: the net returns {received}, and this loss takes one array. Choose it in "
-        "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
-    )
 
 
 def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[Any]:

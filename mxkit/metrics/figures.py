@@ -29,9 +29,7 @@ class ClassMetric(Metric):
             loss: 0 for scores, 0.5 for probabilities.
         axis: Axis of the classes. None takes it from the loss, or from the labels' shape.
         ignore_label: A label that does not count, as for padding; the other labels of the sample count.
-        output: As for `Metric`.
-        label: As for `Metric`.
-        name: As for `Metric`.
+        **kwargs: `output`, `label` and `name`, as for `Metric`.
     """
 
     def __init__(
@@ -40,14 +38,12 @@ class ClassMetric(Metric):
         threshold: Optional[float] = None,
         axis: Optional[int] = None,
         ignore_label: Optional[int] = None,
-        output: int = 0,
-        label: Optional[int] = None,
-        name: Optional[str] = None,
+        **kwargs: Any,
     ) -> None:
         self._threshold, self._axis, self.ignore_label = threshold, axis, ignore_label
         self._task: Optional[Task] = None
         self._shapes: Any = None
-        super().__init__(output=output, label=label, name=name)
+        super().__init__(**kwargs)
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
         numbers, arrays = super().state()
@@ -413,13 +409,11 @@ class CrossEntropy(ClassMetric):
     name, better = "cross-entropy", "min"
 
     def __init__(self, *, outputs: Optional[str] = None, **kwargs: Any) -> None:
-        if outputs not in (None, SCORES, PROBABILITIES, LOGS):
+        if outputs not in (None, SCORES, PROBABILITIES, LOGS) or "threshold" in kwargs:
             raise ValueError(
-                f"{type(self).__name__}: outputs: expected {SCORES!r}, {PROBABILITIES!r} or {LOGS!r}; received "
-                f"{outputs!r}"
+                f"{type(self).__name__}: outputs: expected {SCORES!r}, {PROBABILITIES!r} or {LOGS!r}, and no "
+                f"threshold; received {outputs!r}"
             )
-        if "threshold" in kwargs:
-            raise TypeError(f"{type(self).__name__} takes no threshold: it reads probabilities, not classes")
         self._outputs = outputs
         super().__init__(**kwargs)
 
@@ -466,12 +460,10 @@ class CrossEntropy(ClassMetric):
         shares = np.exp(shares) if task.outputs == LOGS else shares
         wrong = ((shares < 0) | (shares > 1 + 1e-3)).any()
         if wrong or (task.kind == CLASSES and not np.allclose(shares.sum(axis=task.axis), 1, atol=1e-2)):
-            what = str(task.outputs).replace("_", "-")
-            where = "" if self.loss is None else f" under {type(self.loss).__name__}"
             raise DataError(
-                f"metric {self.name!r}: the net's outputs{where} are no {what}: they range from "
-                f"{scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}. For scores before a softmax or a "
-                f"sigmoid pass the loss too, or ({self.name!r}, {{'outputs': 'scores'}})"
+                f"metric {self.name!r}: the net's outputs are no {str(task.outputs).replace('_', '-')}: they range "
+                f"from {scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}. For scores before a softmax or "
+                f"a sigmoid pass the loss too, or ({self.name!r}, {{'outputs': 'scores'}})"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import is_numpy, legacy, outputs_of, switches, to_host
 from mxkit.core.loss_meanings import way_to_one_per_sample
-from mxkit.errors import DataError, MxkitError
+from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -68,19 +68,11 @@ class Metric:
             output: What the net returned for it, on the same device.
 
         Raises:
-            DataError: `per_sample` raised, or did not give one value per sample.
+            DataError: `per_sample` did not give one value per sample.
         """
         chosen, scores = self.chosen(labels, output)
-        try:
-            with switches(is_numpy(scores)):
-                values = legacy(self.per_sample(chosen, scores))
-        except (NotImplementedError, MxkitError):
-            raise
-        except Exception as error:
-            raise DataError(
-                f"metric {self.name!r} raised {type(error).__name__}: {error}. It received labels, a list of "
-                f"{len(chosen)} arrays (labels[0] is the first), and the output of shape {scores.shape}"
-            ) from error
+        with switches(is_numpy(scores)):
+            values = legacy(self.per_sample(chosen, scores))
         self.add(self._check_per_sample(values, scores))
 
     def _check_per_sample(self, values: Any, scores: Any) -> Any:
@@ -91,10 +83,9 @@ class Metric:
         shape = tuple(getattr(values, "shape", ()))
         way = way_to_one_per_sample("value", "values", shape, samples)
         if way:
-            kind = f"the shape {shape}" if hasattr(values, "shape") else type(values).__name__
             raise DataError(
-                f"metric {self.name!r} must give one value per sample: expected shape ({samples},); received {kind}. "
-                f"{way}"
+                f"metric {self.name!r} must give one value per sample: expected shape ({samples},); received a "
+                f"{type(values).__name__} of shape {shape}. {way}"
             )
         return values.reshape((-1,))
 
@@ -111,15 +102,12 @@ class Metric:
                 "(losses, output)"
             )
         outputs = outputs_of(output, f"metric {self.name!r}")
-        if not self._label_is_known and len(labels) > 1:
+        unknown = not self._label_is_known and len(labels) > 1
+        if unknown or self._output >= len(outputs) or self._label >= max(1, len(labels)):
             raise DataError(
-                f"metric {self.name!r} measures output {self._output}, and the batch has {len(labels)} labels: choose "
-                f"one, ({self.name!r}, {{'output': {self._output}, 'label': {min(self._output, len(labels) - 1)}}})"
-            )
-        if self._output >= len(outputs) or self._label >= max(1, len(labels)):
-            raise DataError(
-                f"metric {self.name!r} measures output {self._output} against label {self._label}; the net returned "
-                f"{len(outputs)} outputs, the batch has {len(labels)} labels"
+                f"metric {self.name!r} measures output {self._output} against label {'?' if unknown else self._label}; "
+                f"the net returned {len(outputs)} outputs, the batch has {len(labels)} labels: choose one of each, "
+                f"({self.name!r}, {{'output': 0, 'label': 0}})"
             )
         return labels[self._label :], outputs[self._output]
 

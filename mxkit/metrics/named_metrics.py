@@ -7,66 +7,19 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from mxkit.core.arguments import Plugged, make, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.metrics.figures import (
-    F1,
-    MAE,
-    MCC,
-    MSE,
-    R2,
-    RMSE,
-    Accuracy,
-    ConfusionMatrix,
-    CrossEntropy,
-    PearsonR,
-    Perplexity,
-    Precision,
-    Recall,
-    SubsetAccuracy,
-    TopK,
-)
+from mxkit.metrics import figures
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
 import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
 
+_CLASSES = "Accuracy ConfusionMatrix CrossEntropy F1 MAE MCC MSE PearsonR Perplexity Precision R2 Recall RMSE"
 METRICS: Dict[str, Callable[..., Metric]] = {
-    "accuracy": Accuracy,
-    "confusion": ConfusionMatrix,
-    "cross-entropy": CrossEntropy,
-    "f1": F1,
-    "mae": MAE,
-    "mcc": MCC,
-    "mse": MSE,
-    "pearsonr": PearsonR,
-    "perplexity": Perplexity,
-    "precision": Precision,
-    "r2": R2,
-    "recall": Recall,
-    "rmse": RMSE,
-    "subset_accuracy": SubsetAccuracy,
-    "top_k": TopK,
+    **{kind.name: kind for kind in map(vars(figures).__getitem__, f"{_CLASSES} SubsetAccuracy".split())},
+    "top_k": figures.TopK,
 }
 METRICS = Plugged("mxkit.metrics", METRICS)
-# Names of MXNet and other libraries for the same figures.
-_OTHER_NAMES = {
-    "accuracy": "acc binary_accuracy categorical_accuracy sparse_categorical_accuracy",
-    "confusion": "confusion_matrix",
-    "cross-entropy": "ce cross_entropy crossentropy log_loss nll-loss nll_loss negativeloglikelihood",
-    "f1": "f1_score",
-    "mae": "mean_absolute_error",
-    "mcc": "matthews_corrcoef pcc",
-    "mse": "mean_squared_error",
-    "pearsonr": "pearson pearsoncorrelation",
-    "precision": "precision_score",
-    "r2": "r2_score",
-    "recall": "recall_score",
-    "rmse": "root_mean_squared_error",
-    "subset_accuracy": "exact_match",
-    "top_k": "top_k_acc top_k_accuracy topkaccuracy",
-}
-ALIASES: Dict[str, str] = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
-
 # Figures that no class of metrics here computes: the loss, those of pairs, and MXNet's name of the cross-entropy.
 _OTHER_FIGURES = {"loss": "min", "nll-loss": "min", "pair_accuracy": "max", "triplet_accuracy": "max"}
 # Figures that depend on the order of all scores: no sum over batches gives them.
@@ -86,7 +39,7 @@ def better_of(figure: str) -> Optional[str]:
     ('max', 'min', None)
     """
     if re.fullmatch(r"top_(\d+_accuracy|k_accuracy_\d+)", figure):
-        return TopK.better
+        return figures.TopK.better
     named = {kind.name: kind.better for kind in METRICS.values() if isinstance(kind, type) and issubclass(kind, Metric)}
     return {**named, **_OTHER_FIGURES}.get(figure)
 
@@ -119,12 +72,10 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
         loss: As for `get_metric`.
 
     Raises:
-        ValueError: Two metrics have the same name, or one is called "loss"; or `specs` is one metric instead of a list.
+        ValueError: Two metrics have the same name, or one is called "loss".
+        TypeError: `specs` is one metric instead of a list.
     """
-    if isinstance(specs, (str, Metric, mx.metric.EvalMetric)):
-        shown = repr(specs) if isinstance(specs, str) else type(specs).__name__
-        raise ValueError(f"metrics: expected a list, like [{shown}]; received {shown}")
-    if not isinstance(specs, Iterable):
+    if isinstance(specs, (str, Metric, mx.metric.EvalMetric)) or not isinstance(specs, Iterable):
         raise TypeError(f"metrics: expected a list, like ['accuracy'], or () for none; received {specs!r:.100}")
     metrics = [metric for spec in specs for metric in _metrics_of(spec)]
     for metric in metrics:
@@ -148,15 +99,10 @@ def _metrics_of(spec: Any) -> List[Metric]:
         metric = copy.deepcopy(spec)
         metric.reset()
         return [metric]
-    if isinstance(spec, type) and issubclass(spec, (Metric, mx.metric.EvalMetric)):
-        raise TypeError(f"metric: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
-    if callable(spec):
-        name = getattr(spec, "__name__", "function")
-        raise TypeError(
-            f"metric: expected a name, (name, arguments) or a metric; received the function {name}: write "
-            f"mxkit.metrics.Mean({name}, name={name!r}); it gets (labels, output) and returns one value per sample"
-        )
-    raise TypeError(f"metric: expected a name, (name, arguments) or a metric; received {reprlib.repr(spec)}")
+    raise TypeError(
+        f"metric: expected a name, (name, arguments) or a metric; received {reprlib.repr(spec)}. Of a class make an "
+        "object, of a function that gets (labels, output) and returns one value per sample mxkit.metrics.Mean(function)"
+    )
 
 
 def _by_name(name: str, arguments: Mapping[str, Any]) -> List[Metric]:
@@ -165,8 +111,6 @@ def _by_name(name: str, arguments: Mapping[str, Any]) -> List[Metric]:
         return [make("metric", name, METRICS[name], arguments)]
     if name.lower() in registered:
         return wrapped(make("metric", name, registered[name.lower()], arguments))
-    if name.lower() in ALIASES:
-        raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
     if name.lower() in _OF_RANKS:
         raise UnknownNameError(
             f"unknown metric {name!r}: it follows from the order of all scores, which no sum over batches gives. "

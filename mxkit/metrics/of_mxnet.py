@@ -101,29 +101,23 @@ class MXNetMetric(Metric):
 
     def _warn_of_cuts(self, labels: Sequence[Any], outputs: List[Any]) -> None:
         """Warn if a batch and its two parts give different figures, as a mean of batches' figures does (T128)."""
-        samples = outputs[0].shape[0]
-        cut = max(1, samples // 3)
-        values = []
+        samples, values, differ = outputs[0].shape[0], [], ""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            for bounds in ([0, samples], [0, cut, samples]):
-                metric = copy.deepcopy(self.metric)
-                metric.reset()
-                try:
+            try:
+                for bounds in ([0, samples], [0, max(1, samples // 3), samples]):
+                    metric = copy.deepcopy(self.metric)
+                    metric.reset()
                     for begin, end in zip(bounds, bounds[1:]):
                         metric.update([one[begin:end] for one in labels], [one[begin:end] for one in outputs])
-                except Exception as error:  # of any kind, because the metric may be a user's
-                    part = f"{end - begin} of the {samples} samples of a batch"
-                    reason = f"metric {self.name!r} raises for {part}: {type(error).__name__}: {error}"
-                    break
-                values.append(_value(metric, self._place))
-        if len(values) < 2:
-            text = f"{reason}. Its figure may depend on how samples are cut into batches (T128)"
-            warnings.warn(text, TrapWarning, stacklevel=4)
-        elif not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
+                    values.append(_value(metric, self._place))
+            except Exception as error:  # of any kind, because the metric may be a user's
+                differ = f"it raises {type(error).__name__} for {end - begin} of {samples} samples: {error}"
+        if not differ and not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
+            differ = f"{values[0]:.6g} for a batch of {samples}, {values[1]:.6g} for the same samples as two"
+        if differ:
             warnings.warn(
-                f"metric {self.name!r} depends on how samples are cut into batches: {values[0]:.6g} for a batch of "
-                f"{samples}, {values[1]:.6g} for the same samples as two. {self._stock.way} (T128)",
+                f"metric {self.name!r} depends on how samples are cut into batches: {differ}. {self._stock.way} (T128)",
                 TrapWarning,
                 stacklevel=4,
             )
@@ -154,19 +148,12 @@ class MXNetMetric(Metric):
 
 
 def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:
-    """Copies of an MXNet metric, one for each of its values; a CompositeEvalMetric gives those of all its metrics.
-
-    Raises:
-        DataError: A CompositeEvalMetric holds no metric.
-    """
+    """Copies of an MXNet metric, one for each of its values; a CompositeEvalMetric gives those of all its metrics."""
     if isinstance(metric, mx.metric.CompositeEvalMetric):
-        metrics = [part for member in metric.metrics for part in wrapped(member)]
-        if not metrics:
-            raise DataError("metrics: the CompositeEvalMetric holds no metric: call add")
-        return metrics
+        return [part for member in metric.metrics for part in wrapped(member)]
     names = metric.get()[0]
     places: List[Optional[int]] = list(range(len(names))) if isinstance(names, (list, tuple)) else [None]
-    metrics = [MXNetMetric(copy.deepcopy(metric), place) for place in places]
+    metrics: List[Metric] = [MXNetMetric(copy.deepcopy(metric), place) for place in places]
     for copied in metrics:
         copied.reset()
     return metrics
@@ -188,11 +175,9 @@ def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any
     Raises:
         DataError: The outputs are no class numbers.
     """
-    if not labels:
-        return
     output = outputs[0]
-    like_labels = output.shape == labels[0].shape
-    if output.size != output.shape[0] and not like_labels:
+    like_labels = bool(labels) and output.shape == labels[0].shape
+    if not labels or (output.size != output.shape[0] and not like_labels):
         return
     host = output.asnumpy()
     if like_labels and (host == np.floor(host)).all():

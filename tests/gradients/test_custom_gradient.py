@@ -267,9 +267,9 @@ def test_row22_exported_graphs_run_here_and_are_refused_elsewhere(tmp_path, fork
 @pytest.mark.parametrize(
     ("backward", "text"),
     [
-        (lambda dy, a, b, y: dy, "a gradient for each of the 2 inputs .*; it returned 1"),
-        (lambda dy, a, b, y: (dy, dy.reshape((1, 2))), r"input 1, of shape \(2,\), it returned \(1, 2\)"),
-        (lambda dy, a, b, y: (dy.asnumpy(), dy), "for input 0 it returned ndarray"),
+        (lambda dy, a, b, y: dy, r"for each of the 2 inputs.*it returned \[\('NDArray', \(2,\)\)\]"),
+        (lambda dy, a, b, y: (dy, dy.reshape((1, 2))), r"it returned .* \('NDArray', \(1, 2\)\)"),
+        (lambda dy, a, b, y: (dy.asnumpy(), dy), r"it returned \[\('ndarray', \(2,\)\)"),
         (lambda dy, a, b, y: {}["my own text"], "my own text"),
     ],
 )
@@ -292,9 +292,9 @@ def test_errors_of_backward_keep_their_text_and_break_nothing(how, backward, tex
 def test_errors_of_forward_come_at_once_with_arrays():
     with pytest.raises(ZeroDivisionError):
         custom_gradient(lambda x: x / (1 // 0), lambda dy, x, y: dy)(leaf(1))
-    with pytest.raises(ValueError, match="forward must return 1 arrays and returned 2: pass outputs=2"):
+    with pytest.raises(ValueError, match="outputs=1 NDArrays; it returned .'NDArray', 'NDArray'"):
         custom_gradient(lambda x: (x, x), lambda dy, x, y: dy)(leaf(1))
-    with pytest.raises(TypeError, match="forward must return NDArrays; returned ndarray"):
+    with pytest.raises(ValueError, match="outputs=1 NDArrays; it returned .'ndarray'"):
         custom_gradient(lambda x: x.asnumpy(), lambda dy, x, y: dy)(leaf(1))
     assert not autograd.is_recording()
 
@@ -326,8 +326,6 @@ def test_wrong_calls():
     for inputs in [(), (1.0,), (leaf(1), np.ones(1)), (leaf(1), mx.sym.var("x"))]:
         with pytest.raises(TypeError, match="expected NDArrays, or Symbols in a hybridized net"):
             MUL(*inputs)
-    with pytest.raises(TypeError, match="expected an NDArray or a Symbol; received ndarray"):
-        sign_ste(np.ones(1))
 
 
 def test_no_second_derivative():

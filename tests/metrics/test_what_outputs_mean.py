@@ -7,8 +7,7 @@ import mxkit
 from mxkit.core.arrays import legacy, switches
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
 from mxkit.losses.named_losses import get_loss
-from mxkit.metrics import METRICS, Mean, get_metric, get_metrics
-from mxkit.metrics.named_metrics import ALIASES
+from mxkit.metrics import Mean, get_metric, get_metrics
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -146,17 +145,13 @@ def test_nan_in_one_label_is_nan_in_every_figure():
 def test_t11_a_metric_of_ones_own_gives_one_value_a_sample(kind):
     net, batches = kind.net(dense), [(X[:8], Y[:8])]
     for function, text in (
-        (lambda labels, output: abs(output - labels[0]), r"received the shape \(8, 8\). Arrays of shape \(n, 1\)"),
+        (lambda labels, output: abs(output - labels[0]), r"of shape \(8, 8\). Arrays of shape \(n, 1\)"),
         (
             lambda labels, output: abs(output[:, 0] - labels[0]).mean(),
             r"shape \(1?,?\). It is a mean or a sum already: return one value per sample",
         ),
-        (lambda labels, output: 0.5, "expected shape .8,.; received float. It is a mean or a sum already"),
+        (lambda labels, output: 0.5, "expected shape .8,.; received a float.* It is a mean or a sum already"),
         (lambda labels, output: mx.nd.ones((8, 3)), r"values.reshape\(\(len\(values\), -1\)\).mean\(axis=1\)"),
-        (
-            lambda labels, output: output[:, 0] - labels,
-            r"It received labels, a list of 1 arrays \(labels\[0\] is the first\)",
-        ),
     ):
         with pytest.raises(DataError, match=text):
             mxkit.evaluate(net, batches, metrics=[Mean(function, name="own")])
@@ -220,26 +215,25 @@ def test_what_is_no_metric_says_how_to_write_one():
     def error(labels, output):
         return output
 
-    with pytest.raises(TypeError, match=r"write mxkit.metrics.Mean\(error, name='error'\)"):
-        get_metric(error)
-    with pytest.raises(TypeError, match=r"received the class Accuracy: write Accuracy\(\)"):
-        get_metric(mxkit.metrics.Accuracy)
+    for wrong in (error, mxkit.metrics.Accuracy):
+        with pytest.raises(
+            TypeError, match=r"Of a class make an object, of a function .*mxkit.metrics.Mean\(function\)"
+        ):
+            get_metric(wrong)
     with pytest.raises(ValueError, match="'loss' is the column of the loss"):
         get_metrics([mx.metric.Loss()])
     with pytest.raises(ValueError, match="average: expected binary, macro, micro, weighted, none; received 'samples'"):
         get_metric(("f1", {"average": "samples"}))
 
 
-def test_names_of_other_libraries_are_answered_with_the_name_here():
-    assert set(ALIASES.values()) <= set(METRICS)
-    for alias, name in ALIASES.items():
-        with pytest.raises(UnknownNameError, match=f"unknown metric '{alias}': it is called '{name}' here"):
-            get_metric(alias)
-    with pytest.raises(UnknownNameError, match="follows from the order of all scores.*roc_auc_score"):
-        get_metric("auc")
-    for name in ("torch", "caffe", "custommetric", "composite", "loss"):
-        with pytest.raises(UnknownNameError, match=f"unknown metric '{name}'"):
-            get_metric(name)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("auc", "follows from the order of all scores.*roc_auc_score"), ("acc", "Known: accuracy")]
+    + [(name, f"unknown metric '{name}'") for name in ("torch", "caffe", "custommetric", "composite", "loss")],
+)
+def test_unknown_names(name, text):
+    with pytest.raises(UnknownNameError, match=text):
+        get_metric(name)
 
 
 class OfItsOwn(mxkit.Metric):
@@ -307,8 +301,6 @@ def test_a_composite_has_a_column_for_each_of_its_metrics():
             return ["sum", "count"], [self.sum_metric, self.num_inst]
 
     assert mxkit.evaluate(net, loader(Y), metrics=[Both("both")])["count"] == 300
-    with pytest.raises(DataError, match="holds no metric"):
-        get_metrics([mx.metric.CompositeEvalMetric()])
 
 
 @pytest.mark.parametrize(
@@ -341,9 +333,7 @@ def test_t128_a_metric_that_takes_no_part_of_a_batch():
 
     net = nn.Dense(1)
     mxkit.initialize(net)
-    with pytest.warns(
-        TrapWarning, match="'whole' raises for 10 of the 32 samples of a batch: ValueError: too few. Its"
-    ):
+    with pytest.warns(TrapWarning, match="'whole' .*raises ValueError for 10 of 32 samples: too few"):
         mxkit.evaluate(net, [(X[:32], Y[:32])], metrics=[Whole("whole")])
 
 
