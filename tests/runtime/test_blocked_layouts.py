@@ -16,7 +16,8 @@ from sharing import LONG
 SCRIPT = Path(__file__).with_name("cut_blocks.py")
 
 
-def test_t250_t251_gradients_equal_those_without_onednn(tmp_path):
+def test_gradients_equal_those_without_onednn(tmp_path):
+    """T250, T251."""
     started = {}
     for enabled in ("1", "0"):
         environment = {**os.environ, "MXNET_MKLDNN_ENABLED": enabled, "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
@@ -63,7 +64,8 @@ def _joined(parts, dim=1, **attributes):
         (mx.sym.slice(X, begin=(1,), end=(2,)), False),
     ],
 )
-def test_t250_t251_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
+def test_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
+    """T250, T251."""
     repaired = repaired_graph(graph)
     assert (repaired is not graph) == changes
     assert repaired.list_arguments() == graph.list_arguments()
@@ -72,7 +74,9 @@ def test_t250_t251_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
     assert list(graph.simple_bind(mx.cpu(), **shapes).output_dict) == graph.list_outputs()
 
 
-def test_t250_inside_loops_and_beside_other_outputs():
+def test_inside_loops_and_beside_other_outputs():
+    """T250."""
+
     def body(x, state):
         return nd_or_symbol(x).concat(x, state, dim=1), state
 
@@ -90,7 +94,8 @@ def test_t250_inside_loops_and_beside_other_outputs():
 
 @pytest.mark.parametrize("key", [np.s_[:, 3:], np.s_[:, :5], np.s_[1:, 2:7, 1], np.s_[:, -5:-1, :, 1:3], np.s_[0, 4:]])
 @pytest.mark.parametrize("numpy", [False, True])
-def test_t251_indexing_the_output_of_a_convolution(key, numpy):
+def test_indexing_the_output_of_a_convolution(key, numpy):
+    """T251."""
     x, weight = nd.random.normal(shape=(2, 3, 5, 5)), nd.random.normal(shape=(16, 3, 1, 1))
     weight.attach_grad()
     with autograd.record():
@@ -105,7 +110,8 @@ def test_t251_indexing_the_output_of_a_convolution(key, numpy):
     np.testing.assert_allclose(weight.grad.asnumpy()[:, :, 0, 0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_t251_slice_takes_what_mxnet_takes():
+def test_slice_takes_what_mxnet_takes():
+    """T251."""
     x, sparse = nd.arange(24).reshape((4, 6)), nd.ones((4, 6)).tostype("csr")
     for one in (sparse[1:3], sparse[2], nd.slice(sparse, begin=1, end=3), nd.slice(sparse, begin=(1,), end=(3,))):
         assert one.stype == "csr"

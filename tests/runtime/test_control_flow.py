@@ -23,7 +23,8 @@ class Branching(gluon.HybridBlock):
         return first + second * 0.5
 
 
-def test_t258_both_branches_of_a_graph_have_their_gradients():
+def test_both_branches_of_a_graph_have_their_gradients():
+    """T258."""
     ends = {}
     for static in (None, False, True):
         mxkit.seed_all(0)

@@ -81,7 +81,8 @@ def assert_right(function, how="eager", x=X, weight=W, grad_req="write"):
 
 @every_graph
 @pytest.mark.parametrize("name", ["number first", "number last", "arctan2"])
-def test_t140_a_number_beside_an_array(name, how):
+def test_a_number_beside_an_array(name, how):
+    """T140."""
     functions = {
         "number first": lambda F, x, w: F.np.where(x > 0, 2.0, w),
         "number last": lambda F, x, w: F.np.where(x > 0, w, -1e3) * x,
@@ -101,7 +102,8 @@ def recorded(function, x, head=None):
 
 @pytest.mark.filterwarnings("ignore:ndarray.as_in_context has been renamed")  # MXNet calls it for x[indices]
 @pytest.mark.parametrize("kind", ["nd", "np"])
-def test_t141_negative_indices_in_arrays(kind):
+def test_negative_indices_in_arrays(kind):
+    """T141."""
     array = mx.np.array if kind == "np" else mx.nd.array
     gather = mx.npx.gather_nd if kind == "np" else mx.nd.gather_nd
     values = np.arange(6, dtype="float32").reshape(3, 2)
@@ -120,7 +122,8 @@ def test_t141_negative_indices_in_arrays(kind):
 
 
 @pytest.mark.parametrize("kind", ["nd", "np"])
-def test_t141_assignment_at_indices(kind):
+def test_assignment_at_indices(kind):
+    """T141."""
     array = mx.np.array if kind == "np" else mx.nd.array
     x, expected = array(np.zeros((3, 2))), np.zeros((3, 2))
     for target in (x, expected):
@@ -133,7 +136,9 @@ def test_t141_assignment_at_indices(kind):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_t281_operators_that_write_at_indices_stay_inside_the_array(dtype):
+def test_operators_that_write_at_indices_stay_inside_the_array(dtype):
+    """T281."""
+
     def rows(*indices):
         index = mx.nd.array(indices, dtype=dtype)
         return mx.nd.contrib.index_copy(mx.nd.zeros((4, 2)), index, mx.nd.array([[1, 2], [3, 4]])).asnumpy()[:, 0]
@@ -157,13 +162,15 @@ def test_t281_operators_that_write_at_indices_stay_inside_the_array(dtype):
 
 @every_graph
 @pytest.mark.parametrize("function", ["var", "std"])
-def test_t142_variance_has_a_gradient(function, how):
+def test_variance_has_a_gradient(function, how):
+    """T142."""
     for options in ({}, {"axis": 1}, {"axis": (0, -1), "keepdims": True}, {"axis": 0, "ddof": 1}):
         assert_right(lambda F, x, w, options=options: getattr(F.np, function)(w * x, **options), how)
     assert_right(lambda F, x, w: getattr(w, function)(axis=-1), how)
 
 
-def test_t142_values_of_variance_stay():
+def test_values_of_variance_stay():
+    """T142."""
     x = mx.np.array(X)
     for function in ("var", "std"):
         for options in ({}, {"axis": (0, 1), "ddof": 1}, {"axis": -1, "keepdims": True}):
@@ -173,7 +180,8 @@ def test_t142_values_of_variance_stay():
         assert mx.np.array([1, 3], dtype="int32").var() == mx.np.var(mx.np.array([1, 3], dtype="int32"))
 
 
-def test_t142_at_least_so_many_axes():
+def test_at_least_so_many_axes():
+    """T142."""
     for shape in ((), (3,), (2, 3), (2, 1, 3)):
         values = np.array(np.random.RandomState(0).randn(*shape))
         for name in ("atleast_1d", "atleast_2d", "atleast_3d"):
@@ -183,7 +191,8 @@ def test_t142_at_least_so_many_axes():
             np.testing.assert_array_equal(found, np.full(shape, 2))
 
 
-def test_t142_polynomials():
+def test_polynomials():
+    """T142."""
     coefficients = mx.np.array([2.0, -1.0, 3.0])
     x, w = mx.np.array([[0.5, -1.0]]), mx.np.array([[1.0, 2.0]])
     for array in (coefficients, x):
@@ -197,7 +206,8 @@ def test_t142_polynomials():
     np.testing.assert_array_equal(coefficients.grad, [2 * 4.25, 2 * -1.5, 4])
 
 
-def test_t142_functions_without_a_gradient_warn_once(monkeypatch):
+def test_functions_without_a_gradient_warn_once(monkeypatch):
+    """T142."""
     monkeypatch.setattr("mxkit.runtime.operators._REPORTED", set())
     x = mx.np.array(X)
     with autograd.record():
@@ -227,7 +237,8 @@ ADDED = {
 
 @every_graph
 @pytest.mark.parametrize("name", ADDED)
-def test_t143_gradients_add(name, how):
+def test_gradients_add(name, how):
+    """T143."""
     assert_right(ADDED[name], how, grad_req="add")
 
 
@@ -244,7 +255,8 @@ LEGACY = {
 
 
 @pytest.mark.parametrize("name", LEGACY)
-def test_t143_gradients_of_nd_add(name):
+def test_gradients_of_nd_add(name):
+    """T143."""
     with np_array(False), np_shape(False):
         found = []
         for windows in (1, 3):
@@ -259,7 +271,8 @@ def test_t143_gradients_of_nd_add(name):
 
 
 @pytest.mark.parametrize("name", ["copy", "astype", "N-D dot", "moveaxis", "inverse", "solve"])
-def test_t143_gradients_of_arrays_add(name):
+def test_gradients_of_arrays_add(name):
+    """T143."""
     functions = {
         "copy": lambda x: x.copy(),
         "astype": lambda x: x.astype("float64"),
@@ -281,7 +294,8 @@ def test_t143_gradients_of_arrays_add(name):
 
 
 @pytest.mark.parametrize("shapes", [((5, 1, 2, 3), (4, 3, 2)), ((2, 4, 2, 3), (2, 1, 3, 2)), ((4, 2, 3), (5, 1, 3, 2))])
-def test_t144_a_product_of_stacks_that_broadcast(shapes):
+def test_a_product_of_stacks_that_broadcast(shapes):
+    """T144."""
     values = [np.random.RandomState(0).randn(*shape).astype("float32") for shape in shapes]
     batch = np.matmul(*values).shape[:-2]
     found = []
@@ -301,7 +315,8 @@ def test_t144_a_product_of_stacks_that_broadcast(shapes):
 
 
 @pytest.mark.parametrize("order", [1, -1, 2, -2, np.inf, -np.inf])
-def test_t144_norms_of_matrices(order):
+def test_norms_of_matrices(order):
+    """T144."""
     for axis in (None, (0, 1), (1, 0)):
         if abs(order) == 2 and axis == (1, 0):
             continue  # MXNet refuses its values
@@ -318,7 +333,8 @@ def test_t144_norms_of_matrices(order):
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_t145_the_mean_of_nothing(record):
+def test_the_mean_of_nothing(record):
+    """T145."""
     x, weight = mx.np.zeros((0, 3, 2)), mx.np.ones(2)
     x.attach_grad()
     weight.attach_grad()
@@ -335,7 +351,8 @@ def test_t145_the_mean_of_nothing(record):
     assert loss.item() == 2
 
 
-def test_t146_functions_that_mxnet_leaves_to_numpy():
+def test_functions_that_mxnet_leaves_to_numpy():
+    """T146."""
     x = mx.np.array([1.0, 2, 4])
     assert mx.np.ptp(x) == 3
     _, found = recorded(lambda a: np.float64(2) / a, x)
@@ -374,7 +391,8 @@ REFUSED_BY_MXNET = {
 
 
 @pytest.mark.parametrize("call", REFUSED_BY_MXNET.values(), ids=REFUSED_BY_MXNET)
-def test_t279_numpy_computes_calls_that_mxnet_refuses(call):
+def test_numpy_computes_calls_that_mxnet_refuses(call):
+    """T279."""
     values = np.array([3.0, 1, 2], "float32")
     found, expected = call(mx.np.array(values)), call(values)
     if isinstance(expected, (str, np.dtype)):
@@ -385,7 +403,8 @@ def test_t279_numpy_computes_calls_that_mxnet_refuses(call):
         np.testing.assert_allclose(np.asarray(one), other, rtol=1e-6)
 
 
-def test_t279_a_call_that_writes_into_a_copy_or_needs_a_gradient_is_refused():
+def test_a_call_that_writes_into_a_copy_or_needs_a_gradient_is_refused():
+    """T279."""
     x, values = mx.np.array([3.0, 1, 2]), np.arange(3.0)
     for write in (lambda: np.put(x, 0, 5), lambda: np.add.at(x, [0], 5), lambda: np.add(values, x, out=x)):
         with pytest.raises(TypeError):
@@ -400,7 +419,8 @@ def test_t279_a_call_that_writes_into_a_copy_or_needs_a_gradient_is_refused():
     assert values.flags.writeable
 
 
-def test_t155_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed():
+def test_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed():
+    """T155."""
     covariance = np.array([[4, 1.5], [1.5, 1]], "float32")
     drawn = []
     for _ in range(2):
@@ -425,7 +445,8 @@ class Taken(mx.gluon.HybridBlock):
 
 
 @pytest.mark.parametrize("numpy", [True, False], ids=["eigh", "moments"])
-def test_t239_the_second_output_alone_is_right_in_a_graph(numpy):
+def test_the_second_output_alone_is_right_in_a_graph(numpy):
+    """T239."""
     matrix = np.float32([[4, 1, 0.5], [1, 3, 0.25], [0.5, 0.25, 2]])
     function = (lambda F, x: F.np.linalg.eigh(x)) if numpy else (lambda F, x: F.moments(x, axes=(0,)))
     expected = np.linalg.eigh(matrix) if numpy else (matrix.mean(axis=0), matrix.var(axis=0))
@@ -441,7 +462,8 @@ def test_t239_the_second_output_alone_is_right_in_a_graph(numpy):
             np.testing.assert_allclose(output * signs, expected[place], rtol=1e-4, atol=1e-5)
 
 
-def test_t240_a_number_with_a_fraction_beside_integers():
+def test_a_number_with_a_fraction_beside_integers():
+    """T240."""
     values = np.array([2, 0, 1], "int32")
     x, doubled = mx.np.array(values, dtype="int32"), mx.np.array(values, dtype="int32")
     for ours, expected in (
@@ -459,7 +481,8 @@ def test_t240_a_number_with_a_fraction_beside_integers():
     assert doubled.tolist() == [4, 0, 2]
 
 
-def test_t241_the_variance_of_integers_is_no_integer():
+def test_the_variance_of_integers_is_no_integer():
+    """T241."""
     x = mx.np.array([2, 0, 1], dtype="int32")
     np.testing.assert_allclose([x.var().item(), mx.np.std(x).item()], [2 / 3, (2 / 3) ** 0.5], rtol=1e-6)
     assert mx.np.var(x).dtype == np.float32
@@ -473,7 +496,8 @@ def test_t241_the_variance_of_integers_is_no_integer():
             assert found.dtype == getattr(mx.np, function)(one).dtype
 
 
-def test_t242_rayleigh_has_the_same_scale_in_graphs():
+def test_rayleigh_has_the_same_scale_in_graphs():
+    """T242."""
     drawn = mx.sym.np.random.rayleigh(size=(4000,)).bind(mx.cpu(), {}).forward()[0].asnumpy()
     np.testing.assert_allclose(drawn.mean(), (np.pi / 2) ** 0.5, rtol=0.05)
     doubled = mx.sym.np.random.rayleigh(2.0, size=(4000,)).bind(mx.cpu(), {}).forward()[0].asnumpy()

@@ -46,11 +46,13 @@ NUMBERS = {
     ],
     ids=["nd", "two axes", "np", "csr"],
 )
-def test_t276_an_array_of_one_element_is_a_number(make, read):
+def test_an_array_of_one_element_is_a_number(make, read):
+    """T276."""
     assert read(make().asnumpy()) == read(2.5)
 
 
-def test_t276_it_is_an_array_of_numpy_in_all_else():
+def test_it_is_an_array_of_numpy_in_all_else():
+    """T276."""
     x = mx.nd.array([2.5]).asnumpy()
     plain = np.array([2.5], "float32")
     assert isinstance(x, np.ndarray)
@@ -77,7 +79,8 @@ OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "uint8", "int8", "int32"])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_t277_scalars_compute_with_numbers_of_python_in_double_precision(kind, name):
+def test_scalars_compute_with_numbers_of_python_in_double_precision(kind, name):
+    """T277."""
     x = mx.nd.array([9.7], dtype=kind).asscalar()
     number, compute = x.item(), getattr(operator, name)
     for other in (3, 300, 0.1, number):
@@ -87,7 +90,8 @@ def test_t277_scalars_compute_with_numbers_of_python_in_double_precision(kind, n
                 assert compute(left, right) == expected
 
 
-def test_t277_sums_of_a_loop_have_the_bits_of_numpy_1():
+def test_sums_of_a_loop_have_the_bits_of_numpy_1():
+    """T277."""
     x = mx.nd.array([0.1]).sum()
     total, product, expected = 0.0, 0, 0.0
     for _ in range(1000):
@@ -100,7 +104,8 @@ def test_t277_sums_of_a_loop_have_the_bits_of_numpy_1():
     assert mx.nd.array([3], dtype="uint8").asscalar() - 5 == -2
 
 
-def test_t277_scalars_are_numpys_own_in_all_else():
+def test_scalars_are_numpys_own_in_all_else():
+    """T277."""
     x = mx.nd.array([0.1]).asscalar()
     assert isinstance(x, np.float32)
     assert (str(x), repr([x]), type(x).__name__, x.dtype, x.shape) == ("0.1", "[0.1]", "float32", np.float32, ())

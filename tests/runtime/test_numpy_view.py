@@ -48,7 +48,8 @@ def test_old_functions_compute(view):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy 1.24 to 1.26, which wrap by themselves
-def test_t232_lists_of_integers_out_of_bounds_wrap_as_operators_do(view):
+def test_lists_of_integers_out_of_bounds_wrap_as_operators_do(view):
+    """T232."""
     assert view.array([1621, 300.7, -1], dtype="uint8").tolist() == [85, 44, 255]
     assert mx.np.array([1621], dtype="uint8").tolist() == mx.np.full((1,), 1621, dtype="uint8").tolist() == [85]
     assert mx.nd.array([1621, -1], dtype="uint8").asnumpy().tolist() == [85, 255]

@@ -56,7 +56,8 @@ def recorded(function, x):
         return autograd.get_symbol(function(x))
 
 
-def test_t125_every_dropout_draws_from_the_generator_that_a_seed_reaches():
+def test_every_dropout_draws_from_the_generator_that_a_seed_reaches():
+    """T125."""
     graphs = []
     for make in (lambda: nn.Dropout(0.5), OwnDropout, lambda: nn.Dropout(0.5, axes=(1,))):
         graphs += [make()(mx.sym.var("x")), recorded(make(), mx.nd.ones((4, 6)))]
@@ -74,7 +75,8 @@ def test_t125_every_dropout_draws_from_the_generator_that_a_seed_reaches():
     assert attributes["cudnn_off"] == "False"
 
 
-def test_t125_the_cpus_numbers_stay():
+def test_the_cpus_numbers_stay():
+    """T125."""
     calls = [((), {"p": 0.5, "mode": "always", **more}) for more in ({}, {"cudnn_off": False}, {"cudnn_off": True})]
     drawn = []
     for positions, arguments in [*calls, ((0.5, "always", (), False), {})]:
@@ -134,7 +136,8 @@ NETS = {
 
 @every_backward
 @pytest.mark.parametrize("kind", [*NETS, "imported"])
-def test_t130_the_gradient_through_batch_norm_is_that_of_what_was_predicted(kind, backward, tmp_path):
+def test_the_gradient_through_batch_norm_is_that_of_what_was_predicted(kind, backward, tmp_path):
+    """T130."""
     net = imported(tmp_path) if kind == "imported" else NETS[kind]()
     predicted = net(mx.nd.array(X)).asnumpy()
     for _ in range(2):
@@ -153,7 +156,8 @@ def test_t130_the_gradient_through_batch_norm_is_that_of_what_was_predicted(kind
 
 
 @pytest.mark.parametrize("kind", NETS)
-def test_t130_training_still_normalizes_by_the_batch_and_moves_the_statistics(kind):
+def test_training_still_normalizes_by_the_batch_and_moves_the_statistics(kind):
+    """T130."""
     net = NETS[kind]()
     passes(net, X)
     output, _ = passes(net, X, train=True)
@@ -162,7 +166,8 @@ def test_t130_training_still_normalizes_by_the_batch_and_moves_the_statistics(ki
     np.testing.assert_allclose(moved.data().asnumpy(), 0.9 * MEAN + 0.1 * X.mean((0, 2, 3)), rtol=1e-4)
 
 
-def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
+def test_through_mxkits_functions_and_other_names_of_the_operator():
+    """T130."""
     for how in ("eager", "hybridized"):
         net = stock(how)
         found = mxkit.gradients.grad(lambda x, net=net: net(x))(mx.nd.array(X))
@@ -209,7 +214,8 @@ def largest_of_two_by_two(x, head):
 @every_backward
 @every_graph
 @pytest.mark.parametrize("channels", [3, 8])
-def test_t137_the_gradient_of_max_pooling_in_predict_mode(how, channels, backward):
+def test_the_gradient_of_max_pooling_in_predict_mode(how, channels, backward):
+    """T137."""
     random = np.random.RandomState(channels)
     x, head = random.randn(4, channels, 6, 6).astype("float32"), random.randn(4, channels, 3, 3).astype("float32")
     pool = hybridized(nn.MaxPool2D(2), how)
@@ -218,7 +224,8 @@ def test_t137_the_gradient_of_max_pooling_in_predict_mode(how, channels, backwar
         np.testing.assert_array_equal(passes(pool, batch, head, backward=backward)[1], expected)
 
 
-def test_t137_max_pooling_of_npx_and_in_mxkits_functions():
+def test_max_pooling_of_npx_and_in_mxkits_functions():
+    """T137."""
     x = np.random.RandomState(0).randn(4, 8, 6, 6).astype("float32")
     expected = largest_of_two_by_two(x, np.ones((4, 8, 3, 3)))
     found = mxkit.gradients.grad(nn.MaxPool2D(2))(mx.nd.array(x))
@@ -241,7 +248,8 @@ class Everything(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize("how", ["hybridized", "static"])
-def test_t137_a_graph_with_max_pooling_predicts_as_without_gradients(how):
+def test_a_graph_with_max_pooling_predicts_as_without_gradients(how):
+    """T137."""
     x = mx.nd.array(np.random.RandomState(0).randn(6, 8, 6, 6))
     net = Everything()
     net.initialize(mx.init.Normal(1))
@@ -261,7 +269,8 @@ def test_t137_a_graph_with_max_pooling_predicts_as_without_gradients(how):
     np.testing.assert_allclose((found[1][0] * step).sum(), slope, rtol=0.02)
 
 
-def test_t137_operators_of_a_graph_in_training_mode_predict():
+def test_operators_of_a_graph_in_training_mode_predict():
+    """T137."""
     x = mx.sym.LeakyReLU(mx.sym.var("x"), act_type="rrelu", lower_bound=0.2, name="leaky")[0]
     states = [mx.sym.var(name) for name in ("parameters", "state")]
     x = mx.sym.RNN(x, *states, mode="gru", state_size=2, num_layers=2, p=0.5, name="rnn")
@@ -277,7 +286,8 @@ def test_t137_operators_of_a_graph_in_training_mode_predict():
 
 
 @every_graph
-def test_t137_batch_norm_with_relu(how):
+def test_batch_norm_with_relu(how):
+    """T137."""
     x = mx.nd.array(np.random.RandomState(0).randn(4, 8, 3, 3))
     found = []
     for layers in ([nn.BatchNormReLU()], [nn.BatchNorm(), nn.Activation("relu")]):
@@ -292,7 +302,8 @@ def test_t137_batch_norm_with_relu(how):
 
 @every_graph
 @pytest.mark.parametrize("kind", [gluon.rnn.LSTM, gluon.rnn.GRU])
-def test_t137_recurrent_layers_drop_nothing_while_they_predict(kind, how):
+def test_recurrent_layers_drop_nothing_while_they_predict(kind, how):
+    """T137."""
     # MXNet's own kernels, which compute float64 on a CPU, drop where a gradient is recorded
     x = mx.nd.array(np.random.RandomState(0).randn(3, 5, 4), dtype="float64")
     net = kind(6, num_layers=2, dropout=0.9, input_size=4, dtype="float64")
@@ -339,7 +350,8 @@ def custom_cut(F, x):
     return of_kind(F.Custom(legacy(x), op_type="_mxkit_test_cut"), is_numpy(x))
 
 
-def test_t137_a_custom_operator_in_the_graph_is_refused():
+def test_a_custom_operator_in_the_graph_is_refused():
+    """T137."""
     graph = mx.sym.Pooling(custom_cut(mx.sym, mx.sym.var("x")), kernel=(2, 2))
     with pytest.raises(NotImplementedError, match=r"MXNet's gradient of Pooling is wrong, .*net.hybridize\(False\)"):
         predicting_graph(graph, on_gpu=False)
@@ -348,7 +360,8 @@ def test_t137_a_custom_operator_in_the_graph_is_refused():
 
 @pytest.mark.parametrize("channels", [8, 16])
 @pytest.mark.parametrize("train", [False, True])
-def test_t138_a_custom_operator_beside_convolutions(channels, train, kind):
+def test_a_custom_operator_beside_convolutions(channels, train, kind):
+    """T138."""
     x = kind.of(np.random.RandomState(0).rand(4, 1, 12, 12))
     cut = mxkit.gradients.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
     found = []
@@ -366,7 +379,8 @@ def test_t138_a_custom_operator_beside_convolutions(channels, train, kind):
             np.testing.assert_allclose(array, expected, rtol=rtol, atol=rtol / 10)
 
 
-def test_t138_a_custom_operator_of_an_array_without_axes():
+def test_a_custom_operator_of_an_array_without_axes():
+    """T138."""
     with switches(True):
         x = mx.np.array(7.0)
         cut = nn.HybridLambda(custom_cut)
@@ -376,7 +390,8 @@ def test_t138_a_custom_operator_of_an_array_without_axes():
             assert (output, gradient) == (6, 0)
 
 
-def test_t138_a_graph_that_begins_with_a_custom_operator():
+def test_a_graph_that_begins_with_a_custom_operator():
+    """T138."""
     convolution, cut = nn.Conv2D(16, 3), nn.HybridLambda(custom_cut)
     convolution.initialize()
     cut.hybridize()
@@ -388,7 +403,8 @@ def test_t138_a_graph_that_begins_with_a_custom_operator():
 
 @pytest.mark.parametrize("train", [True, False])
 @every_graph
-def test_t139_the_gradient_of_selu(how, train):
+def test_the_gradient_of_selu(how, train):
+    """T139."""
     x = np.linspace(-3, 3, 20).astype("float32")
     output, gradient = passes(hybridized(nn.SELU(), how), x, train=train)
     alpha, scale = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, arXiv:1706.02515
@@ -396,7 +412,8 @@ def test_t139_the_gradient_of_selu(how, train):
     np.testing.assert_allclose(gradient, scale * np.where(x > 0, 1, alpha * np.exp(x)), rtol=1e-5)
 
 
-def test_t139_selu_of_npx_and_other_activations_of_the_operator():
+def test_selu_of_npx_and_other_activations_of_the_operator():
+    """T139."""
     x = mx.np.array([-2.0, -1.0, 0.5])
     _, gradient = passes(lambda a: mx.npx.leaky_relu(a, act_type="selu"), x, train=True)
     np.testing.assert_allclose(gradient, [0.2379329, 0.6467687, 1.0507010], rtol=1e-5)
@@ -406,7 +423,8 @@ def test_t139_selu_of_npx_and_other_activations_of_the_operator():
 @pytest.mark.parametrize(
     ("shape", "size"), [((4, 3, 2), 24), ((4, 9), 36), ((4, -1), 28), ((0, 3), 15), ((-3, 2), 60), ([7, 0], None)]
 )
-def test_t252_reshape_keeps_the_number_of_elements(shape, size):
+def test_reshape_keeps_the_number_of_elements(shape, size):
+    """T252."""
     x = mx.nd.ones((5, 6))
     reverse = {"reverse": True} if size is None else {}
     with pytest.raises(ValueError, match=rf"shape \(5, 6\) has 30 elements; shape=.* would have {size or 42}, "):
@@ -422,7 +440,8 @@ def test_t252_reshape_keeps_the_number_of_elements(shape, size):
 
 @pytest.mark.parametrize("shape", [(-3, 0), (0, -3)])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_t252_codes_that_leave_an_axis_over_are_refused(shape, reverse):
+def test_codes_that_leave_an_axis_over_are_refused(shape, reverse):
+    """T252."""
     x = mx.nd.ones((2, 3, 4, 6))
     with pytest.raises(ValueError, match="has 144 elements"):
         mx.nd.reshape(x, shape=shape, reverse=reverse)
@@ -449,7 +468,8 @@ def test_t252_codes_that_leave_an_axis_over_are_refused(shape, reverse):
         ((10, 12), False, (10, 12)),
     ],
 )
-def test_t252_all_codes_of_reshape_mean_the_same_everywhere(shape, reverse, expected):
+def test_all_codes_of_reshape_mean_the_same_everywhere(shape, reverse, expected):
+    """T252."""
     x = mx.nd.arange(120).reshape((4, 6, 5))
     graph = mx.sym.reshape(mx.sym.var("x", dtype="float32"), shape=shape, reverse=reverse)
     block = mx.gluon.SymbolBlock(graph, mx.sym.var("x", dtype="float32"))
@@ -459,7 +479,8 @@ def test_t252_all_codes_of_reshape_mean_the_same_everywhere(shape, reverse, expe
 
 
 @pytest.mark.long
-def test_t253_weights_are_read_in_their_turn():
+def test_weights_are_read_in_their_turn():
+    """T253."""
     # without the repair 1 of 60 reads was wrong
     weight, x = mx.nd.random.uniform(shape=(512, 256, 3, 3)), mx.nd.random.uniform(shape=(1, 256, 4, 4))
     expected = weight.asnumpy()
@@ -473,7 +494,8 @@ def test_t253_weights_are_read_in_their_turn():
             np.testing.assert_array_equal(layer.weight.data().asnumpy(), expected)
 
 
-def test_t253_a_read_weight_is_a_copy_of_its_own_and_records_nothing():
+def test_a_read_weight_is_a_copy_of_its_own_and_records_nothing():
+    """T253."""
     weight = mx.nd.ones((2, 3))
     weight.attach_grad()
     with mx.autograd.record():
@@ -484,7 +506,8 @@ def test_t253_a_read_weight_is_a_copy_of_its_own_and_records_nothing():
     assert weight.grad.asnumpy().tolist() == [[2.0] * 3] * 2
 
 
-def test_t254_callbacks_of_functions_outlive_python():
+def test_callbacks_of_functions_outlive_python():
+    """T254."""
     # DGL's GATConv ends with exit code 255 without it; DGL is not installed here
     assert sys.getrefcount(mx.autograd.Function._registry.ref_holder) >= 3
 
@@ -493,7 +516,8 @@ def test_t254_callbacks_of_functions_outlive_python():
     ("layer", "shape"),
     [(nn.Conv1D, (2, 4, 9)), (nn.Conv1DTranspose, (2, 4, 9)), (nn.Conv2D, (2, 4, 9, 9)), (nn.Conv3D, (2, 4, 5, 5, 5))],
 )
-def test_t255_weights_are_set_after_a_prediction(layer, shape):
+def test_weights_are_set_after_a_prediction(layer, shape):
+    """T255."""
     block, x = layer(16, 3, in_channels=4), mx.nd.ones(shape)
     block.initialize()
     block(x).wait_to_read()
@@ -502,7 +526,8 @@ def test_t255_weights_are_set_after_a_prediction(layer, shape):
     assert np.allclose(block(x).asnumpy().max(), 4 * 0.5 * 3 ** (len(shape) - 2))
 
 
-def test_t200_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
+def test_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
+    """T200."""
     inputs = [mx.nd.random.normal(shape=(size, 3, 4, 4)) for size in range(1, 5)]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(25):

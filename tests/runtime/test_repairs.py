@@ -104,7 +104,8 @@ class Rows(mx.io.DataIter):
         return mx.io.DataBatch([row], [row[0]], pad=0)
 
 
-def test_t160_a_prefetching_iterator_reads_under_the_switches_of_its_maker():
+def test_a_prefetching_iterator_reads_under_the_switches_of_its_maker():
+    """T160."""
     # mxnet/io/io.py, line 403: in a new thread `row[0]` has the shape (1,)
     with mx.util.np_shape(True), mx.util.np_array(True):
         rows, expected = mx.io.PrefetchingIter(Rows()), [batch.label[0] for batch in Rows()]
@@ -279,7 +280,8 @@ AUGMENTERS = {
 
 
 @pytest.mark.parametrize("way", [*CROPS, *AUGMENTERS])
-def test_t260_crops_and_augmenters_leave_the_image(way, kind):
+def test_crops_and_augmenters_leave_the_image(way, kind):
+    """T260."""
     pixels = np.random.RandomState(0).randint(0, 256, (8, 8, 3)).astype("float32")
     image = mx.nd.array(pixels) if way in AUGMENTERS else kind.of(mx.nd.array(pixels))  # augmenters refuse mx.np
     changed = {**CROPS, **AUGMENTERS}[way](image)
@@ -325,7 +327,8 @@ def test_center_net_reads_the_class_of_a_box():
     assert heatmap[0].sum() == 0
 
 
-def test_t195_gluoncv_imports_beside_pytorch_2(tmp_path):
+def test_gluoncv_imports_beside_pytorch_2(tmp_path):
+    """T195."""
     # gluoncv/check.py, line 36; the real PyTorch is not installed here
     (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
     code = "import mxkit; print(mxkit.models.get_model('gluoncv:cifar_resnet20_v1').output)"
@@ -400,7 +403,8 @@ PLOTS = {
 
 
 @pytest.mark.parametrize("name", PLOTS)
-def test_t279_matplotlib_draws_arrays_of_mx_np_as_those_of_numpy(name):
+def test_matplotlib_draws_arrays_of_mx_np_as_those_of_numpy(name):
+    """T279."""
     figures = pytest.importorskip("matplotlib.figure")
     projection = {"projection": "3d"} if name.startswith("3d") else {}
     pictures = []
@@ -415,7 +419,8 @@ def test_t279_matplotlib_draws_arrays_of_mx_np_as_those_of_numpy(name):
     assert abs(found - expected).mean() < 2  # edges of bars may be rounded to another pixel
 
 
-def test_t282_an_array_without_axes_is_not_iterated_over():
+def test_an_array_without_axes_is_not_iterated_over():
+    """T282."""
     with mx.util.np_shape(True), mx.util.np_array(True):
         for read in (list, sum, max, iter):
             with pytest.raises(TypeError, match="iteration over a 0-d array"):
@@ -425,7 +430,8 @@ def test_t282_an_array_without_axes_is_not_iterated_over():
         assert mx.np.array([[1.0], [2.0]]).ravel().shape == (2,)
 
 
-def test_t278_an_array_as_a_dtype_has_its_own():
+def test_an_array_as_a_dtype_has_its_own():
+    """T278."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 1.20 to 2.4
         y = mx.nd.array([1, 2], dtype="int32")
@@ -495,7 +501,8 @@ def test_names_read_while_running():
         assert mx.np.bool is bool
 
 
-def test_t164_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_graph():
+def test_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_graph():
+    """T164."""
     # mxnet/symbol/numpy/_symbol.py, line 243; mxnet/gluon/block.py, line 1693
     x = mx.sym.var("x", dtype="float32").as_np_ndarray()
     graph = mx.sym.np.tanh(x)
@@ -515,7 +522,8 @@ def test_t164_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_gr
 
 
 @pytest.mark.parametrize("kind", [mx.gluon.rnn.RNN, mx.gluon.rnn.LSTM, mx.gluon.rnn.GRU])
-def test_t165_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
+def test_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
+    """T165."""
     # mxnet/gluon/rnn/rnn_layer.py, line 235
     net = mx.gluon.nn.HybridSequential()
     net.add(kind(3, 2, layout="NTC", bidirectional=True), mx.gluon.nn.Dense(2, flatten=False))
@@ -531,7 +539,8 @@ def test_t165_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
                 np.testing.assert_array_equal(net(mx.np.ones(shape)).asnumpy(), output.asnumpy())
 
 
-def test_t149_a_batch_norm_with_relu_has_its_relu_for_mx_np():
+def test_a_batch_norm_with_relu_has_its_relu_for_mx_np():
+    """T149."""
     # mxnet/gluon/nn/basic_layers.py, line 371
     x = mx.nd.array(np.linspace(-1, 1, 24).reshape(2, 3, 2, 2))
     layer = mx.gluon.nn.BatchNormReLU()

@@ -182,7 +182,8 @@ def test_workers_that_are_known_to_share_this_host(variables, workers):
     assert local_workers(variables) == workers
 
 
-def test_t96_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
+def test_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
+    """T96."""
     chosen = choose(read_processors(), {})
     found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'  # too late\n" + TELL)
     assert found == taking(chosen.taken)
@@ -265,7 +266,8 @@ tell(engine=in_engine(), computing=computing(), in_force=in_force(), said=said)
 
 
 @pytest.mark.parametrize("number", [1, 99])
-def test_t187_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child, number):
+def test_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child, number):
+    """T187."""
     cores = read_processors().threads
     taken = min(number, cores)
     found = child(SET.replace("NUMBER", str(number)))
@@ -291,7 +293,8 @@ def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
     mxkit.threads(1)
 
 
-def test_t187_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_path):
+def test_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_path):
+    """T187."""
     shell("train", "linear_regression", "--set", "epochs=1", MXNET_OMP_MAX_THREADS="1")
     (run,) = (tmp_path / "runs").iterdir()
     resumed = shell("train", "--resume", str(run), "--set", "epochs=2")
@@ -300,7 +303,8 @@ def test_t187_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_p
 
 
 @pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
-def test_t280_a_recipe_with_more_threads_than_a_variable_allows_is_told(shell):
+def test_a_recipe_with_more_threads_than_a_variable_allows_is_told(shell):
+    """T280."""
     words = ("train", "linear_regression", "--set", "epochs=1", "--set", "threads=2")
     done = shell(*words, MXNET_OMP_MAX_THREADS="1")
     assert "MXNet takes 1, not the 2 of the recipe: MXNET_OMP_MAX_THREADS=1 decides" in " ".join(done.stderr.split())

@@ -57,12 +57,14 @@ print("done")
         *(long(how, 50) for how in ("leave", "error", "kill", "kill and leave")),
     ],
 )
-def test_t234_a_loader_ends_soon(fork_python, how, times):
+def test_a_loader_ends_soon(fork_python, how, times):
+    """T234."""
     done = fork_python(SCRIPT, how, str(times))
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-def test_t233_gluoncv_pads_the_boxes_of_images_that_have_several_numbers_of_them():
+def test_gluoncv_pads_the_boxes_of_images_that_have_several_numbers_of_them():
+    """T233."""
     from gluoncv.data.dataloader import default_mp_pad_batchify_fn, default_pad_batchify_fn
     import numpy as np
 
