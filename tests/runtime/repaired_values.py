@@ -3,6 +3,7 @@
 With --plain, MXNet's own operators compute. `test_repaired_values.py` compares both with NumPy in double precision.
 """
 
+from functools import partial
 import sys
 
 from mxkit.runtime import gluon_layers, graphs, operators
@@ -22,29 +23,21 @@ EXPONENTS = (-8, -5, -2, 0, 2, 5, 8)
 SQUARE = numpy.random.RandomState(1).uniform(-1, 1, (3, 3)) + 4 * numpy.eye(3)
 
 
-def inverse_of(x):
-    return numpy.linalg.inv(x)
+def selu(x):
+    return 1.0507009873554805 * numpy.where(x > 0, x, 1.6732632423543772 * numpy.expm1(numpy.minimum(x, 0)))
 
 
 # Name: call, reference in NumPy, shape of x ("square" is a regular matrix), and the gradient of the outputs' sum where
 # differences of the reference are too coarse.
 CASES = {
-    "LeakyReLU selu": (
-        lambda x: nd.LeakyReLU(x, act_type="selu"),
-        lambda x: 1.0507009873554805 * numpy.where(x > 0, x, 1.6732632423543772 * numpy.expm1(numpy.minimum(x, 0))),
-        (4, 6),
-    ),
+    "LeakyReLU selu": (lambda x: nd.LeakyReLU(x, act_type="selu"), selu, (4, 6)),
     "npx.leaky_relu selu": (
         lambda x: npx.leaky_relu(x.as_np_ndarray(), act_type="selu").as_nd_ndarray(),
-        lambda x: 1.0507009873554805 * numpy.where(x > 0, x, 1.6732632423543772 * numpy.expm1(numpy.minimum(x, 0))),
+        selu,
         (4, 6),
     ),
     "reshape": (lambda x: nd.reshape(x, shape=(0, 2, -1)), lambda x: x.reshape(4, 2, 3), (4, 6)),
-    "concat": (
-        lambda x: nd.concat(x, 2 * x, dim=1),
-        lambda x: numpy.concatenate([x, 2 * x], 1),
-        (2, 8, 2, 2),
-    ),
+    "concat": (lambda x: nd.concat(x, 2 * x, dim=1), lambda x: numpy.concatenate([x, 2 * x], 1), (2, 8, 2, 2)),
     "slice": (lambda x: nd.slice(x, begin=(0, 3), end=(1, None)), lambda x: x[:1, 3:], (2, 16, 2, 2)),
     "BatchNorm, predicting": (
         lambda x: nd.BatchNorm(x, nd.ones(3), nd.zeros(3), nd.zeros(3), nd.ones(3), eps=0, fix_gamma=False),
@@ -64,91 +57,50 @@ CASES = {
     "moments": (lambda x: nd.moments(x, axes=[1])[1], lambda x: x.var(1), (4, 6)),
     "Crop": (lambda x: nd.Crop(x, offset=(1, 1), h_w=(2, 2)), lambda x: x[:, :, 1:3, 1:3], (1, 2, 4, 4)),
     "gather_nd": (lambda x: nd.gather_nd(x, nd.array(LAST)), lambda x: x[[1, -1], [0, -2]], (4, 6)),
-    "boolean_mask": (
-        lambda x: nd.contrib.boolean_mask(x, nd.array([1, 0, 1, 1])),
-        lambda x: x[[0, 2, 3]],
-        (4, 6),
-    ),
+    "boolean_mask": (lambda x: nd.contrib.boolean_mask(x, nd.array([1, 0, 1, 1])), lambda x: x[[0, 2, 3]], (4, 6)),
     "linalg.gemm2": (lambda x: nd.linalg.gemm2(x, x), lambda x: x @ x, "square"),
-    "linalg.inverse": (lambda x: nd.linalg.inverse(x), inverse_of, "square"),
+    "linalg.inverse": (lambda x: nd.linalg.inverse(x), lambda x: numpy.linalg.inv(x), "square"),
     "linalg.trmm": (lambda x: nd.linalg.trmm(x, x), lambda x: numpy.tril(x) @ x, "square"),
     "linalg.slogdet": (lambda x: nd.linalg.slogdet(x)[1], lambda x: numpy.linalg.slogdet(x)[1], "square"),
-    "np.mean": (lambda x: np.mean(x.as_np_ndarray(), axis=1).as_nd_ndarray(), lambda x: x.mean(1), (4, 6)),
-    "np.var": (lambda x: np.var(x.as_np_ndarray(), axis=1).as_nd_ndarray(), lambda x: x.var(1), (4, 6)),
-    "np.std": (lambda x: np.std(x.as_np_ndarray(), axis=1).as_nd_ndarray(), lambda x: x.std(1), (4, 6)),
-    "np.where, number": (
-        lambda x: np.where(x.as_np_ndarray() > 0, x.as_np_ndarray(), 0.25).as_nd_ndarray(),
-        lambda x: numpy.where(x > 0, x, 0.25),
-        (4, 6),
-    ),
-    "np.arctan2, number first": (
-        lambda x: np.arctan2(0.5, x.as_np_ndarray()).as_nd_ndarray(),
-        lambda x: numpy.arctan2(0.5, x),
-        (4, 6),
-        lambda x: -0.5 / (x**2 + 0.25),
-    ),
-    "np.arctan2, number second": (
-        lambda x: np.arctan2(x.as_np_ndarray(), 0.5).as_nd_ndarray(),
-        lambda x: numpy.arctan2(x, 0.5),
-        (4, 6),
-        lambda x: 0.5 / (x**2 + 0.25),
-    ),
-    "np.hypot, number": (
-        lambda x: np.hypot(x.as_np_ndarray(), 3).as_nd_ndarray(),
-        lambda x: numpy.hypot(x, 3),
-        (4, 6),
-        lambda x: x / numpy.hypot(x, 3),
-    ),
-    "np.clip": (
-        lambda x: np.clip(x.as_np_ndarray(), -0.5, 0.5).as_nd_ndarray(),
-        lambda x: numpy.clip(x, -0.5, 0.5),
-        (4, 6),
-    ),
-    "np.cumsum": (lambda x: np.cumsum(x.as_np_ndarray(), axis=1).as_nd_ndarray(), lambda x: x.cumsum(1), (4, 6)),
-    "np.flip": (lambda x: np.flip(x.as_np_ndarray(), 1).as_nd_ndarray(), lambda x: x[:, ::-1], (4, 6)),
-    "np.rot90": (lambda x: np.rot90(x.as_np_ndarray()).as_nd_ndarray(), numpy.rot90, (4, 6)),
-    "np.diff": (lambda x: np.diff(x.as_np_ndarray()).as_nd_ndarray(), numpy.diff, (4, 6)),
-    "np.trace": (lambda x: np.trace(x.as_np_ndarray()).reshape(1).as_nd_ndarray(), lambda x: numpy.trace(x), (4, 6)),
-    "np.moveaxis": (
-        lambda x: np.moveaxis(x.as_np_ndarray(), 0, 1).as_nd_ndarray(),
-        lambda x: numpy.moveaxis(x, 0, 1),
-        (4, 6),
-    ),
-    "np.split": (lambda x: np.split(x.as_np_ndarray(), [2], axis=1)[1].as_nd_ndarray(), lambda x: x[:, 2:], (4, 6)),
-    "np.linalg.norm": (
-        lambda x: np.linalg.norm(x.as_np_ndarray(), axis=(0, 1)).reshape(1).as_nd_ndarray(),
-        lambda x: numpy.linalg.norm(x),
-        (4, 6),
-    ),
-    "np.linalg.inv": (lambda x: np.linalg.inv(x.as_np_ndarray()).as_nd_ndarray(), inverse_of, "square"),
-    "np.linalg.solve": (
-        lambda x: np.linalg.solve(x.as_np_ndarray(), np.ones((3, 1))).as_nd_ndarray(),
-        lambda x: numpy.linalg.solve(x, numpy.ones((3, 1))),
-        "square",
-    ),
-    "np.tensordot": (
-        lambda x: np.tensordot(x.as_np_ndarray(), x.as_np_ndarray(), axes=[[1], [1]]).as_nd_ndarray(),
-        lambda x: numpy.tensordot(x, x, [[1], [1]]),
-        (4, 6),
-    ),
-    "np.einsum, optimized": (
-        lambda x: np.einsum("ij,kj->ik", x.as_np_ndarray(), x.as_np_ndarray(), optimize=True).as_nd_ndarray(),
-        lambda x: numpy.einsum("ij,kj->ik", x, x),
-        (4, 6),
-    ),
-    "np.matmul, batches": (
-        lambda x: np.matmul(x.as_np_ndarray(), np.ones((5, 1, 6, 2))).as_nd_ndarray(),
-        lambda x: numpy.matmul(x, numpy.ones((5, 1, 6, 2))),
-        (4, 6),
-    ),
-    "np.polyval": (
-        lambda x: np.polyval(np.array([2.0, 3.0]), x.as_np_ndarray()).as_nd_ndarray(),
-        lambda x: 2 * x + 3,
-        (4, 6),
-        lambda x: 2 + 0 * x,
-    ),
-    "np.atleast_3d": (lambda x: np.atleast_3d(x.as_np_ndarray()).as_nd_ndarray(), numpy.atleast_3d, (4, 6)),
 }
+
+#: Functions of `mx.np`, called with MXNet's module and with NumPy.
+OF_NUMPY = {
+    "np.mean": lambda np, x: np.mean(x, axis=1),
+    "np.var": lambda np, x: np.var(x, axis=1),
+    "np.std": lambda np, x: np.std(x, axis=1),
+    "np.where, number": lambda np, x: np.where(x > 0, x, 0.25),
+    "np.arctan2, number first": lambda np, x: np.arctan2(0.5, x),
+    "np.arctan2, number second": lambda np, x: np.arctan2(x, 0.5),
+    "np.hypot, number": lambda np, x: np.hypot(x, 3),
+    "np.clip": lambda np, x: np.clip(x, -0.5, 0.5),
+    "np.cumsum": lambda np, x: np.cumsum(x, axis=1),
+    "np.flip": lambda np, x: np.flip(x, 1),
+    "np.rot90": lambda np, x: np.rot90(x),
+    "np.diff": lambda np, x: np.diff(x),
+    "np.trace": lambda np, x: np.trace(x).reshape(1),
+    "np.moveaxis": lambda np, x: np.moveaxis(x, 0, 1),
+    "np.split": lambda np, x: np.split(x, [2], axis=1)[1],
+    "np.linalg.norm": lambda np, x: np.linalg.norm(x, axis=(0, 1)).reshape(1),
+    "np.linalg.inv": lambda np, x: np.linalg.inv(x),
+    "np.linalg.solve": lambda np, x: np.linalg.solve(x, np.ones((3, 1))),
+    "np.tensordot": lambda np, x: np.tensordot(x, x, axes=[[1], [1]]),
+    "np.einsum, optimized": lambda np, x: np.einsum("ij,kj->ik", x, x, optimize=True),
+    "np.matmul, batches": lambda np, x: np.matmul(x, np.ones((5, 1, 6, 2))),
+    "np.polyval": lambda np, x: np.polyval(np.array([2.0, 3.0]), x),
+    "np.atleast_3d": lambda np, x: np.atleast_3d(x),
+}
+GRADIENTS = {
+    "np.arctan2, number first": lambda x: -0.5 / (x**2 + 0.25),
+    "np.arctan2, number second": lambda x: 0.5 / (x**2 + 0.25),
+    "np.hypot, number": lambda x: x / numpy.hypot(x, 3),
+    "np.polyval": lambda x: 2 + 0 * x,
+}
+for name, function in OF_NUMPY.items():
+    shape = "square" if name in ("np.linalg.inv", "np.linalg.solve") else (4, 6)
+    given = [GRADIENTS[name]] if name in GRADIENTS else []
+    call = lambda x, function=function: function(np, x.as_np_ndarray()).as_nd_ndarray()  # noqa: E731
+    CASES[name] = (call, partial(function, numpy), shape, *given)
 
 
 def values(name, exponent):

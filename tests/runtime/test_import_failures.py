@@ -120,17 +120,6 @@ def test_the_library_is_cut_off(bare_python, site, size):
     assert said.endswith("    pip install --force-reinstall --no-deps mxnet-cu112==1.9.1\n")
 
 
-@needs_compiler
-def test_the_library_is_for_other_processors(bare_python, site):
-    path = mxnet_wheel(site, "mxnet", [])
-    data = bytearray(path.read_bytes())
-    data[18:20] = b"\xb7\0"  # aarch64
-    path.write_bytes(data)
-    said = refusal(bare_python("-c", IMPORT, site=site))
-    assert said.startswith(f"mxnet 1.9.1 does not load: {path}: ")
-    assert "pip install --force-reinstall --no-deps mxnet==1.9.1" in said
-
-
 @fakes_nvidia
 def test_mxnet_was_tried_before_mxkit(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
@@ -141,22 +130,3 @@ def test_mxnet_was_tried_before_mxkit(bare_python, site):
     nvidia_wheels(site, REQUIREMENTS)
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout.splitlines()[1:] == ["MXNet is loaded"], done.stderr
-
-
-@fakes_nvidia
-def test_what_is_installed_meanwhile_is_found_by_the_same_process(bare_python, site, tmp_path):
-    mxnet_wheel(site, "mxnet-cu112", ["libcudart.so.11.0", "libcuda.so.1"])
-    nvidia_wheels(tmp_path / "pip", {"libcudart.so.11.0": REQUIREMENTS["libcudart.so.11.0"]})
-    code = f"""
-import os, mxkit, mxkit.errors
-try:
-    import mxnet
-except mxkit.errors.MXNetImportError as error:
-    print("refused")
-os.rename({str(tmp_path / "pip" / "nvidia")!r}, {str(site / "nvidia")!r})
-import mxnet
-from mxkit.runtime.cuda_libraries import libraries
-print(libraries()[0].problem or "fine")
-"""
-    done = bare_python("-c", code, site=site)
-    assert done.stdout == "refused\nMXNet is loaded\nfine\n", done.stderr

@@ -1,9 +1,8 @@
-"""MXNet of other builds: without a distribution, with a suffix behind its version, older, with foreign operators."""
+"""MXNet of other builds: without a distribution, with a suffix behind its version, older."""
 
 from pathlib import Path
 import re
 import shutil
-import subprocess
 
 from mxkit.cli import main
 from mxkit.errors import MXNetImportError
@@ -15,33 +14,6 @@ import pytest
 from sharing import long
 
 PACKAGE = Path(mx.__file__).parent
-OPERATOR = """
-#include "mxnet/lib_api.h"
-using namespace mxnet::ext;
-
-MXReturnValue parse(const std::unordered_map<std::string, std::string>& attrs, int* inputs, int* outputs) {
-  *inputs = *outputs = 1;
-  return MX_SUCCESS;
-}
-MXReturnValue types(const std::unordered_map<std::string, std::string>& attrs, std::vector<int>* in,
-                    std::vector<int>* out) {
-  out->at(0) = in->at(0);
-  return MX_SUCCESS;
-}
-MXReturnValue shapes(const std::unordered_map<std::string, std::string>& attrs,
-                     std::vector<std::vector<unsigned int>>* in, std::vector<std::vector<unsigned int>>* out) {
-  out->at(0) = in->at(0);
-  return MX_SUCCESS;
-}
-MXReturnValue forward(const std::unordered_map<std::string, std::string>& attrs, std::vector<MXTensor>* in,
-                      std::vector<MXTensor>* out, const OpResource& resource) {
-  for (int64_t i = 0; i < in->at(0).size(); ++i) out->at(0).data<float>()[i] = 2 * in->at(0).data<float>()[i];
-  return MX_SUCCESS;
-}
-REGISTER_OP(foreign_double).setForward(forward, "cpu").setParseAttrs(parse).setInferType(types).setInferShape(shapes);
-MXReturnValue initialize(int version) { return MX_SUCCESS; }
-"""
-
 TRAINS = """
 import sys
 import mxkit
@@ -63,10 +35,6 @@ from mxkit.nets.saving import load_net, save_net
 save_net("saved.net", net)
 load_net("saved.net")
 import mxkit.storage.symbol_file  # it reads the version
-if len(sys.argv) > 3:
-    assert mx.nd.foreign_double(mx.nd.ones((2,))).asnumpy().tolist() == [2, 2]
-    doubled = mx.sym.foreign_double(mx.sym.var("x"))
-    assert doubled.eval(x=mx.nd.ones((2,)))[0].asnumpy().tolist() == [2, 2]
 print("trained")
 """
 
@@ -102,20 +70,6 @@ def test_a_build_without_metadata_trains(version, build, run_python, monkeypatch
     package = build(version)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     assert run_python(TRAINS, version, str(package)).stdout == "trained\n"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="it needs a C++ compiler")
-def test_a_build_with_a_foreign_operator_trains(build, run_python, monkeypatch, tmp_path):
-    package, code, library = build("1.9.1"), tmp_path / "foreign.cc", tmp_path / "foreign.so"
-    code.write_text(OPERATOR)
-    sources = [str(code), str(PACKAGE / "src" / "lib_api.cc"), "-I", str(PACKAGE / "include")]
-    subprocess.run(["g++", "-std=c++11", "-shared", "-fPIC", "-o", str(library), *sources], check=True)
-    with (package / "__init__.py").open("a", encoding="utf-8") as module:
-        module.write(f"\nfrom . import library\nlibrary.load({str(library)!r}, verbose=False)\n")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    assert run_python(TRAINS, "1.9.1", str(package), "foreign").stdout == "trained\n"
-    assert re.search(r"version +1\.9\.1\n", run_python(DOCTOR, status=None).stdout)
 
 
 @pytest.mark.long

@@ -455,27 +455,6 @@ def test_arrays_are_made_without_scipys_warning():
     assert mx.nd.sparse.array(sparse.csr_matrix([[3.0]])).asnumpy().tolist() == [[3]]
 
 
-def test_worker_initializers_are_pickled_by_reference_to_mxkit():
-    # T91: the child imports mxkit because the pickle names it
-    from mxnet.gluon.data import dataloader
-
-    assert dataloader._worker_initializer is loaders.initialize_mxnet_worker
-    assert b"mxkit.runtime.loaders" in pickle.dumps(dataloader._worker_initializer)
-    assert loaders.work_for_loader_v1 in dataloader._MultiWorkerIterV1.__init__.__defaults__
-
-
-def test_worker_initializers_do_what_the_original_does():
-    from mxnet.gluon.data import dataloader
-
-    try:
-        loaders.initialize_mxnet_worker("the dataset", True, True)
-        assert dataloader._worker_dataset == "the dataset"
-        assert mx.util.is_np_array()
-    finally:
-        loaders.initialize_mxnet_worker(None, False, False)
-    assert not mx.util.is_np_array()
-
-
 def test_a_second_repair_changes_nothing():
     from mxnet.gluon.data import dataloader
 
