@@ -199,9 +199,10 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     meaning = meaning_of(loss)
     several = isinstance(output, (list, tuple)) and isinstance(loss, PerSampleLoss)
     if meaning.is_plain and not several and not isinstance(output, (mx.nd.NDArray, mx.sym.Symbol)):
+        received = f"{len(output)} outputs" if isinstance(output, (list, tuple)) else f"a {type(output).__name__}"
         raise DataError(
-            f"{type(loss).__name__}: the net returns a {type(output).__name__} of {len(output)}, and this loss takes "
-            "one array. Choose it in loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
+            f"{type(loss).__name__}: the net returns {received}, and this loss takes one array. Choose it in "
+            "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
         )
     if not meaning.is_known or isinstance(loss, PerSampleLoss):
         return ()

@@ -212,11 +212,10 @@ ROWS = [
     (fit(loss=None), ValueError, r"pass loss=..., or loss=mxkit.losses.BatchLoss\(forward=...\) for a net"),
     (made(lambda: BatchLoss("l2", forward=len)), ValueError, r"forward=function\(net, inputs, labels\); received both"),
     (made(lambda: BatchLoss(count=len)), ValueError, "received neither"),
-    (made(lambda: BatchLoss("l2", count=3)), TypeError, "BatchLoss: count: expected a function; received 3"),
     (score([]), EmptyDataError, "data gave no batch in epoch 1: it is empty"),
     (score(VALID, loss=None), ValueError, r"evaluate: nothing to compute; pass loss=..., metrics=\[...\] or both"),
     (score([], metrics=["accuracy", mx.metric.Accuracy()]), ValueError, "names must differ"),
-    (score([], metrics="accuracy"), ValueError, r"expected a list, like \['accuracy'\]"),
+    (score([], metrics="accuracy"), TypeError, r"expected a list, like \['accuracy'\]"),
     (score([], metrics=None), TypeError, r"a list, like .*, or \(\) for none; received None"),
     (train([], metrics=["accuracy"]), TypeError, r"list of metrics, like \[mxkit.met"),
     (train([], metrics=None), TypeError, "updates: metrics: expected a list"),
@@ -251,7 +250,7 @@ ROWS = [
     # losses
     (score(ONE_BATCH, loss=mean), LossShapeError, "It is a mean or a sum already"),
     (score(ONE_BATCH, loss=lambda output, label: 5.0), LossShapeError, "the loss must return the losses as an NDArray"),
-    (fit(loss=BatchLoss(forward=lambda net, x, y: None)), LossShapeError, "forward must return the losses .*None. Is"),
+    (fit(loss=BatchLoss(forward=lambda net, x, y: None)), LossShapeError, "forward must return the losses .*None"),
     (train(loss=cut), TrainingError, "does not depend on the net's parameters by recorded operators. NumPy"),
     # nets, devices, Trainers
     *(

@@ -277,10 +277,10 @@ class TestClassWeights:
             (("softmax_ce", {"class_weight": [1, -1]}), "class 1: expected a finite number of at least 0; received -1"),
             (("softmax_ce", {"class_weight": 5}), r"expected a weight for each class, \[1, 5\] or .*; received 5"),
             (("softmax_ce", {"class_weight": {"cat": 1}}), "expected a weight for each class"),
-            (("softmax_ce", {"class_weight": {3.5: 2}}), "3.5 is neither a class number nor a weight"),
-            (("focal", {"class_weight": {True: 2}}), "True is neither a class number nor a weight"),
-            (("softmax_ce", {"class_weight": [1, True]}), "True is neither a class number nor a weight"),
-            (("softmax_ce", {"class_weight": {1: 2, "1": 3}}), "two keys mean one class"),
+            (("softmax_ce", {"class_weight": {3.5: 2}}), "expected a weight for each class"),
+            (("focal", {"class_weight": {True: 2}}), "expected a weight for each class"),
+            (("softmax_ce", {"class_weight": [1, True]}), "expected a weight for each class"),
+            (("softmax_ce", {"class_weight": {1: 2, "1": 3}}), "expected a weight for each class"),
             (("softmax_ce", {"class_weight": [1, 5], "sparse_label": False}), "expected labels that are class numbers"),
             (("sigmoid_bce", {"class_weight": [1, 5, 2]}), r"weights of the labels 0 and 1.*pass pos_weight=\[...\]"),
         ],
@@ -289,11 +289,6 @@ class TestClassWeights:
     def test_wrong_ones_are_refused(self, spec, text):
         with pytest.raises(ValueError, match=text):
             get_loss(spec)
-
-    def test_weight_is_no_weight_of_classes(self):
-        text = r"loss 'softmax_ce': weight is one number.*is class_weight, which softmax_ce"
-        with pytest.raises(TypeError, match=text):
-            get_loss(("softmax_ce", {"weight": [1, 5]}))
 
     def test_without_them_the_loss_is_gluons_own(self):
         kind = type(get_loss(("softmax_ce", {"weight": 2.0})))
