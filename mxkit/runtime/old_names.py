@@ -176,19 +176,13 @@ _OF_SCRIPTS = {
 }
 _VALUES: Dict[str, Any] = {"long": int, "unicode": str, "asscalar": lambda a: a.item()}
 
-_PACKAGES = ("site-packages", "dist-packages")
+_PACKAGES = {"site-packages", "dist-packages"}
+_STDLIB = Path(os.__file__).resolve().parent
 _lent: Dict[Tuple[str, str], int] = {}
 
 
 class LendingFinder:
-    """Finds NumPy through the other finders.
-
-    Args:
-        libraries: Folders of libraries: `sys.path` before the script's folder was added.
-    """
-
-    def __init__(self, libraries: Sequence[str]) -> None:
-        self._libraries = tuple(libraries)
+    """Finds NumPy through the other finders."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
@@ -200,13 +194,13 @@ class LendingFinder:
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                lend(module, self._libraries)
+                lend(module)
 
             loader.exec_module = exec_module  # on this import's loader only: NumPy keeps a loader of Python
         return spec
 
 
-def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
+def lend(numpy: Any) -> None:
     """Give NumPy a `__getattr__` that knows the old names, for modules of the script and those that use MXNet.
 
     Side effects:
@@ -219,7 +213,7 @@ def lend(numpy: Any, libraries: Tuple[str, ...]) -> None:
         if reader.f_globals.get("__name__") == "importlib._bootstrap":  # `from numpy import float` asks from there
             reader = reader.f_back
         file = reader.f_globals.get("__file__")
-        is_own = _is_own(file, libraries) if file else reader.f_globals.get("__name__") == "__main__"
+        is_own = _is_own(file) if file else reader.f_globals.get("__name__") == "__main__"
         if name in _names(numpy) and not name.startswith("_") and (is_own or _uses_mxnet(reader.f_globals)):
             _lent.setdefault((name, file or reader.f_code.co_filename), reader.f_lineno)
             return _names(numpy)[name]
@@ -251,19 +245,10 @@ def _uses_mxnet(names: Dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=None)
-def _is_own(file: str, libraries: Tuple[str, ...]) -> bool:
-    """Whether a module belongs to the script: it is in the script's folder, the working folder, or one that it added.
-
-    The folder nearest to the file decides, so that an environment inside the script's folder counts as libraries.
-    """
-    path = os.path.realpath(file)
-    if any(part in _PACKAGES for part in Path(path).parts):
-        return False
-    others = {os.path.realpath(entry) for entry in libraries}
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    own = {os.path.realpath(entry) for entry in (str(Path(main or "").parent), *sys.path)} - others
-    own.add(os.path.realpath(""))
-    return next((str(folder) in own for folder in Path(path).parents if str(folder) in own | others), False)
+def _is_own(file: str) -> bool:
+    """Whether a module belongs to the script: it is part of neither Python nor an installed package."""
+    path = Path(file).resolve()
+    return not _PACKAGES.intersection(path.parts) and _STDLIB not in path.parents
 
 
 # T89: distutils left the standard library in Python 3.12, and warns since 3.10.

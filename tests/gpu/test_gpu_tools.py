@@ -78,19 +78,6 @@ def seconds(run):
     return time.perf_counter() - started
 
 
-def test_copies_from_pinned_and_pageable_memory(device, on_gpu, told):
-    shape, count = ((64, 3, 224, 224), 20) if on_gpu else ((4, 3, 8, 8), 2)
-    there = mx.nd.empty(shape, device)
-    for name, place in (("pageable", mx.cpu()), ("pinned", mx.cpu_pinned() if on_gpu else mx.cpu())):
-        host = mx.nd.ones(shape, place)
-        host.copyto(there).wait_to_read()
-        copied = seconds(lambda host=host: [host.copyto(there) for _ in range(count)]) / count
-        made = min(seconds(lambda place=place: mx.nd.empty(shape, place)) for _ in range(count))
-        rate = host.size * 4 / copied / 1e9
-        told(f"{name}: copies {rate:.1f} GB/s ({host.size * 4 / 1e6:.1f} MB), a new array {made * 1e3:.3f} ms")
-    np.testing.assert_array_equal(there[0, 0, 0].asnumpy(), 1)
-
-
 def images(samples, batch_size):
     x = np.random.RandomState(0).rand(samples, 1, 28, 28).astype("float32")
     return mxkit.data.ArrayLoader(x, np.arange(samples) % 10, batch_size)
@@ -102,12 +89,6 @@ def lenet(devices):
     mxkit.initialize(net, devices=devices)
     net.hybridize(static_alloc=True)
     return net
-
-
-def test_the_first_epoch_and_the_second(device, on_gpu, told):
-    history = mxkit.fit(lenet([device]), images(6400 if on_gpu else 64, 64), epochs=2, **ARGUMENTS)
-    first, second = history.column("seconds")
-    told(f"LeNet on {device}: first epoch {first:.2f} s, second {second:.2f} s")
 
 
 def test_fit_and_a_loop_by_hand(device, on_gpu, told):
@@ -130,12 +111,3 @@ def test_fit_and_a_loop_by_hand(device, on_gpu, told):
     times = [min(seconds(run) for _ in range(3 if on_gpu else 1)) for run in (by_hand, by_fit)]
     rates = [f"{samples / taken:,.0f} samples/s" for taken in times]
     told(f"LeNet on {device}: by hand {rates[0]}, fit {rates[1]}: {times[1] / times[0]:.2f} of the time")
-
-
-def test_throughput_of_all_devices(accelerators, on_gpu, told):
-    samples = 20_000 if on_gpu else 128
-    loader = images(samples, 64 * len(accelerators))
-    net = lenet(accelerators)
-    mxkit.fit(net, loader, epochs=1, **ARGUMENTS)
-    taken = seconds(lambda: mxkit.fit(net, loader, epochs=1, **ARGUMENTS))
-    told(f"LeNet on {accelerators}: {samples / taken:,.0f} samples/s")

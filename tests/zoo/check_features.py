@@ -95,7 +95,7 @@ class Tame(mx.init.Xavier):
         if array.ndim > 1:
             super()._init_weight(name, array)
         else:
-            array[:] = float(name.endswith(("gamma", "var")))
+            array[:] = float(not name.endswith(("beta", "bias", "mean")))
 
 
 def refuse(*arguments, **options):

@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 
+from check_features import Tame
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.models.registry import get_model
@@ -42,16 +43,6 @@ ssd yolo faster mask custom double fcn psp deeplab icnet danet fastscnn simple_p
 monodepth siamrpn i3d c3d p3d r2plus1d slowfast
 """
 NOT_CLASSIFIERS = tuple(_TASKS.split())
-
-
-class Xavier(mx.init.Xavier):
-    """Xavier, also for vectors: gluoncv makes parameters from symbols, without an initializer of their own."""
-
-    def _init_weight(self, name, arr):
-        if arr.ndim > 1:
-            super()._init_weight(name, arr)
-        else:
-            arr[:] = 0 if name.endswith(("beta", "bias", "mean")) else 1
 
 
 def side_of(name):
@@ -94,7 +85,7 @@ def built(name):
             shape = (2, 12) if name == "linear_regression" else (2, 1, 28, 28)
             options = {}
         net = get_model(name, **options)
-    net.initialize(Xavier(magnitude=0.01 if name in GROWING else 3))
+    net.initialize(Tame(magnitude=0.01 if name in GROWING else 3))
     if name in GROWING:
         images = mx.nd.random.uniform(shape=(4, *shape[1:]))
         mxkit.training.recalibrate_batch_norm(net, [images])
@@ -184,21 +175,13 @@ def row_of(name, found):
 def names_of(arguments):
     if arguments.names:
         return arguments.names
-    names = [
-        "lstm",
-        "gru",
-        *OWN,
-        *(f"zoo:{name}" for name in zoo_names("zoo")),
-        *(f"gluoncv:{name}" for name in OTHERS),
-    ]
+    gluoncv = OTHERS
     if arguments.gluoncv:
-        classifiers = (name for name in zoo_names("gluoncv") if not name.startswith(NOT_CLASSIFIERS))
-        names += [
-            f"gluoncv:{name}"
-            for name in classifiers
-            if not name.endswith(("int8", "kinetics400", "ucf101", "hmdb51", "sthsthv2"))
-        ]
-    return names
+        left_out = "int8", "kinetics400", "ucf101", "hmdb51", "sthsthv2"
+        names = (name for name in zoo_names("gluoncv") if not name.startswith(NOT_CLASSIFIERS))
+        gluoncv = [*OTHERS, *(name for name in names if not name.endswith(left_out))]
+    zoo = [f"zoo:{name}" for name in zoo_names("zoo")]
+    return ["lstm", "gru", *OWN, *zoo, *(f"gluoncv:{name}" for name in gluoncv)]
 
 
 def main():

@@ -15,7 +15,6 @@ import re
 import signal
 import subprocess
 import sys
-import types
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 _SECONDS = 180.0
@@ -63,7 +62,7 @@ def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, s
 
 def _run(names: List[str], variables: Mapping[str, str], seconds: float) -> Tuple[Optional[int], bytes, str]:
     here = Path(__file__).resolve()
-    request = {"names": names, "path": sys.path, "root": str(here.parents[2])}
+    request = {"names": names, "path": sys.path}
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     no_site = ["-S"] if sys.flags.no_site else []
     command = [sys.executable, *no_site, "-Wignore", str(here), json.dumps(request)]
@@ -111,11 +110,7 @@ def main() -> None:
     sys.path[:] = request["path"]
     # With the name of mxkit's command, a fault of the wheel is raised by `import mxnet`, not before.
     sys.argv[:] = ["mxkit"]
-    # `mxkit/__init__.py` imports lazy_loader, which may be missing.
-    root = types.ModuleType("mxkit")
-    root.__path__ = [request["root"]]
-    sys.modules.setdefault("mxkit", root)
-    importlib.import_module("mxkit.runtime").install()
+    importlib.import_module("mxkit")
     for name in request["names"]:
         answers.write(json.dumps({"name": name, **_answer(name)}) + "\n")
         answers.flush()

@@ -14,9 +14,9 @@ def _start():
     if os.path.realpath(sys.prefix) == os.environ.get("MXKIT_RUN"):  # another Python may have its own working MXNet
         path = os.path.join(here, "waiting.py")
         with open(path) as file:
-            code = compile(file.read() + "\nwait(libraries)\n", path, "exec")
-        libraries = list(sys.path) if os.environ.get("MXKIT_OLD_NUMPY") == "1" else None
-        exec(code, {"__name__": "mxkit.runtime.startup.waiting", "libraries": libraries})
+            code = compile(file.read() + "\nwait(old_numpy)\n", path, "exec")
+        old_numpy = os.environ.get("MXKIT_OLD_NUMPY") == "1"
+        exec(code, {"__name__": "mxkit.runtime.startup.waiting", "old_numpy": old_numpy})
     ours = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")

@@ -10,13 +10,13 @@ import sys
 class Waiting:
     """Finds MXNet and GluonCV by mxkit's finder, and NumPy if scripts get its old names."""
 
-    def __init__(self, libraries: object = None) -> None:
-        self._libraries = libraries
+    def __init__(self, old_numpy: object = False) -> None:
+        self._old_numpy = old_numpy
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
         if fullname in ("mxnet", "gluoncv"):
             module, finder = "mxkit.runtime.import_hook", "ViewFinder"
-        elif fullname == "numpy" and self._libraries:
+        elif fullname == "numpy" and self._old_numpy:
             module, finder = "mxkit.runtime.old_names", "LendingFinder"
         else:
             return None
@@ -27,14 +27,13 @@ class Waiting:
                 if fullname == "numpy" or (error.name or "").partition(".")[0] == "mxkit":
                     return None  # mxkit was uninstalled, or `import mxnet` will raise a clear error
                 raise
-        arguments = (self._libraries,) if fullname == "numpy" else ()
-        return getattr(sys.modules[module], finder)(*arguments).find_spec(fullname, path, target)
+        return getattr(sys.modules[module], finder)().find_spec(fullname, path, target)
 
 
-def wait(libraries: object = None) -> None:
+def wait(old_numpy: object = False) -> None:
     """Add the finder.
 
     Args:
-        libraries: `sys.path` without the program's own folders, if its modules get NumPy's old names.
+        old_numpy: Whether the program's modules get NumPy's old names.
     """
-    sys.meta_path.insert(0, Waiting(libraries))  # type: ignore[arg-type] # typeshed wants types of typing
+    sys.meta_path.insert(0, Waiting(old_numpy))  # type: ignore[arg-type] # typeshed wants types of typing
