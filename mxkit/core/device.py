@@ -4,25 +4,10 @@ from collections import deque
 import ctypes
 from functools import lru_cache
 import math
-from numbers import Number
 from pathlib import Path
 import re
 import socket
-from typing import (
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    FrozenSet,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Deque, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arrays import Packed, legacy, of_kind, to_host
@@ -244,23 +229,20 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 
     `(x, y)` and `((x1, x2), (y1, y2))` have labels; a bare array and `(x,)` have none.
     """
+    if isinstance(batch, dict):
+        first, second = [*map(repr, batch), "'x'", "'y'"][:2]
+        raise DataError(
+            f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
+            f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
+        )
     if not isinstance(batch, (tuple, list)):
-        if isinstance(batch, Mapping):
-            first, second = [*map(repr, batch), "'x'", "'y'"][:2]
-            raise DataError(
-                f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
-                f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
-            )
         return (batch,), ()
     if len(batch) not in (1, 2):
-        items = "items"
-        way = (
-            "Group them: ((x1, x2), y) for a net of two inputs; those of a loader by a function: "
-            "lambda: (((a, b), y) for a, b, y in loader)"
+        raise DataError(
+            f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} items. Group them: "
+            "((x1, x2), y), those of a loader by lambda: (((a, b), y) for a, b, y in loader); rows of numbers are "
+            "np.asarray(rows)"
         )
-        if batch and isinstance(batch[0], (int, float)):
-            items, way = "numbers", "Make an array of the rows: np.asarray(rows)"
-        raise DataError(f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} {items}. {way}")
     groups = [tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in batch]
     return groups[0], groups[1] if len(groups) == 2 else ()
 
@@ -287,22 +269,6 @@ def as_ndarray(array: Any) -> Any:
     return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))
 
 
-def _no_numbers(array: "np.ndarray") -> str:
-    """What an array holds that is not numeric, and the way out: the end of a message."""
-    objects = array.dtype.kind == "O"
-    place, odd = next(((place, one) for place, one in np.ndenumerate(array) if not isinstance(one, Number)), ((), None))
-    if objects and array.size and not place:
-        return ", which holds numbers. Convert them: .astype('float32')"
-    column = f" in column {place[1]}" if len(place) > 1 else ""
-    holds = f", which holds {type(odd).__name__}{column}" if objects and array.size else ""
-    if not isinstance(odd, (str, bytes)):
-        return holds
-    way = (
-        "x[name] = pandas.factorize(x[name])[0]" if column else "classes, y = numpy.unique(labels, return_inverse=True)"
-    )
-    return f"{holds}. Number the classes first: {way}"
-
-
 @lru_cache(maxsize=64)
 def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
     """Dtype of an array in a batch: float32 for float64 and bool, int32 for integers of 16 or more bits.
@@ -322,7 +288,8 @@ def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
     """
     if array.dtype.kind not in "fiub":
         raise DataError(
-            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{_no_numbers(array)}"
+            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}. Convert it, "
+            ".astype('float32'); of texts number the classes: classes, y = numpy.unique(labels, return_inverse=True)"
         )
     dtype = narrow_dtype(array.dtype)
     if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:

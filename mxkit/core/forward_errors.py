@@ -10,11 +10,19 @@ from contextlib import contextmanager, suppress
 from functools import partial
 import re
 import traceback
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mxkit.core.arrays import arrays_in, is_numpy
 from mxkit.core.arrays import call as call_of_kind
-from mxkit.core.blocks import blocks_by_path, first_paths, own_parameters, place_of, unfit_inputs
+from mxkit.core.blocks import (
+    blocks_by_path,
+    first_paths,
+    layer_settings,
+    operator_name,
+    own_parameters,
+    place_of,
+    unfit_inputs,
+)
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
@@ -24,7 +32,7 @@ from mxkit.errors import ForwardError, MxkitError
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn, rnn
-from mxnet.gluon.nn.conv_layers import _Conv, _Pooling
+from mxnet.gluon.nn.conv_layers import _Conv
 from mxnet.gluon.rnn.rnn_layer import _RNNLayer
 import numpy as np
 
@@ -246,10 +254,9 @@ def _wrong_dtype(call: _Failed, error: Exception) -> str:
     if len(own) != 1 or got == own:
         return ""
     (dtype,) = own
-    loaders = ". mxkit's loaders give float32: pass a list of batches of NDArrays" if dtype == "float64" else ""
     return (
         f" computes in {dtype}, as its parameters are, and got {_described(call.inputs)}. Cast the input, "
-        f"x.astype('{dtype}'), or the net, net.cast(...){loaders}"
+        f"x.astype('{dtype}'), or the net, net.cast(...)"
     )
 
 
@@ -278,25 +285,12 @@ def _only_hybridized(graph: _Failed, innermost: _Failed, error: Exception, paths
 
 
 def _operator(call: _Failed, error: Exception) -> str:
-    """Describe the operator that MXNet named in an error of a graph, and the shapes of its inputs."""
-    named = _OPERATOR.search(str(error))
-    graph = traced_graph(call.block)
+    """Describe the operator that MXNet named in an error of a graph."""
+    named, graph = _OPERATOR.search(str(error)), traced_graph(call.block)
     if not named or not graph:
         return ""
-    internals = graph[1].get_internals()
-    output = next((one for one in internals.list_outputs() if one.startswith(f"{named[1]}_output")), None)
-    if output is None:
-        return f": operator {named[1]!r} got {_described(call.inputs)}: {_brief(error)}"
-    kind = Graph.of(internals[output]).nodes[-1].operator
-    sources = internals[output].get_children()
-    shapes = {symbol.name: array.shape for symbol, array in zip(graph[0], call.arrays)}
-    shapes.update({one.name: one.shape for one in _filled(call.block.collect_params())})
-    inferred = None
-    with suppress(mx.MXNetError):
-        names = sources.list_inputs()
-        inferred = sources.infer_shape_partial(**{name: shapes[name] for name in shapes if name in names})[1]
-    got = ", ".join(f"{name} {shape}" for name, shape in zip(sources.list_outputs(), inferred or []))
-    return f": operator {named[1]!r} ({kind}) got {got or _described(call.inputs)}: {_brief(error)}"
+    kind = {node.name: node.operator for node in Graph.of(graph[1]).nodes}.get(named[1], "an operator")
+    return f": operator {named[1]!r} ({kind}) got {_described(call.inputs)}: {_brief(error)}"
 
 
 def _described(inputs: Any) -> str:
@@ -328,8 +322,8 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
         of another class.
 
     >>> layer = nn.Dense(2, in_units=3)
-    >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:63]
-    ' is built for 3 inputs per sample and got shape (4, 5). Give it'
+    >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:67]
+    ' is built for 3 inputs per sample and got shape (4, 5), which has 5'
     >>> layer_fault(layer, (mx.nd.ones((4, 3)),))
     ''
     """
@@ -340,135 +334,63 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
             f" has no version for mx.np: MXNet {mx.__version__} wrote it with operators of mx.nd only. Write a block "
             "of your own in its place, with the operators of F.np and F.npx, or use a net of mx.nd"
         )
+    layout = getattr(block, "_layout", "") or layer_settings(block).get("layout") or ""
+    if layout and len(inputs[0].shape) != len(layout):
+        return f" reads {len(layout)} axes ({layout}) and got shape {inputs[0].shape}: reshape its input"
     for kind, fault in _FAULTS:
         if isinstance(block, kind):
-            return fault(block, *inputs) or ""
+            return fault(block, inputs[0])
     return ""
 
 
-def _built(parameter: Any, axis: int) -> int:
-    """Size of a parameter along an axis, or 0 if it is not known yet."""
-    return max(0, parameter.shape[axis]) if parameter is not None and parameter.shape else 0
+def _wrong_size(x: Any, what: str, argument: str, parameter: Any, got: int) -> str:
+    """Say that the last axis of a layer's parameter, if its size is known, has another size than the input."""
+    built = max(0, parameter.shape[-1]) if parameter is not None and parameter.shape else 0
+    if built in (0, got):
+        return ""
+    way = f"Give it {argument}={got}, or hand it {built}"
+    return f" is built for {built} {what} and got shape {x.shape}, which has {got}. {way}"
 
 
-def _give(argument: str, got: int, built: int) -> str:
-    origin = f"the number was given as {argument} or taken from the first batch"
-    return f"Give it {argument}={got}, or hand it {built}: {origin}"
+def _dense(layer: Any, x: Any) -> str:
+    where, got = ("per sample", np.prod(x.shape[1:])) if layer._flatten else ("on the last axis", x.shape[-1])
+    return _wrong_size(x, f"inputs {where}", "in_units", layer.weight, int(got))
 
 
-def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
-    built = _built(layer.weight, 1)
-    got = int(np.prod(x.shape[1:])) if layer._flatten else x.shape[-1]
-    if not built or built == got:
-        return None
-    where = "per sample" if layer._flatten else "on the last axis"
-    which = f", which is {got} per sample" if layer._flatten and len(x.shape) != 2 else ""
-    if layer._flatten and x.shape[-1] == built:
-        way = "flatten=False applies it to the last axis alone"
-    else:
-        way = _give("in_units", got, built)
-        way += ", and after convolutions it depends on the size of the images" if layer._flatten else ""
-    return f" is built for {built} inputs {where} and got shape {x.shape}{which}. {way}"
-
-
-def _convolution(layer: Any, x: Any, *rest: Any) -> Optional[str]:
+def _convolution(layer: Any, x: Any) -> str:
     made, got = ("mx.np" if numpy else "mx.nd" for numpy in (layer._op_name.islower(), is_numpy(x)))
     if made != got:
         return (
             f" was made for {made} and got arrays of {got}: a convolution is bound to the switches under which it was "
             "made. Call npx.set_np() (or npx.reset_np()) before the net is made"
         )
-    layout, groups = layer._kwargs["layout"], layer._kwargs["num_group"]
-    transposed = layer._op_name in ("Deconvolution", "deconvolution")
+    layout, transposed = layer._kwargs["layout"], operator_name(layer) == "Deconvolution"
     axis = layout.find("C")
-    built = _built(layer.weight, layout.find("N")) if transposed else _built(layer.weight, axis) * groups
-    if len(x.shape) != len(layout):
-        return _wrong_axes(layout, x)
-    if built and built != x.shape[axis]:
-        way = _give("in_channels", x.shape[axis], built)
-        axes = list(range(len(layout)))
-        if axis == 1 and x.shape[-1] == built:  # T13
-            way = f"The channels seem to be last: x.transpose({(0, axes[-1], *axes[1:-1])})"
-        elif axis == axes[-1] and x.shape[1] == built:
-            way = f"The channels seem to be second: x.transpose({(0, *axes[2:], 1)})"
-        return f" is built for {built} channels ({layout}) and got shape {x.shape}, which has {x.shape[axis]}. {way}"
-    return None if transposed else _window(layer, x, layer._kwargs["dilate"])
+    built = layer.weight.shape[layout.find("N") if transposed else axis]
+    built *= 1 if transposed else layer._kwargs["num_group"]
+    if built < 1 or built == x.shape[axis]:
+        return ""
+    way, axes = f"Give it in_channels={x.shape[axis]}, or hand it {built}", list(range(len(layout)))
+    if axis == 1 and x.shape[-1] == built:  # T13
+        way = f"The channels seem to be last: x.transpose({(0, axes[-1], *axes[1:-1])})"
+    return f" is built for {built} channels ({layout}) and got shape {x.shape}, which has {x.shape[axis]}. {way}"
 
 
-def _pooling(layer: Any, x: Any, *rest: Any) -> Optional[str]:
-    layout = layer._kwargs["layout"]
-    if len(x.shape) != len(layout):
-        return _wrong_axes(layout, x)
-    return None if layer._kwargs["global_pool"] else _window(layer, x, (1,) * len(layer._kwargs["kernel"]))
+def _norm(layer: Any, x: Any) -> str:
+    if layer._axis >= len(x.shape):
+        return ""
+    return _wrong_size(x, f"channels on axis {layer._axis}", "in_channels", layer.gamma, x.shape[layer._axis])
 
 
-def _wrong_axes(layout: str, x: Any) -> str:
-    return f" reads {len(layout)} axes ({layout}) and got shape {x.shape}: reshape its input"
-
-
-def _window(layer: Any, x: Any, dilation: Sequence[int]) -> Optional[str]:
-    """Phrase a kernel that is larger than the padded image."""
-    layout, kernel, padding = (layer._kwargs[name] for name in ("layout", "kernel", "pad"))
-    sizes = [x.shape[axis] for axis, name in enumerate(layout) if name not in "NC"]
-    least = [spread * (length - 1) + 1 - 2 * pad for spread, length, pad in zip(dilation, kernel, padding)]
-    if all(needed <= size for needed, size in zip(least, sizes)):
-        return None
-    return (
-        f" has a kernel of {tuple(kernel)} and a padding of {tuple(padding)}, so it needs images of at least "
-        f"{' x '.join(map(str, least))}, and got shape {x.shape} ({layout}). Take larger images, a smaller kernel or "
-        "more padding here, or fewer strides and pools before it"
-    )
-
-
-def _norm(layer: Any, x: Any, *rest: Any) -> Optional[str]:
-    built, axis = _built(layer.gamma, 0), layer._axis
-    if not built or axis >= len(x.shape) or x.shape[axis] == built:
-        return None
-    way = _give("in_channels", x.shape[axis], built)
-    return f" is built for {built} channels on axis {axis} and got shape {x.shape}. {way}"
-
-
-def _prelu(layer: Any, x: Any, *rest: Any) -> Optional[str]:
-    built = _built(layer.alpha, 0)
-    if built in (0, 1) or (len(x.shape) > 1 and x.shape[1] == built):
-        return None
-    return f" is built for {built} channels on axis 1 and got shape {x.shape}. Give it in_channels=1 for any number"
-
-
-def _recurrent_layer(layer: Any, x: Any, states: Any = None, *rest: Any) -> Optional[str]:
-    layout, built = layer._layout, _built(layer.l0_i2h_weight, 1)
-    if len(x.shape) != 3:
-        return _wrong_axes(layout, x)
-    if built and x.shape[2] != built:
-        way = _give("input_size", x.shape[2], built)
-        return f" is built for {built} features on the last axis ({layout}) and got shape {x.shape}. {way}"
-    return _wrong_states(layer, states, x.shape[layout.find("N")], f" for input {x.shape} ({layout})")
-
-
-def _recurrent_cell(cell: Any, x: Any, states: Any = None, *rest: Any) -> Optional[str]:
-    built = _built(cell.i2h_weight, 1)
-    if len(x.shape) == 2 and built and x.shape[1] != built:
-        way = _give("input_size", x.shape[1], built)
-        return f" is built for {built} features of one step and got shape {x.shape}. {way}"
-    return _wrong_states(cell, states, x.shape[0], f" for input {x.shape}")
-
-
-def _wrong_states(layer: Any, states: Any, samples: int, for_what: str) -> Optional[str]:
-    expected = [tuple(one["shape"]) for one in layer.state_info(samples)]
-    got = [state.shape for state in states or () if isinstance(state, mx.nd.NDArray)]
-    if not got or got == expected:
-        return None
-    texts = [", ".join(map(str, shapes)) for shapes in (expected, got)]
-    return f" takes states of shape {texts[0]}{for_what} and got {texts[1]}. begin_state({samples}) makes some"
+def _recurrent(layer: Any, x: Any) -> str:
+    where = f"features on the last axis ({layer._layout})"
+    return _wrong_size(x, where, "input_size", layer.l0_i2h_weight, x.shape[2])
 
 
 WITHOUT_NUMPY = (rnn.RecurrentCell, contrib.nn.Concurrent)
-_FAULTS: Tuple[Tuple[Any, Callable[..., Optional[str]]], ...] = (
+_FAULTS: Tuple[Tuple[Any, Callable[[Any, Any], str]], ...] = (
     (nn.Dense, _dense),
     (_Conv, _convolution),
-    (_Pooling, _pooling),
     ((nn.LayerNorm, nn.InstanceNorm), _norm),
-    (nn.PReLU, _prelu),
-    (_RNNLayer, _recurrent_layer),
-    ((rnn.RNNCell, rnn.LSTMCell, rnn.GRUCell), _recurrent_cell),
+    (_RNNLayer, _recurrent),
 )

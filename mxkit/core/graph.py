@@ -5,28 +5,13 @@ from collections import Counter
 from functools import lru_cache
 import json
 import re
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 import mxnet as mx
 import numpy as np
 
 Number = Union[int, float]
-# A name of two underscores or more is not an argument of the operator; MXNet ignores it.
-_NOT_AN_ARGUMENT = "__"
 _DEFAULT = re.compile(r"default=(.*)", re.DOTALL)
 
 
@@ -179,8 +164,8 @@ class Node(Attributes):
 
     @property
     def arguments(self) -> Dict[str, str]:
-        """Those of its attributes that MXNet's operator reads."""
-        return {name: text for name, text in self.attrs.items() if not name.startswith(_NOT_AN_ARGUMENT)}
+        """Those of its attributes that MXNet's operator reads: it ignores names of two underscores or more."""
+        return {name: text for name, text in self.attrs.items() if not name.startswith("__")}
 
     @property
     def bodies(self) -> List["Graph"]:
@@ -252,7 +237,7 @@ class Graph:
             return of_kind(mx.sym.load_json(json.dumps(self.content)), self.numpy)
 
 
-def symbol_of(nodes: Sequence[Mapping[str, Any]], heads: Iterable[Sequence[int]], like: Graph) -> Any:
+def symbol_of(nodes: Sequence[Mapping[str, Any]], heads: Collection[Sequence[int]], like: Graph) -> Any:
     """Make a Symbol of nodes.
 
     Args:

@@ -299,19 +299,12 @@ class ClassNumbers(Scores):
 
     def _check_class_axis(self, scores: Shape, shape: Shape) -> None:
         """Refuse class numbers that fit classes on axis 1, if the loss reads the last axis by default (T124)."""
-        if self.axis != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
-            return
         last = len(scores) - 1
-        if shape != scores[:-1]:
+        fits_only_last = shape == scores[:-1] and last == 2
+        if self.axis == -1 and last > 1 and shape == (scores[0], *scores[2:]) and not fits_only_last:
             raise DataError(
-                f"{self.name}: labels: expected class numbers of shape {scores[:-1]} for outputs of shape {scores}; "
-                f"received {shape}. Classes on axis 1 need the argument axis=1, like ('softmax_ce', {{'axis': 1}}) "
-                "(T124)"
-            )
-        if last > 2:
-            raise DataError(
-                f"{self.name}: outputs of shape {scores} may have their classes on axis 1, like those of a "
-                f"convolution, or on axis {last}, the default: pass the argument axis=1 or axis={last}, like "
+                f"{self.name}: outputs of shape {scores} with labels {shape} may have their classes on axis 1, like a "
+                f"convolution's, or on axis {last}, the default: pass axis=1 or axis={last}, like "
                 "('softmax_ce', {'axis': 1}) (T124)"
             )
 
@@ -457,15 +450,7 @@ class YesOrNo(Margins):
         with np.errstate(invalid="ignore"):
             outside = bool(((values < 0) | (values > 1)).any())
             inside = bool(((values > 0) & (values < 1)).all())
-        if self.unit == PROBABILITIES:
-            if outside:
-                raise DataError(
-                    f"{self.name}(from_sigmoid=True) takes probabilities, and the net's outputs go from "
-                    f"{np.nanmin(values):.4g} to {np.nanmax(values):.4g}. Leave from_sigmoid out, or end the net in a "
-                    "sigmoid (T121)"
-                )
-            return
-        if outside or np.isnan(values).any():
+        if self.unit == PROBABILITIES or outside or np.isnan(values).any():
             return
         operator = last()
         if operator == "sigmoid" or (operator is None and inside and values.size >= _SEVERAL):
@@ -502,15 +487,6 @@ class Counts(Quantities):
         lambda values: np.isfinite(values) & (values >= 0),
         "{name} is for counts; for other numbers take 'l2' or 'huber' (T121)",
     )
-
-    def faults(self, output: Any, labels: Sequence[Any], last: Callable[[], Optional[str]]) -> Iterator[str]:
-        if not self.loss._from_logits and _least(output) < 0:
-            raise DataError(
-                f"{self.name}(from_logits=False) takes expected counts, but the net's smallest output is "
-                f"{_least(output):.4g}, with the logarithm NaN. Leave from_logits out, or end the net in softrelu "
-                "(T121)"
-            )
-        return iter(())
 
 
 class Sequences(Meaning):
@@ -835,8 +811,6 @@ def _task_by_shape(asked: Asked) -> Task:
             f"({name!r}, {{'threshold': 0.0}}) for scores, 0.5 for probabilities; for one-hot labels pass "
             "loss=('softmax_ce', {'sparse_label': False})"
         )
-    elif sum(n != 1 for n in label[1:]) == sum(n != 1 for n in output[1:]) and len(output) == 2:
-        way = f". For quantities use {_FOR_QUANTITIES}"
     raise DataError(
         f"metric {name!r}: expected one label per sample, shape ({output[0]},); received {label} for outputs of shape "
         f"{output}{way}"

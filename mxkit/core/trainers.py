@@ -75,10 +75,9 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     elif isinstance(spec, type):
         raise TypeError(f"trainer: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     elif not isinstance(spec, mx.optimizer.Optimizer):
-        received = f"{spec!r:.100}"
-        if isinstance(spec, (list, tuple)) and any(isinstance(one, gluon.Trainer) for one in spec):
-            received = f"{len(spec)} Trainers. One updates all: mxkit.nets.no_weight_decay(net) spares the biases"
-        raise TypeError(f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {received}")
+        raise TypeError(
+            f"trainer: expected one Trainer, a name, (name, arguments) or an optimizer; received {spec!r:.100}"
+        )
     kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)
     if isinstance(spec, str):
         _check_numbers(f"optimizer {spec!r}", kind, arguments)
@@ -92,9 +91,7 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     if not parameters.keys():
         raise ValueError(
             f"the net, a {type(net).__name__}, has no parameters to train: net.collect_params() is empty. Layers must "
-            "be attributes of the block, not items of a list. A block of your own makes a parameter in __init__, "
-            "self.weight = self.params.get('weight', shape=(3, 2)), and reads self.weight.data() in forward. Arrays "
-            "with attach_grad() can only be trained by a loop of your own"
+            "be attributes of the block, not items of a list, and own parameters come from self.params.get(...)"
         )
     try:
         return gluon.Trainer(parameters, spec, arguments, update_on_kvstore=on_kvstore)

@@ -33,12 +33,11 @@ class SizedNet(nn.HybridSequential):  # type: ignore[misc]
         one_position: The last layer flattens the output of a pooling, which must have one position; with more, the
             net would return more numbers per sample than there are classes.
 
-    >>> net = SizedNet(); net.add(nn.Conv2D(2, 5), nn.MaxPool2D(2), nn.Dense(3)); net.initialize()
-    >>> net(mx.nd.ones((1, 1, 4, 4)))
+    >>> net = SizedNet(); net.add(nn.Conv2D(2, 5, in_channels=1), nn.Flatten()); net.initialize()
+    >>> net(mx.nd.ones((1, 2, 6, 6)))
     Traceback (most recent call last):
-    mxkit.errors.ForwardError: '0' (Conv2D) has a kernel of (5, 5) and a padding of (0, 0), so it needs images of at \
-least 5 x 5, and got shape (1, 1, 4, 4) (NCHW). Take larger images, a smaller kernel or more padding here, or fewer \
-strides and pools before it. Of square images with 1 channel the net takes 6 x 6 and larger
+    mxkit.errors.ForwardError: '0' (Conv2D) is built for 1 channels (NCHW) and got shape (1, 2, 6, 6), which has 2. \
+Give it in_channels=2, or hand it 1
     """
 
     def __init__(

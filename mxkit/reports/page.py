@@ -17,6 +17,7 @@ from mxkit.reports.run_files import RunFiles, duration, read_run
 from mxkit.storage.directory import list_checkpoints
 from mxkit.training.history import fixed
 from mxkit.version import __version__
+import numpy as np
 from pydantic import ValidationError
 
 _LOG_LINES = 40
@@ -44,7 +45,7 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
 
     Raises:
         RecipeError: `runs` is empty, or a folder does not exist or has no readable recipe.yaml.
-        OSError: The file cannot be written; the text names it.
+        OSError: The file cannot be written.
 
     Side effects:
         Those of `inspect_run`. Missing folders of `out` are made.
@@ -58,13 +59,8 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
     file = Path(out) if out is not None else (read[0].path if len(read) == 1 else Path()) / "report.html"
     file = file / "report.html" if file.is_dir() else file
     content = render(read)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, content.encode())
-    except OSError as error:
-        why = error.strerror or error
-        text = f"the page cannot be written to {file}: {why}. Name another place: --out FILE, in Python out="
-        raise type(error)(text) from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, content.encode())
     return file
 
 
@@ -93,7 +89,7 @@ def render(runs: Sequence[RunFiles]) -> str:
 
 def _run_view(run: RunFiles) -> Dict[str, Any]:
     inspection = inspect_run(run)
-    checkpoints, no_checkpoints = _checkpoints(run)
+    folder = run.path / "checkpoints"
     rows = [{name: one for name, one in row.items() if one is None or is_number(one)} for row in run.rows]
     return {
         "run": run,
@@ -109,8 +105,7 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "layers": Markup(inspection.layers),  # its cells are escaped already
         "missing": {"pictures": "", **inspection.missing},
         "workers": _workers(run.workers),
-        "checkpoints": checkpoints,
-        "no_checkpoints": no_checkpoints,
+        "checkpoints": list_checkpoints(folder) if folder.is_dir() else [],
         "log": run.log[-_LOG_LINES:],
     }
 
@@ -147,44 +142,29 @@ def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return rows
 
 
-def _checkpoints(run: RunFiles) -> Tuple[List[Any], str]:
-    folder = run.path / "checkpoints"
-    if not folder.is_dir():
-        return [], "The run has no folder of checkpoints."
-    try:
-        checkpoints = list_checkpoints(folder)
-    except OSError as error:
-        return [], str(error)
-    return checkpoints, "" if checkpoints else "The run has no checkpoint: none was due yet, or they were deleted."
-
-
 def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[str, Any]:
     matrix, classes = predictions.matrix, predictions.classes
     if matrix.ndim == 3:
         return {"split": predictions.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
-    totals, guessed = matrix.sum(axis=1), matrix.sum(axis=0)
+    totals, right = matrix.sum(axis=1), matrix.diagonal()
+    with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
+        recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
     confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
-    mistakes = None
-    if predictions.mistakes is not None:
-        mistakes = [
-            {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
-            for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
-        ]
+    mistakes = predictions.mistakes and [
+        {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
+        for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
+    ]
     return {
         "split": predictions.split,
         "classes": classes,
         "samples": int(matrix.sum()),
-        "right": int(matrix.trace()),
+        "right": int(right.sum()),
         "as_matrix": len(classes) <= _MATRIX_CLASSES,
         "rows": [
-            {
-                "counts": [int(count) for count in row],
-                "shades": [0.75 * math.sqrt(count / max(totals[place], 1)) for count in row],
-                "recall": row[place] / totals[place] if totals[place] else None,
-            }
-            for place, row in enumerate(matrix)
+            {"counts": counts, "shades": np.nan_to_num(shade), "recall": one}
+            for counts, shade, one in zip(matrix.tolist(), shades, recall)
         ],
-        "precision": [matrix[place, place] / total if total else None for place, total in enumerate(guessed)],
+        "precision": precision,
         "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
         "mistakes": mistakes,
     }
@@ -195,8 +175,8 @@ def _label_view(name: str, matrix: Any) -> Dict[str, Any]:
     return {
         "name": name,
         "counts": [right, missed, false, absent],
-        "precision": right / (right + false) if right + false else None,
-        "recall": right / (right + missed) if right + missed else None,
+        "precision": right / (right + false) if right + false else math.nan,
+        "recall": right / (right + missed) if right + missed else math.nan,
     }
 
 
@@ -204,20 +184,18 @@ def number(value: Any) -> str:
     """Format a number for a table.
 
     >>> number(0.90541), number(1.5e-05), number(1354), number(float("nan")), number(None)
-    ('0.9054', '1.5e-05', '1,354', 'NaN', '')
+    ('0.9054', '1.5e-05', '1,354', 'nan', '')
     """
     if value is None:
         return ""
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not math.isfinite(value):
-        return "NaN" if value != value else "infinite" if value > 0 else "-infinite"
     size = abs(value)
-    if size and not 0.01 <= size < 1e4:
-        return f"{value:,.0f}" if size >= 1e4 else f"{value:.3g}"
+    if isinstance(value, int) or size >= 1e4:
+        return f"{value:,.0f}"
+    if 0 < size < 0.01:
+        return f"{value:.3g}"
     return f"{value:.1f}" if size >= 100 else fixed(value)
 
 
-def share(value: Optional[float]) -> str:
-    """Format a share of 1 with two digits; None is a dash."""
-    return "-" if value is None else f"{value:.2f}"
+def share(value: float) -> str:
+    """Format a share of 1 with two digits; NaN is a dash."""
+    return "-" if math.isnan(value) else f"{value:.2f}"

@@ -198,10 +198,14 @@ def _inspect(recipe: Recipe, run: RunFiles) -> Inspection:
     data, no_data = _tried(lambda: load_data(recipe))
     facts, no_facts = _tried(lambda: read_facts(run.path))
     sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
-    net, why = _tried(lambda: _net(recipe, sample, no_sample))
+    if recipe.model.finetune is not None and sample is None:
+        why = f"the net's sizes are not known: {no_sample}"
+        return Inspection("", None, [], {"layers": why, "predictions": why})
+    net, why = _tried(lambda: empty_net(recipe, sample))
     if net is None:
         return Inspection("", None, [], {"layers": why, "predictions": why})
-    _, no_values = _tried(lambda: _load(run, recipe, net))
+    folder, which = RunFolder(run.path).checkpoints, recipe.evaluate.which
+    _, no_values = _tried(lambda: load_checkpoint(folder, net, which=which, devices=recipe.devices))
     shapes = () if sample is None else tuple(one.shape for one in sample)
     table, why = _tried(lambda: layers(net, *shapes))
     missing = {"layers": why or ("" if sample is not None else f"The sizes of its inputs are not known: {no_sample}")}
@@ -224,17 +228,6 @@ def _recipe(run: RunFiles) -> Recipe:
     except DeviceError:
         return recipe.model_copy(update={"devices": "cpu"})
     return recipe
-
-
-def _net(recipe: Recipe, sample: Optional[Tuple[Any, ...]], no_sample: str) -> Any:
-    if recipe.model.finetune is not None and sample is None:
-        raise MxkitError(f"the net's sizes are not known: {no_sample}")
-    return empty_net(recipe, sample)
-
-
-def _load(run: RunFiles, recipe: Recipe, net: Any) -> None:
-    folder = RunFolder(run.path)
-    load_checkpoint(folder.checkpoints, net, which=recipe.evaluate.which, devices=recipe.devices)
 
 
 def _tried(function: Callable[[], Any]) -> Tuple[Any, str]:

@@ -46,7 +46,7 @@ class RunFiles(NamedTuple):
     Attributes:
         path: The folder.
         recipe: Keys and values of recipe.yaml; empty if it cannot be read.
-        recipe_text: The text of recipe.yaml.
+        recipe_text: The text of recipe.yaml; empty if it cannot be read.
         rows: Rows of history.json, one per epoch.
         scores: Names and values by part of the data, from scores.json. A score that is null in the file was NaN or
             infinite, and is NaN here.
@@ -106,58 +106,36 @@ def read_run(path: Union[str, Path]) -> RunFiles:
     if not path.is_dir():
         raise RecipeError(f"{path} is no folder of a run: expected a folder with a file recipe.yaml")
     problems: List[str] = []
-    text = _text(path / "recipe.yaml", problems)
-    recipe = _parsed(path / "recipe.yaml", text, parse_yaml, lambda content: isinstance(content, dict), problems)
 
     def content(name: str, fits: Callable[[Any], bool], empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
-        # a run that ended early does not have all files
-        text = _text(path / name, problems) if (path / name).exists() else ""
-        return _parsed(path / name, text, parse, fits, problems) or empty
+        try:
+            found = parse((path / name).read_text(encoding="utf-8"))
+            if fits(found):
+                return found
+            problems.append(f"{name} holds something else than mxkit writes there")
+        except FileNotFoundError:  # a run that ended early does not have all files
+            if name == "recipe.yaml":
+                problems.append(f"{name} is missing")
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error}")
+        except (ValueError, yaml.YAMLError) as error:
+            problems.append(f"{name} is damaged: {' '.join(str(error).split())}")
+        return empty
 
+    recipe = content("recipe.yaml", lambda recipe: isinstance(recipe, dict), {}, parse_yaml)
     history = content("history.json", _is_history, {"epochs": [], "stopped": None})
-    scores = content("scores.json", _is_scores, {}, lambda text: nan_for_null(json.loads(text)))
-    environments = content(ENVIRONMENT, _is_list_of_mappings, [])
-    workers = content(WORKERS, _is_list_of_mappings, [])
-    recorded = content(STATE, lambda state: True, None, parse_state)
-    log = _text(path / "log.txt", problems) if (path / "log.txt").exists() else ""
     return RunFiles(
         path=path,
-        recipe=recipe or {},
-        recipe_text=text,
+        recipe=recipe,
+        recipe_text=content("recipe.yaml", bool, "", str) if recipe else "",
         rows=history["epochs"],
-        scores=scores,
-        recorded=recorded,
-        log=log.splitlines(),
-        environments=environments,
-        workers=workers,
+        scores=content("scores.json", _is_scores, {}, lambda text: nan_for_null(json.loads(text))),
+        recorded=content(STATE, lambda state: True, None, parse_state),
+        log=content("log.txt", lambda log: True, "", str).splitlines(),
+        environments=content(ENVIRONMENT, _is_list_of_mappings, []),
+        workers=content(WORKERS, _is_list_of_mappings, []),
         problems=problems,
     )
-
-
-def _text(path: Path, problems: List[str]) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        problems.append(f"{path.name} is missing")
-    except (OSError, ValueError) as error:
-        problems.append(f"{path.name} cannot be read: {error}")
-    return ""
-
-
-def _parsed(
-    path: Path, text: str, parse: Callable[[str], Any], fits: Callable[[Any], bool], problems: List[str]
-) -> Any:
-    if not text:
-        return None
-    try:
-        content = parse(text)
-    except (ValueError, yaml.YAMLError) as error:
-        problems.append(f"{path.name} is damaged: {' '.join(str(error).split())}")
-        return None
-    if fits(content):
-        return content
-    problems.append(f"{path.name} holds something else than mxkit writes there")
-    return None
 
 
 def _is_list_of_mappings(content: Any) -> bool:

@@ -10,7 +10,8 @@ import pytest
 
 
 @pytest.mark.parametrize("broken", ["os.fsync", "pathlib.Path.replace"])
-def test_t59_a_failing_write_leaves_the_old_file_whole(tmp_path, monkeypatch, broken):
+def test_a_failing_write_leaves_the_old_file_whole(tmp_path, monkeypatch, broken):
+    """T59."""
     path = tmp_path / "run.json"
     write_atomically(path, b"old and whole")
 

@@ -11,7 +11,8 @@ import pytest
 @pytest.mark.parametrize(
     "shapes", [[(1,)], [(3, 5), (16_384,), (16_385,)], [(262_144,), (262_145,)], [(2048, 1024), (7,)], [(5,)] * 300]
 )
-def test_t100_large_arrays_are_summed_as_exactly_as_small_ones(shapes):
+def test_large_arrays_are_summed_as_exactly_as_small_ones(shapes):
+    """T100."""
     generator = np.random.RandomState(0)
     arrays = [generator.randn(*shape).astype(np.float32) for shape in shapes]
     expected = sum((array.astype(np.float64) ** 2).sum() for array in arrays)
@@ -23,7 +24,8 @@ def test_half_precision_does_not_overflow():
     assert float(sum_of_squares(arrays).asscalar()) == pytest.approx(21_000 * 9e4, 1e-5)
 
 
-def test_t100_the_norm_that_clipping_uses():
+def test_the_norm_that_clipping_uses():
+    """T100."""
     net = gluon.nn.Dense(2048, in_units=2048, use_bias=False)
     mxkit.initialize(net, "xavier")
     x = mx.nd.array(np.random.RandomState(0).rand(4, 2048))

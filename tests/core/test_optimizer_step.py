@@ -204,7 +204,8 @@ def reading(operator, texts):
     return -mx.nd.concat(*momenta, dim=0).asnumpy()
 
 
-def test_t182_both_operators_of_sgd_read_the_same_rate():
+def test_both_operators_of_sgd_read_the_same_rate():
+    """T182."""
     random = np.random.RandomState(0)
     rates = [float(10 ** random.uniform(-9, 2)) for _ in range(1_000)]
     rates += [0.1 / (number + 1) * (1 + number % 7) for number in range(500)]
@@ -222,7 +223,8 @@ def test_t182_both_operators_of_sgd_read_the_same_rate():
 
 
 @pytest.mark.parametrize("rate", [-0.1, -0.0, 1e-10, 1e8, float("nan"), float("inf"), 1 + 2**-24, np.float16(0.1)])
-def test_t182_a_rate_without_a_sure_text_goes_to_the_other_operator(rate):
+def test_a_rate_without_a_sure_text_goes_to_the_other_operator(rate):
+    """T182."""
     assert same_rate(rate) is None
 
 

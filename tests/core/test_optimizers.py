@@ -18,7 +18,8 @@ def make_net(devices="cpu"):
 
 # groupadagrad wants a learning rate for rows; test is MXNet's own test double
 @pytest.mark.parametrize("name", sorted(set(optimizer_names()) - {"groupadagrad", "test"}))
-def test_t24_replicas_of_every_optimizer_stay_equal_and_move(name, kind):
+def test_replicas_of_every_optimizer_stay_equal_and_move(name, kind):
+    """T24."""
     net = kind.net(lambda: make_net("cpu:3"))
     before = net.weight.data(mx.cpu(0)).asnumpy()
     assert kind.holds(net.weight.data(mx.cpu(0)))
@@ -43,21 +44,41 @@ def test_specs(spec):
     assert get_trainer(net, trainer) is trainer
 
 
-def test_wrong_specs():
-    with pytest.raises(UnknownNameError, match="unknown optimizer 'adm': did you mean 'adam'"):
-        get_trainer(make_net(), "adm")
-    with pytest.raises(TypeError, match=r"trainer: expected a Trainer, a name, \(name, arguments\) or an optimizer"):
-        get_trainer(make_net(), 0.1)
-    with pytest.raises(TypeError, match=r"optimizer 'sgd' refuses its arguments {'lr': 0.1}: .*'lr'"):
-        get_trainer(make_net(), ("sgd", {"lr": 0.1}))
-    hints = "accepted: .*momentum.*; weight_decay: did you mean 'wd'.*; momentun: did you mean 'momentum'"
-    with pytest.raises(TypeError, match=hints):
-        get_trainer(make_net(), ("sgd", {"weight_decay": 0.1, "momentun": 0.9, "wd": 0}))
+WRONG = [
+    ("adm", UnknownNameError, "unknown optimizer 'adm': did you mean 'adam'"),
+    (0.1, TypeError, r"trainer: expected one Trainer, a name, \(name, arguments\) or an optimizer"),
+    (("sgd", {"lr": 0.1}), TypeError, r"optimizer 'sgd' refuses its arguments {'lr': 0.1}: .*'lr'"),
+    (
+        ("sgd", {"weight_decay": 0.1, "momentun": 0.9, "wd": 0}),
+        TypeError,
+        "accepted: .*momentum.*; weight_decay: did you mean 'wd'.*; momentun: did you mean 'momentum'",
+    ),
+    # T26: numbers are checked before training
+    (("adam", {"learning_rate": "0.01"}), ValueError, "'adam': learning_rate: .*finite number, .*received '0.01'"),
+    (("adam", {"learning_rate": -0.1}), ValueError, "'adam': learning_rate: expected .*, at least 0;.*-0.1"),
+    (("sgd", {"learning_rate": float("nan")}), ValueError, "learning_rate: .*received nan"),
+    (("sgd", {"momentum": "0.9"}), ValueError, "'sgd': momentum: expected .*, at least 0; received '0.9'"),
+    (("sgd", {"wd": -1e-4}), ValueError, "'sgd': wd: expected .*, at least 0; received -0.0001"),
+    (("adam", {"learning_rate": None}), ValueError, "expected a number; received None. Leave it out for 0.001"),
+    (("adam", {"beta1": "0.9"}), ValueError, "'adam': beta1: expected a finite number; received '0.9'"),
+    (("adam", {"epsilon": float("nan")}), ValueError, "'adam': epsilon: expected a finite number; received nan"),
+    (mx.optimizer.SGD(learning_rate=-0.1), ValueError, "SGD: learning_rate: .*received -0.1"),
+]
+
+
+@pytest.mark.parametrize(("spec", "error", "text"), WRONG)
+def test_wrong_specs(spec, error, text):
+    with pytest.raises(error, match=text):
+        get_trainer(make_net(), spec)
+
+
+def test_a_net_without_values_has_no_trainer():
     with pytest.raises(NotInitializedError, match="parameter 'weight' has no value"):
         get_trainer(gluon.nn.Dense(3, in_units=5), "sgd")
 
 
-def test_t20_a_trainer_of_other_devices():
+def test_a_trainer_of_other_devices():
+    """T20."""
     net = make_net("cpu:2")
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     net.collect_params().reset_ctx(mx.cpu(0))
@@ -65,26 +86,8 @@ def test_t20_a_trainer_of_other_devices():
         get_trainer(net, trainer)
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        (("adam", {"learning_rate": "0.01"}), "'adam': learning_rate: expected a finite number, .*received '0.01'"),
-        (("adam", {"learning_rate": -0.1}), "'adam': learning_rate: expected a finite number, at least 0;.*-0.1"),
-        (("sgd", {"learning_rate": float("nan")}), "learning_rate: .*received nan"),
-        (("sgd", {"momentum": "0.9"}), "'sgd': momentum: expected a finite number, at least 0; received '0.9'"),
-        (("sgd", {"wd": -1e-4}), "'sgd': wd: expected a finite number, at least 0; received -0.0001"),
-        (("adam", {"learning_rate": None}), "learning_rate: expected a number; received None. Leave it out for 0.001"),
-        (("adam", {"beta1": "0.9"}), "'adam': beta1: expected a finite number; received '0.9'"),
-        (("adam", {"epsilon": float("nan")}), "'adam': epsilon: expected a finite number; received nan"),
-        (mx.optimizer.SGD(learning_rate=-0.1), "SGD: learning_rate: .*received -0.1"),
-    ],
-)
-def test_t26_numbers_of_optimizers_are_checked_before_training(spec, text):
-    with pytest.raises(ValueError, match=text):
-        get_trainer(make_net(), spec)
-
-
-def test_t26_numbers_of_a_trainer_that_exists_are_checked():
+def test_numbers_of_a_trainer_that_exists_are_checked():
+    """T26."""
     net = make_net()
     for name, value in [("learning_rate", "0.1"), ("learning_rate", -0.1), ("momentum", "0.9")]:
         trainer = gluon.Trainer(net.collect_params(), "sgd", {name: value})

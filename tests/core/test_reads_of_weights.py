@@ -52,7 +52,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_t116_a_reader_of_weights_waits_before_it_reads(name, events, tmp_path):
+def test_a_reader_of_weights_waits_before_it_reads(name, events, tmp_path):
     net = make_net()
     net(mx.nd.ones((1, 3, 8, 8)))  # nobody reads what it predicts
     del events[:]
@@ -61,7 +61,7 @@ def test_t116_a_reader_of_weights_waits_before_it_reads(name, events, tmp_path):
     assert len(events) > 1
 
 
-def test_t116_queued_copies_need_no_wait(events, tmp_path):
+def test_queued_copies_need_no_wait(events, tmp_path):
     # the engine runs them before or after the reordering, never beside it: training goes on meanwhile
     from mxkit.storage.snapshot import take_snapshot
 

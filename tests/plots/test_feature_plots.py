@@ -636,7 +636,8 @@ def test_names_are_no_mathematics_and_pyplot_is_left_alone():
     assert ("matplotlib.pyplot" in sys.modules) == had
 
 
-def test_t100_norms_of_large_gradients_are_exact():
+def test_norms_of_large_gradients_are_exact():
+    """T100."""
     net = gluon.nn.Dense(2048, in_units=2048, use_bias=False)
     net.initialize()
     values = np.random.RandomState(0).randn(2048, 2048).astype(np.float32)

@@ -27,7 +27,8 @@ def record(count):
     return operators
 
 
-def test_t108_mxnets_profiler_again_and_again(tmp_path):
+def test_mxnets_profiler_again_and_again(tmp_path):
+    """T108."""
     for count in (3, 1, 2):
         operators = record(count)
         calls, seconds = operators.by_name()["FullyConnected"]

@@ -207,17 +207,16 @@ def test_a_frame_of_numbers_is_an_array():
 @pytest.mark.parametrize(
     ("column", "text"),
     [
-        (["red"] * 6, r"holds str in column 1. Number .* pandas.factorize"),
-        (np.array(["2020-01-01"] * 6, "datetime64[s]"), "holds Timestamp in column 1$"),
-        ([None] * 6, "holds NoneType in column 1$"),
-        (np.arange(6).astype(object), r"holds numbers. Convert them: .astype\('float32'\)"),
+        (["red"] * 6, r"object. Convert it, .* classes, y = numpy.unique"),
+        (np.array(["2020-01-01"] * 6, "datetime64[s]"), "object. Convert it"),
+        (np.arange(6).astype(object), r"object. Convert it, .astype\('float32'\)"),
     ],
 )
 def test_a_frame_with_a_column_that_is_no_number_is_named(column, text):
     frame, _ = frames()
     frame["b"] = column
     for rung in (mxkit.predict, lambda net, frame: mxkit.data.ArrayLoader(frame, None, 4)):
-        with pytest.raises(DataError, match=rf"expected numbers; received an array of shape .* object, which {text}"):
+        with pytest.raises(DataError, match=rf"expected numbers; received an array of shape .* {text}"):
             rung(make_net(), frame)
 
 
@@ -321,8 +320,7 @@ def test_errors_of_the_engine_tell_epoch_update_and_batch():
         train(make_net(), [make_batches([4])[0], (np.zeros((2, 9)), np.zeros(2))])
     assert str(e.value) == (
         "update 2, batch x (2, 9) float64, y (2,) float64: '0' (Dense) is built for 5 inputs per sample and got shape "
-        "(2, 9). Give it in_units=9, or hand it 5: the number was given as in_units or taken from the first batch, "
-        "and after convolutions it depends on the size of the images"
+        "(2, 9), which has 9. Give it in_units=9, or hand it 5"
     )
     assert isinstance(e.value.__cause__, mx.MXNetError)
 
@@ -555,10 +553,9 @@ def test_t124_classes_on_axis_1_or_on_the_last():
     net = nn.Conv2D(6, 1)
     mxkit.initialize(net)
     for loss in ("softmax_ce", "focal", ("softmax_ce", {"class_weight": [1] * 6})):
-        with pytest.raises(DataError, match=r"may have their classes on axis 1, .* or on axis 3.*{'axis': 1}"):
-            mxkit.evaluate(net, [(images, labels)], loss=loss)
-        with pytest.raises(DataError, match=r"Classes on axis 1 need the argument axis=1, like .'softmax_ce', {'ax"):
-            mxkit.evaluate(net, [(images[..., :5], labels[..., :5])], loss=loss)
+        for size in (6, 5):
+            with pytest.raises(DataError, match=r"may have their classes on axis 1, .* or on axis 3.*{'axis': 1}"):
+                mxkit.evaluate(net, [(images[..., :size], labels[..., :size])], loss=loss)
     by_channel = mxkit.evaluate(net, [(images, labels)], loss=("softmax_ce", {"axis": 1}), metrics=["accuracy"])
     read = mxkit.predict(net, images).asnumpy().argmax(axis=1)
     assert by_channel["accuracy"] == pytest.approx((read == 0).mean())
