@@ -1,6 +1,7 @@
 """A clock that assigns the time of the training's thread to the current phase."""
 
 from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from pathlib import Path
 import sys
 import threading
@@ -185,12 +186,7 @@ class TimedUpdates:
     """A training that a clock measures; each call of `run` continues it."""
 
     def __init__(
-        self,
-        net: Any,
-        batches: Iterator[Any],
-        trainer: TrainerSpec,
-        metrics: Sequence[MetricSpec],
-        arguments: Dict[str, Any],
+        self, net: Any, batches: Iterator[Any], trainer: TrainerSpec, metrics: Sequence[MetricSpec], arguments: Any
     ) -> None:
         self._net, self._batches, self._trainer = net, self._remembered(batches), trainer
         self._metrics, self._arguments = metrics, arguments
@@ -210,16 +206,13 @@ class TimedUpdates:
                 **self._arguments,
             )
         with closing(stream), clock.watching(), ExitStack() as contexts:
-            for number, update in enumerate(stream, 1 - WARM_UP):
-                if number == 0:
-                    mx.nd.waitall()
-                    for context in around:
-                        contexts.enter_context(context)
-                    clock.begin()
-                elif number > 0:
-                    clock.end_update(update.samples)
-                if number == count:
-                    break
+            next(islice(stream, WARM_UP - 1, None))
+            mx.nd.waitall()
+            for context in around:
+                contexts.enter_context(context)
+            clock.begin()
+            for update in islice(stream, count):
+                clock.end_update(update.samples)
             clock.finish()
 
     def shapes(self, devices: Sequence["mx.Context"]) -> List[Tuple[int, ...]]:

@@ -122,12 +122,13 @@ def _phases(plain: Clock, alone: Clock) -> List[Phase]:
 
 def _operators(operators: Operators, updates: int, device: Any, dtype: Any) -> List[Operator]:
     sums = operators.by_name()
-    total = sum(seconds for _, seconds in sums.values())
-    figures = []
-    for name, (calls, seconds) in sums.items():
-        onednn = by_onednn(name, str(dtype)) if device.device_type == "cpu" else None
-        figures.append(Operator(name, calls / updates, seconds / updates * 1e3, seconds / total, onednn))
-    return figures
+    total, on_cpu = sum(seconds for _, seconds in sums.values()), device.device_type == "cpu"
+    return [
+        Operator(
+            name, calls / updates, seconds / updates * 1e3, seconds / total, by_onednn(name, dtype) if on_cpu else None
+        )
+        for name, (calls, seconds) in sums.items()
+    ]
 
 
 def _reads(clock: Clock, updates: int) -> List[Read]:

@@ -56,16 +56,9 @@ class Operators:
             file = Path(folder) / "trace.json"
             # Without aggregate_stats all operators are one "ImperativeBulk"; with continuous_dump neither this file nor
             # the next one is complete (T108).
-            profiler.set_config(
-                profile_all=False,
-                profile_symbolic=True,
-                profile_imperative=True,
-                profile_api=False,
-                profile_memory=False,
-                aggregate_stats=True,
-                continuous_dump=False,
-                filename=str(file),
-            )
+            kinds = {"symbolic": True, "imperative": True, "all": False, "api": False, "memory": False}
+            kinds = {f"profile_{kind}": recorded for kind, recorded in kinds.items()}
+            profiler.set_config(**kinds, aggregate_stats=True, continuous_dump=False, filename=str(file))
             profiler.set_state("run")
             try:
                 yield
@@ -129,10 +122,9 @@ def write_trace(path: Union[str, Path], runs: Sequence[Run], spans: Sequence[Spa
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
         for (pid, tid), name in lanes.items()
     ]
-    for name, pid, tid, begin, end in [
-        *((span.phase, 0, 0, span.begin, span.end) for span in spans),
-        *((run.name, 1, run.worker, run.begin, run.end) for run in runs),
-    ]:
+    timed = [(span.phase, 0, 0, span.begin, span.end) for span in spans]
+    timed += [(run.name, 1, run.worker, run.begin, run.end) for run in runs]
+    for name, pid, tid, begin, end in timed:
         times = {"ts": round((begin - start) * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
         events.append({"ph": "X", "name": name, "pid": pid, "tid": tid, **times})
     write_atomically(Path(path), json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())

@@ -10,14 +10,8 @@ from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # number of operators in tables and pictures
 _TABLES = ("phases", "operators", "reads", "paddings", "threads")
-_COLOURS = {
-    "data": "#55A868",
-    "forward": "#4C72B0",
-    "backward": "#DD8452",
-    "metrics": "#937860",
-    "update": "#C44E52",
-    "other": "#8C8C8C",
-}
+_PARTS = ("data", "forward", "backward", "metrics", "update", "other")
+_COLOURS = dict(zip(_PARTS, ("#55A868", "#4C72B0", "#DD8452", "#937860", "#C44E52", "#8C8C8C")))
 
 
 class Phase(NamedTuple):
@@ -158,8 +152,10 @@ class Profile:
         return saved(figure, path)
 
     def __str__(self) -> str:
-        parts = [self._headline(), *_phase_table(self), *_operator_table(self.operators), *_other_tables(self)]
-        return "\n".join([*parts, *(f"- {line}" for line in self.advice)])
+        tables = [_operator_table(self.operators), *_other_tables(self)]
+        lines = [line for table in tables if len(table) > 1 for line in ("", *aligned(table))]
+        gap = [""] if self.advice else []
+        return "\n".join([self._headline(), *_phase_table(self), *lines, *gap, *(f"- {line}" for line in self.advice)])
 
     __repr__ = __str__
 
@@ -210,7 +206,7 @@ def _phase_table(profile: Profile) -> List[str]:
     return ["", *aligned(rows), note]
 
 
-def _operator_table(operators: Sequence[Operator]) -> List[str]:
+def _operator_table(operators: Sequence[Operator]) -> List[List[str]]:
     shown, rest = list(operators[:SHOWN]), operators[SHOWN:]
     if rest:
         calls, ms, share = (sum(getattr(operator, field) for operator in rest) for field in ("calls", "ms", "share"))
@@ -219,23 +215,19 @@ def _operator_table(operators: Sequence[Operator]) -> List[str]:
     for name, calls, ms, share, onednn in shown:
         answer = {True: "yes", False: "no", None: ""}[onednn]
         rows.append([short_name(name, 40), f"{calls:.3g}", f"{ms:.3f}", f"{share:.0%}", answer])
-    return ["", *aligned(rows)]
+    return rows
 
 
-def _other_tables(profile: Profile) -> List[str]:
-    lines = []
-    if profile.reads:
-        rows = [["waits for the engine", "calls", "ms"]]
-        rows += [[read.place, f"{read.calls:.3g}", f"{read.ms:.3f}"] for read in profile.reads[:SHOWN]]
-        lines += ["", *aligned(rows)]
-    if profile.paddings:
-        width = profile.paddings[0].width
-        rows = [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""]]
-        for path, channels, ms, padded, padded_ms, _ in profile.paddings:
-            own, more = ("{} to {}".format(*pair) for pair in (channels, padded))
-            rows.append([path, own, f"{ms:.2f} ms", more, f"{padded_ms:.2f} ms"])
-        lines += ["", *aligned(rows)]
-    if len(profile.threads) > 1:
-        rows = [["threads of an operator", "ms"], *([str(number), f"{ms:.3f}"] for number, ms in profile.threads)]
-        lines += ["", *aligned(rows)]
-    return [*lines, *([""] if profile.advice else [])]
+def _other_tables(profile: Profile) -> List[List[List[str]]]:
+    reads = [[read.place, f"{read.calls:.3g}", f"{read.ms:.3f}"] for read in profile.reads[:SHOWN]]
+    width = profile.paddings[0].width if profile.paddings else 0
+    paddings = [
+        [path, "{} to {}".format(*own), f"{ms:.2f} ms", "{} to {}".format(*padded), f"{padded_ms:.2f} ms"]
+        for path, own, ms, padded, padded_ms, _ in profile.paddings
+    ]
+    threads = [[str(number), f"{ms:.3f}"] for number, ms in profile.threads[: 99 * (len(profile.threads) > 1)]]
+    return [
+        [["waits for the engine", "calls", "ms"], *reads],
+        [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""], *paddings],
+        [["threads of an operator", "ms"], *threads],
+    ]

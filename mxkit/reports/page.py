@@ -150,7 +150,7 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
     with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
         recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
     confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
-    mistakes = predictions.mistakes and [
+    mistakes: Any = predictions.mistakes and [
         {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
         for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
     ]

@@ -19,6 +19,7 @@ class Page(HTMLParser):
         super().__init__()
         self.source = text
         self.tags, self.headings, self.tables, self.values, self.items, self.text = [], [], {}, [], [], ""
+        self._rows = []
         self._open = []
         self.feed(text)
         self.close()
@@ -54,16 +55,14 @@ class Page(HTMLParser):
         if "style" in inside:
             return
         self.text += text
-        for kind in reversed(inside):
-            if kind in ("td", "th"):
-                self._rows[-1][-1] += text
-                return
-            if kind in ("h1", "h2", "h3"):
-                self.headings[-1] += text
-                return
-            if kind == "li":
-                self.items[-1] += text
-                return
+        texts = {
+            "td": self._rows[-1:] and self._rows[-1],
+            "li": self.items,
+            **dict.fromkeys(("h1", "h2", "h3"), self.headings),
+        }
+        kind = next((tag for tag in reversed(inside) if tag in texts or tag == "th"), None)
+        if kind:
+            texts["td" if kind == "th" else kind][-1] += text
 
     def attributes(self, tag):
         return [attributes for name, attributes in self.tags if name == tag]
@@ -89,19 +88,27 @@ def make_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def own_recipe():
+    """A function that writes a module of a user, and gives a recipe that imports it."""
+
+    def write(folder, name, module, **changes):
+        (folder / f"{name}.py").write_text(module)
+        recipe = {"name": "own", "imports": [name], "import_path": str(folder), "loss": "softmax_ce", "epochs": 2}
+        recipe["model"] = {"name": "mlp", "hidden": [16], "classes": 10}
+        return {**recipe, "optimizer": "adam", "metrics": ["accuracy"], **changes}
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def adam(make_run):
     return make_run("digits_lenet", *SMALL)
 
 
 @pytest.fixture(scope="session")
 def sgd(make_run):
-    return make_run(
-        "digits_lenet",
-        *SMALL,
-        "seed=1",
-        "optimizer={name: sgd, learning_rate: 0.1}",
-        "checkpoints.keep_best=[valid_accuracy, max]",
-    )
+    changes = ["seed=1", "optimizer={name: sgd, learning_rate: 0.1}", "checkpoints.keep_best=[valid_accuracy, max]"]
+    return make_run("digits_lenet", *SMALL, *changes)
 
 
 @pytest.fixture(scope="session")

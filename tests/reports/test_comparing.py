@@ -2,8 +2,6 @@
 
 import json
 
-from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.schema import differences
 from mxkit.reports.comparing import COLOURS, Compared, compared_scores, direction, panels, recipe_differences
 from mxkit.reports.page import write_report
 from mxkit.reports.run_files import read_run
@@ -37,8 +35,6 @@ def test_differences_are_those_of_the_two_recipes(adam, sgd):
         "optimizer.learning_rate": ["0.001", "0.1"],
         "checkpoints.keep_best": ["null", "[valid_accuracy, max]"],
     }
-    told = differences(*(load_recipe(run / "recipe.yaml") for run in (adam, sgd)))
-    assert {line.split(":")[0] for line in told} == set(found)
     assert recipe_differences([read_run(adam), read_run(adam)]) == []
 
 
@@ -100,10 +96,8 @@ def test_what_was_measured_otherwise_is_not_ranked(adam):
 
     plain = run.recipe
     assert best(plain, plain) == [[0], [1]]
-    assert best(plain, {**plain, "data": {**plain["data"], "batch_size": 7, "augment": [{"name": "flip"}]}}) == [
-        [0],
-        [1],
-    ]
+    training = {"batch_size": 7, "augment": [{"name": "flip"}]}
+    assert best(plain, {**plain, "data": {**plain["data"], **training}}) == [[0], [1]]
     assert best(plain, {**plain, "data": {**plain["data"], "size": 28}}) == [[], []]
     assert best(plain, {**plain, "loss": {"name": "other"}}) == [[], [1]]
 
