@@ -234,7 +234,7 @@ class _Loader:
             except (OSError, ValueError) as error:
                 # The linker names a file that it did not find as it was asked for, as in driver_stand_in.
                 if not str(error).startswith(f"{soname}: "):
-                    problem = "; ".join(filter(None, [str(error), _source(candidate, self._major)[1]]))
+                    problem = str(error)
                 continue
             self.loaded.append(CudaLibrary(soname, path, *_source(path, major)))
             return

@@ -56,11 +56,6 @@ def initialize_gluoncv_worker(dataset: Any) -> None:
     _call_upstream("gluoncv.data.dataloader", dataset)
 
 
-def work_for_loader_v1(*args: Any) -> None:
-    """Call `mxnet.gluon.data.dataloader.worker_loop_v1`, with mxkit imported before."""
-    importlib.import_module("mxnet.gluon.data.dataloader").worker_loop_v1(*args)
-
-
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
 _LOOKS = 0.1  # seconds between two checks of the workers
 _LOST = (ConnectionError, EOFError, FileNotFoundError)  # errors of memory that a dead worker has shared
@@ -172,7 +167,7 @@ def loader_workers(module: ModuleType) -> None:
     """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
 
     If MXNet imports without mxkit, the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
-    line 414, which line 667 passes to the pool, and line 215 for `DataLoaderV1`.
+    line 414, which line 667 passes to the pool.
 
     T234, every Python: a killed worker made the loader wait for 120 s, or for ever. Upstream: lines 472 and 665.
     """
@@ -180,10 +175,6 @@ def loader_workers(module: ModuleType) -> None:
     replace_pools(module)
     loader: Any = module
     replace(loader._MultiWorkerIter, __next__=around(named_deaths))
-    defaults = loader._MultiWorkerIterV1.__init__.__defaults__
-    loader._MultiWorkerIterV1.__init__.__defaults__ = tuple(
-        work_for_loader_v1 if value is loader.worker_loop_v1 else value for value in defaults
-    )
 
 
 def gluoncv_loader_workers(module: ModuleType) -> None:

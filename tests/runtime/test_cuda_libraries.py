@@ -191,23 +191,6 @@ def test_wheels_for_cuda_12_that_overwrote_those_for_11_are_told(bare_python, si
 
 
 @fakes_nvidia
-def test_one_that_needs_more_of_cuda_12_is_loaded_only_with_that(bare_python, site):
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED)
-    nvidia_wheel(site, "nvidia-cusolver-cu12==11.4.5.107", "libcusolver.so.11", ["libcublas.so.12"], padding=5000)
-    said = refusal(bare_python("-c", SHOW, site=site))
-    assert "libcusolver.so.11: libcublas.so.12: cannot open shared object file" in said
-    assert "was written by nvidia-cusolver-cu12 11.4.5.107, for CUDA 12 instead of 11" in said
-    assert "pip install --force-reinstall --no-deps nvidia-cusolver-cu11==11.4.1.48 " in said
-    assert said.count(": not found") == 0, "libcublas.so.12 is not MXNet's own need"
-    nvidia_wheel(site, "nvidia-cublas-cu12==12.1.3.1", "libcublas.so.12")
-    found = shown(bare_python("-c", SHOW, site=site))
-    assert [library.soname for library in found.values() if library.problem] == ["libcusolver.so.11"]
-    assert found["libcublas.so.12"].provider == "nvidia-cublas-cu12 12.1.3.1"
-    assert found["libcublas.so.11"].provider == "nvidia-cublas-cu11 11.11.3.6"
-
-
-@fakes_nvidia
 def test_a_wheel_for_cuda_13_in_its_own_folder_comes_last(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     nvidia_wheels(site, WANTED, without=["libcurand.so.10"])

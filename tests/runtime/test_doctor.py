@@ -34,7 +34,6 @@ def report(home):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("OMP_DYNAMIC", "perhaps")
-        patch.setenv("KMP_BLOCKTIME", "1")
         patch.setenv("DMLC_ROLE", "scheduler")  # import mxnet would wait for its workers
         patch.setenv("MXNET_HOME", str(home))
         patch.setenv("A_SECRET", "hidden")
@@ -53,10 +52,6 @@ def test_it_says_what_is_there(report):
     assert mxnet["distribution"].data["name"].startswith("mxnet")
     assert re.match(r"\d+\.\d+\.\d+", mxnet["oneDNN"].data["version"])
     assert mxnet["oneDNN"].value.endswith(f", {mxnet['oneDNN'].data['isa']}")
-    openmp = machine["OpenMP"]
-    assert openmp.status == "ok"
-    assert openmp.data["libraries"]
-    assert all(Path(path).is_file() and "libgomp" in path for path in openmp.data["libraries"])
     assert set(mxnet["features"].data["on"]) == {n for n, f in mx.runtime.Features().items() if f.enabled}
     assert machine["memory"].data["total"] > machine["memory"].data["available"] > 0
     assert lines(report, "gpu")["mx.context"].data == {"gpus": mx.context.num_gpus()}
@@ -78,7 +73,6 @@ def test_variables_are_judged(report, home):
     assert (variables["OMP_DYNAMIC"].status, variables["OMP_NUM_THREADS"].status) == ("warning", "ok")
     assert "unset OMP_DYNAMIC" in variables["OMP_DYNAMIC"].fix
     assert "never returns" in variables["DMLC_ROLE"].fix
-    assert variables["KMP_BLOCKTIME"].value.startswith("1 (not read")
     machine = lines(report, "machine")
     assert machine["threads"].value.startswith("MXNet takes 1, with OMP_NUM_THREADS=1, yours; ")
 
@@ -149,7 +143,7 @@ def test_variables_that_end_mxnet_do_not_end_the_doctor(monkeypatch, name, value
     assert said in failure.value
     assert f"unset {name}" in failure.fix
     assert found.answers["tqdm"]["error"] == "", "what comes after it is imported all the same"
-    (variable,) = [line for line in variable_lines(found.noise, ()) if line.name == name]
+    (variable,) = [line for line in variable_lines(found.noise) if line.name == name]
     assert variable.status == ("problem" if name == "OMP_NUM_THREADS" else "ok")
 
 

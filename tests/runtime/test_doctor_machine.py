@@ -2,7 +2,7 @@
 
 import os
 
-from mxkit.runtime.doctor.hardware import memory_line, openmp_lines, shared_memory_line, thread_line
+from mxkit.runtime.doctor.hardware import memory_line, shared_memory_line, thread_line
 from mxkit.runtime.machine import (
     Memory,
     Processors,
@@ -128,15 +128,6 @@ def test_the_processor_has_a_name(root):
     tmp = root("proc/cpuinfo", "processor : 0\nmodel name\t: Some Processor @ 2 GHz\n")
     assert processor_model(tmp) == "Some Processor @ 2 GHz"
     assert processor_model()
-
-
-def test_two_kinds_of_openmp():
-    gnu = "/usr/lib/libgomp.so.1.0.0"
-    assert openmp_lines([]) == ()
-    assert openmp_lines([gnu, "/x/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"])[0].status == "ok"
-    (line,) = openmp_lines([gnu, "/opt/conda/lib/libiomp5.so"])
-    assert line.status == "warning"
-    assert "libgomp and libiomp5" in line.fix
 
 
 def test_little_memory():

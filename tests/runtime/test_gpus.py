@@ -1,8 +1,7 @@
-"""Which GPUs MXNet can use, decided from given values, and told by `devices` where a driver reports an H200."""
+"""Which GPUs MXNet can use, decided from given values."""
 
 from pathlib import Path
 
-from fake_driver import H200, RTX_3090, build, run
 from mxkit.runtime.gpus import (
     CU112,
     Architectures,
@@ -80,33 +79,3 @@ def test_why_a_wheel_for_gpus_has_none():
         "the driver has NVIDIA H200 (sm_90, 139 GiB), NVIDIA GeForce RTX 4090 (sm_89, 24 GiB), but MXNet sees none: "
         "run `mxkit doctor`"
     )
-
-
-DEVICES = """
-import mxkit
-import mxnet as mx
-for spec in ("auto", "gpu", "gpu:0", mx.gpu(0)):
-    try:
-        print(mxkit.devices(spec))
-    except mxkit.errors.DeviceError as error:
-        print(error)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(mx.runtime.Features().is_enabled("CUDA"), reason="it would take the driver made here for real")
-def test_devices_explains_with_a_real_driver_library(tmp_path):
-    build(tmp_path)
-    texts = {
-        H200: "it is compiled for sm_50, sm_60, sm_70, sm_80, sm_86, and here is NVIDIA H200 (sm_90, 139 GiB)",
-        RTX_3090: "`mxkit install --cuda` installs the wheel for GPUs, which has kernels for NVIDIA GeForce RTX 3090",
-    }
-    for gpu, text in texts.items():
-        automatic, *told = run(tmp_path, DEVICES, FAKE_GPUS=gpu).splitlines()
-        assert automatic == "[cpu(0)]"
-        assert len(told) == 3
-        for line in told:
-            assert line.startswith(
-                "devices: gpu(0) does not exist: this MXNet (mxnet 1.9.1) is built for the CPU alone; "
-            )
-            assert text in line

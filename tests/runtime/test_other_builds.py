@@ -1,7 +1,6 @@
 """MXNet of other builds: without a distribution, with a suffix behind its version, older."""
 
 from pathlib import Path
-import re
 import shutil
 
 from mxkit.cli import main
@@ -38,12 +37,6 @@ import mxkit.storage.symbol_file  # it reads the version
 print("trained")
 """
 
-DOCTOR = """
-import sys
-import mxkit.cli
-mxkit.cli.main(["doctor"])
-"""
-
 
 @pytest.fixture
 def build(tmp_path):
@@ -70,23 +63,6 @@ def test_a_build_without_metadata_trains(version, build, run_python, monkeypatch
     package = build(version)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     assert run_python(TRAINS, version, str(package)).stdout == "trained\n"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("version", "line"),
-    [
-        ("1.9.1", r"version +1\.9\.1\n"),
-        ("1.9.1+nv24.06", r"version +1\.9\.1\+nv24\.06, a build of its own of 1\.9\.1\n"),
-        ("1.7.0", r"import +.*calls itself MXNet 1\.7\.0; expected 1\.9\."),
-    ],
-)
-def test_the_doctor_runs_beside_each_build(version, line, build, run_python, monkeypatch):
-    package = build(version)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    said = run_python(DOCTOR, status=None).stdout
-    assert f"none for {package}: built from source, or by another vendor" in said
-    assert re.search(line, said), said
 
 
 @pytest.mark.parametrize("version", ["1.7.0", "2.0.0b1"])

@@ -40,14 +40,13 @@ def report() -> Report:
         imported = pool.submit(probe, ["numpy", *modules()])
         (answers, noise), others = with_mxnet.result(), imported.result()
     mxnet = answers["mxnet"]
-    openmp = tuple(mxnet.get("openmp", ()))
     return Report(
         (
             Section("python", "Python", interpreter_lines(others.answers["numpy"])),
             Section("mxnet", "MXNet", build_lines(mxnet, noise)),
-            Section("machine", "Machine", resource_lines(openmp)),
+            Section("machine", "Machine", resource_lines()),
             Section("gpu", "GPU", accelerator_lines(read_driver(), installed_kernels(), mxnet)),
-            Section("variables", "Environment", variable_lines(noise, openmp)),
+            Section("variables", "Environment", variable_lines(noise)),
             Section("packages", "Packages", package_lines({**others.answers, **answers})),
             Section("caches", "Caches", cache_lines()),
             Section("limits", "Known limits", limit_lines()),

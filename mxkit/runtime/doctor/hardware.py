@@ -15,14 +15,13 @@ _GIB = 2**30
 _SHARED = Path("/dev/shm")  # noqa: S108
 
 
-def resource_lines(openmp: Sequence[str]) -> Tuple[Line, ...]:
-    """Lines about this machine; `openmp` is the OpenMP libraries of MXNet's process."""
+def resource_lines() -> Tuple[Line, ...]:
+    """Lines about this machine."""
     processors = read_processors()
     memory = read_memory()
     return (
         _processors(processors),
         thread_line(processors, os.environ),
-        *openmp_lines(openmp),
         *([memory_line(memory)] if memory else []),
         *_shared_memory(),
     )
@@ -64,23 +63,6 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
         "MXNet's launchers tell a worker only by DMLC_JOB_CLUSTER=local that all of them share its host"
     )
     return judged("threads", said, workers is not None, fix, data)
-
-
-def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
-    """The OpenMP runtimes that a process has loaded; two kinds compete, each with its own threads.
-
-    >>> openmp_lines(["/usr/lib/libgomp.so.1.0.0", "/opt/conda/lib/libiomp5.so"])[0].status
-    'warning'
-    """
-    if not paths:
-        return ()
-    kinds = sorted({os.path.basename(path).split(".")[0].split("-")[0] for path in paths})  # noqa: PTH119
-    said = "\n".join(paths)
-    fix = (
-        f"{' and '.join(kinds)} each keep threads that wait spinning. Remove the package whose folder brings the one "
-        "that is not libgomp (in conda: `conda install nomkl`), or export OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0"
-    )
-    return (judged("OpenMP", said, len(kinds) == 1, fix, {"libraries": list(paths)}),)
 
 
 def memory_line(memory: Memory) -> Line:

@@ -141,7 +141,6 @@ def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
     answer: Dict[str, Any] = {
         "library": mxnet.libinfo.find_lib_path()[0],
         "features": [name for name, feature in mxnet.runtime.Features().items() if feature.enabled],
-        "openmp": _openmp_runtimes(),
     }
     try:
         answer["gpus"] = mxnet.context.num_gpus()
@@ -152,15 +151,6 @@ def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
     mxnet.autograd.set_training(False)
     dense(mxnet.nd.ones((4, 16))).asnumpy()  # oneDNN logs its instruction set at its first use
     return answer
-
-
-def _openmp_runtimes() -> List[str]:
-    try:
-        with open("/proc/self/maps") as file:  # noqa: PTH123 - pathlib would be one more import that can be broken
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file if "/" in line}
-    except OSError:
-        return []
-    return sorted(path for path in paths if os.path.basename(path).startswith(("libgomp", "libiomp", "libomp")))  # noqa: PTH119
 
 
 def _about_cuda() -> Dict[str, Any]:

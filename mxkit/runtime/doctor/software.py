@@ -259,28 +259,25 @@ def _enabled() -> Line:
     return judged("enabled", said, is_current, "mxkit enable", {"on": True})
 
 
-def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:
+def variable_lines(noise: str) -> Tuple[Line, ...]:
     """Lines about the variables that are set, judged by the output of MXNet's probe.
 
     Args:
         noise: The output of MXNet's probe.
-        openmp: The OpenMP libraries that it loaded.
     """
     refused = refused_variables(noise)
     names = (name for name in sorted(os.environ) if name.startswith(_PREFIXES) or name in _NAMES)
-    lines = tuple(_variable(name, os.environ[name], refused.get(name, "ok"), openmp) for name in names)
+    lines = tuple(_variable(name, os.environ[name], refused.get(name, "ok")) for name in names)
     return lines or (Line("variables", "none that MXNet reads"),)
 
 
-def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Line:
+def _variable(name: str, value: str, status: str) -> Line:
     if status == "problem":
         return Line(name, value, status, f"MXNet ends the process at it: unset {name}, or give it one whole number")
     if status == "warning":
         return Line(name, value, status, f"OpenMP cannot read it and ignores it: unset {name}, or mend its value")
     if name == "DMLC_ROLE" and value in ("server", "scheduler"):
         return Line(name, value, "warning", "`import mxnet` serves and never returns: unset DMLC_ROLE")
-    if name.startswith("KMP_") and openmp and all("libgomp" in path for path in openmp):
-        return Line(name, f"{value} (not read: MXNet's OpenMP here is GNU's)")
     return Line(name, value)
 
 
