@@ -488,6 +488,15 @@ class Counts(Quantities):
         "{name} is for counts; for other numbers take 'l2' or 'huber' (T121)",
     )
 
+    def faults(self, output: Any, labels: Sequence[Any], last: Callable[[], Optional[str]]) -> Iterator[str]:
+        if not self.loss._from_logits and _least(output) < 0:
+            raise DataError(
+                f"{self.name}(from_logits=False) takes expected counts, but the net's smallest output is "
+                f"{_least(output):.4g}, with the logarithm NaN. Leave from_logits out, or end the net in softrelu "
+                "(T121)"
+            )
+        return iter(())
+
 
 class Sequences(Meaning):
     """CTC: scores of each step, which the loss aligns with class numbers, then -1 for padding."""

@@ -150,9 +150,10 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
     with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
         recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
     confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
-    mistakes: Any = predictions.mistakes and [
+    found = predictions.mistakes or []
+    mistakes = [
         {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
-        for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
+        for one, image in zip(found, images or [""] * len(found))
     ]
     return {
         "split": predictions.split,
@@ -166,7 +167,7 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
         ],
         "precision": precision,
         "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
-        "mistakes": mistakes,
+        "mistakes": None if predictions.mistakes is None else mistakes,
     }
 
 

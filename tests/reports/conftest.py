@@ -55,14 +55,10 @@ class Page(HTMLParser):
         if "style" in inside:
             return
         self.text += text
-        texts = {
-            "td": self._rows[-1:] and self._rows[-1],
-            "li": self.items,
-            **dict.fromkeys(("h1", "h2", "h3"), self.headings),
-        }
-        kind = next((tag for tag in reversed(inside) if tag in texts or tag == "th"), None)
+        kind = next((tag for tag in reversed(inside) if tag in ("td", "th", "h1", "h2", "h3", "li")), None)
         if kind:
-            texts["td" if kind == "th" else kind][-1] += text
+            texts = self._rows[-1] if kind[0] == "t" else self.items if kind == "li" else self.headings
+            texts[-1] += text
 
     def attributes(self, tag):
         return [attributes for name, attributes in self.tags if name == tag]

@@ -83,6 +83,7 @@ SHAPES = [
     ("cosine_embedding", SIGNS, "received nothing after the embeddings|takes input2, label"),
     ("triplet", (SIGNS, ONE_HOT, np.ones(6)), "takes positive, negative after the net's output; received 3 arrays"),
     # outputs that do not suit the loss
+    (("poisson_nll", {"from_logits": False}), ONE_HOT, "takes expected counts, but the net's smallest output is -"),
     *((loss, ONE_HOT, NO_LOGS) for loss in ("kl_div", gluon.loss.KLDivLoss())),
 ]
 
