@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from itertools import product
 import math
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import item_size
 from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unknown_path, wait_before_reading
-from mxkit.core.replicas import is_deferred, is_initialized, values_of
+from mxkit.core.replicas import is_initialized, values_of
 from mxkit.core.system import aligned
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.params_format import dtype_name
@@ -241,6 +241,9 @@ class Difference(NamedTuple):
     differing: int
     size: int
 
+    def __str__(self) -> str:
+        return f"{self.differing:,} of {self.size:,} elements, by at most {self.largest:.6g}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -279,22 +282,22 @@ class Comparison:
         return self.equal
 
     def __str__(self) -> str:
-        sections = {
+        sections: Dict[str, Dict[str, Any]] = {
             "only in the first net": dict.fromkeys(self.only_a, ""),
             "only in the second net": dict.fromkeys(self.only_b, ""),
-            "other shapes": _pairs(self.shapes),
-            "other dtypes": _pairs(self.dtypes),
-            "other values": _apart(self.values),
-            "shared with other paths": _pairs(self.shared),
-            "replicas of the first net drifted apart": _apart(self.drifted_a),
-            "replicas of the second net drifted apart": _apart(self.drifted_b),
+            "other shapes": self.shapes,
+            "other dtypes": self.dtypes,
+            "other values": self.values,
+            "shared with other paths": self.shared,
+            "replicas of the first net drifted apart": self.drifted_a,
+            "replicas of the second net drifted apart": self.drifted_b,
         }
         lines = [f"{'equal' if self.equal else 'different'}: {self.paths} common paths"]
         for title, rows in sections.items():
-            if rows:
-                lines.append(f"{title}: {len(rows)}")
-                lines += [f"  {path}{': ' * bool(text)}{text}" for path, text in list(rows.items())[:_SHOWN]]
-                lines += [f"  and {len(rows) - _SHOWN} more"] * (len(rows) > _SHOWN)
+            texts = {path: "{} and {}".format(*one) if type(one) is tuple else str(one) for path, one in rows.items()}
+            lines += [f"{title}: {len(rows)}"] * bool(rows)
+            lines += [f"  {path}{': ' * bool(text)}{text}" for path, text in list(texts.items())[:_SHOWN]]
+            lines += [f"  and {len(rows) - _SHOWN} more"] * (len(rows) > _SHOWN)
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -337,25 +340,25 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
     for which, table in (("first", a), ("second", b)):
         _check_values(which, table, common)
     wait_before_reading()
-    shapes = _differing({path: (a[path].shape, b[path].shape) for path in common})
     rows_a, rows_b = ({row["path"]: row for row in table.rows} for table in (a, b))
+
+    def differing(column: Callable[[Row], Any]) -> Dict[str, Tuple[Any, Any]]:
+        pairs = {path: (column(rows_a[path]), column(rows_b[path])) for path in common}
+        return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+    shapes = differing(lambda row: row["shape"])
     values = {
         path: _farthest(values_of(a[path]) or [], values_of(b[path]) or [], rtol, atol)
         for path in common
         if path not in shapes
     }
-    shared = {}
-    for path in common:
-        ours, theirs = ([one for one in rows[path]["shared_with"] if one in common] for rows in (rows_a, rows_b))
-        if ours != theirs:
-            shared[path] = (ours, theirs)
     return Comparison(
         only_a=[path for path in a if path not in b],
         only_b=[path for path in b if path not in a],
         shapes=shapes,
-        dtypes=_differing({path: (rows_a[path]["dtype"], rows_b[path]["dtype"]) for path in common}),
+        dtypes=differing(lambda row: row["dtype"]),
         values=_not_none(values),
-        shared=shared,
+        shared=differing(lambda row: [one for one in row["shared_with"] if one in common]),
         drifted_a=_drifted(a, rows_a),
         drifted_b=_drifted(b, rows_b),
         paths=len(common),
@@ -365,12 +368,10 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
 def _check_values(which: str, table: Parameters, paths: List[str]) -> None:
     for path in paths:
         if values_of(table[path]) is None:
-            way = (
-                "its shape is not known yet. Run one batch through the net first"
-                if is_deferred(table[path])
-                else "the net is not initialized. Call mxkit.initialize(net, 'xavier') or load its parameters first"
+            raise NotInitializedError(
+                f"compare: {path!r} of the {which} net has no values: call mxkit.initialize(net, 'xavier') or load its "
+                "parameters, and run one batch through the net if its shapes are not known yet"
             )
-            raise NotInitializedError(f"compare: {path!r} of the {which} net has no values: {way}")
 
 
 def _farthest(ours: List[Any], theirs: List[Any], rtol: float, atol: float) -> Optional[Difference]:
@@ -399,16 +400,3 @@ def _drifted(table: Parameters, rows: Mapping[str, Mapping[str, Any]]) -> Dict[s
 
 def _not_none(differences: Mapping[str, Optional[Difference]]) -> Dict[str, Difference]:
     return {path: difference for path, difference in differences.items() if difference is not None}
-
-
-def _differing(pairs: Dict[str, Tuple[Any, Any]]) -> Dict[str, Tuple[Any, Any]]:
-    return {path: (ours, theirs) for path, (ours, theirs) in pairs.items() if ours != theirs}
-
-
-def _pairs(pairs: Mapping[str, Tuple[Any, Any]]) -> Dict[str, str]:
-    return {path: f"{ours} and {theirs}" for path, (ours, theirs) in pairs.items()}
-
-
-def _apart(differences: Mapping[str, Difference]) -> Dict[str, str]:
-    texts = "{0.differing:,} of {0.size:,} elements, by at most {0.largest:.6g}"
-    return {path: texts.format(difference) for path, difference in differences.items()}

@@ -282,8 +282,8 @@ def describe(net: Any) -> Dict[str, Any]:
 
 def _refuse(problems: List[str]) -> None:
     if problems:
-        shown = problems[:_LINES] + ([f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else [])
-        raise ArchitectureError("the net cannot be described:\n  " + "\n  ".join(shown))
+        more = [f"and {len(problems) - _LINES} more"] * (len(problems) > _LINES)
+        raise ArchitectureError("\n  ".join(["the net cannot be described:", *problems[:_LINES], *more]))
 
 
 class _Walk:
@@ -487,7 +487,7 @@ def _initializer(parameter: Any, other: Any) -> Dict[str, Any]:
     return {} if same else {"initializer": plain(parameter.init)}
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> List[str]:
     """Compare two descriptions: classes, arguments and children.
 
     Sizes that one of them does not know yet, initializers and settings of parameters are not compared.
@@ -495,7 +495,6 @@ def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
     Args:
         ours: A result of `describe`.
         theirs: Another one.
-        path: Path of the block that is compared; '' is the net.
 
     Returns:
         A line for each difference, with the path of its block.
@@ -504,29 +503,24 @@ def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
     >>> differences(relu, tanh)
     ["the net: activation: 'relu' here, 'tanh' there"]
     """
-    if "net" in ours:
-        shared = _unlike("shared_parameters", ours.get("shared_parameters"), theirs.get("shared_parameters"))
-        return differences(ours["net"], theirs["net"]) + [f"the net: {line}" for line in shared]
-    place = path or "the net"
-    lines = [line for name in ("class", "model", "shared") for line in _unlike(name, ours.get(name), theirs.get(name))]
-    if lines:
-        return [f"{place}: {line}" for line in lines]
-    left, right = ours.get("arguments", {}), theirs.get("arguments", {})
-    for name in {**left, **right}:
-        deferred = name in _DEFERRED and 0 in (left.get(name), right.get(name))
-        if not deferred and not name.endswith("_initializer"):
-            lines += _unlike(name, left.get(name), right.get(name))
-    mine, other = (_by_name(node.get("children", [])) for node in (ours, theirs))
-    lines += _unlike("children", list(mine), list(other))
-    below = [
-        line for name in mine if name in other for line in differences(mine[name], other[name], join_path(path, name))
-    ]
-    return [f"{place}: {line}" for line in lines] + below
+    left, right = _facts(ours["net"], ""), _facts(theirs["net"], "")
+    for facts, description in ((left, ours), (right, theirs)):
+        facts["", "shared_parameters"] = description.get("shared_parameters")
+    lines = []
+    for path, name in {**left, **right}:
+        values = left.get((path, name)), right.get((path, name))
+        if values[0] != values[1] and not (name in _DEFERRED and 0 in values):
+            lines.append(f"{path or 'the net'}: {name}: {values[0]!r:.200} here, {values[1]!r:.200} there")
+    return lines
 
 
-def _unlike(name: str, ours: Any, theirs: Any) -> List[str]:
-    return [] if ours == theirs else [f"{name}: {ours!r:.200} here, {theirs!r:.200} there"]
-
-
-def _by_name(children: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-    return {child.get("name", str(number)): child for number, child in enumerate(children)}
+def _facts(node: Mapping[str, Any], path: str) -> Dict[Tuple[str, str], Any]:
+    """Return what `differences` compares of a block and those inside it, by path and name."""
+    named = {child.get("name", str(number)): child for number, child in enumerate(node.get("children", []))}
+    facts = {(path, name): node.get(name) for name in ("class", "model", "shared")}
+    arguments = node.get("arguments", {})
+    facts.update({(path, name): arguments[name] for name in arguments if not name.endswith("_initializer")})
+    facts[path, "children"] = list(named)
+    for name, child in named.items():
+        facts.update(_facts(child, join_path(path, name)))
+    return facts

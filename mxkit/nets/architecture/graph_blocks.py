@@ -149,21 +149,15 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Nothing: the net is a graph already."""
 
-    def cast(self, dtype: Any) -> None:
-        """Refuse.
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """Refuse a change.
 
         Raises:
             ValueError: Always.
         """
         raise ValueError(_FROZEN)
 
-    def load_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(_FROZEN)
+    cast = load_parameters = _refuse
 
     def __repr__(self) -> str:
         return f"OptimizedNet({self.settings.precision}, {len(self.settings.float_layers)} layers kept in float32)"
