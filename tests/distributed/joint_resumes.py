@@ -95,11 +95,6 @@ def main(folder, *how):
     FOLDER = Path(folder)
     warnings.simplefilter("ignore")
     mxkit.distributed.initialize()
-    if how[:1] == ("killed",):
-        first = os.environ.get("MXKIT_RESTARTS", "0") == "0"
-        callback = At(int(how[1]), send(signal.SIGKILL)) if first else At()
-        write(FOLDER, rank(), dropout(checkpoint=checkpoints("killed"), callbacks=[callback], resume="auto"))
-        return
     if how[:1] == ("locked",):
         result = shares(checkpoint=checkpoints("locked"), callbacks=[At(6, wait_for_the_test)])
         write(FOLDER, rank(), {**result, "process": os.getpid()})

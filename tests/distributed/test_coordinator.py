@@ -92,60 +92,37 @@ def test_workers_meet_gather_and_leave():
     assert job.fault() is None
 
 
-def at_different_places(peers):
-    peers[0].say(key="update 1")
-    peers[1].say(key="update 2")
+LOST = "worker 1 on h (process 7) "
+FAULTS = {
+    "worker 0 at update 1, worker 1 at update 2": lambda one, other: (
+        one.say(key="update 1"),
+        other.say(key="update 2"),
+    ),
+    f"{LOST}is lost: its connection is closed": lambda one, other: other.close(),
+    f"{LOST}ended with ValueError: bad": lambda one, other: other.say(leave="ended with ValueError: bad"),
+    f"{LOST}has ended, and worker 0 waits for it at update 3": lambda one, other: (
+        other.say(leave=""),
+        one.say(key="update 3"),
+    ),
+    f"{LOST}is lost: it sent something that is not a message (expected a message": lambda one, other: (
+        other.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    ),
+    f"{LOST}is lost: it sent something that is not a message (Expecting value": lambda one, other: other.socket.sendall(
+        b"\0\0\0\1["
+    ),
+}
 
 
-def one_killed(peers):
-    peers[1].close()
-
-
-def one_fails(peers):
-    peers[1].say(leave="ended with ValueError: bad")
-
-
-def one_has_ended(peers):
-    peers[1].say(leave="")
-    peers[0].say(key="update 3")
-
-
-def garbage(peers):
-    peers[1].socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-
-
-def no_object(peers):
-    peers[1].socket.sendall(b"\0\0\0\1[")
-
-
-@pytest.mark.parametrize(
-    ("act", "text"),
-    [
-        (at_different_places, "worker 0 at update 1, worker 1 at update 2"),
-        (one_killed, r"worker 1 on h (process 7) is lost: its connection is closed"),
-        (one_fails, "worker 1 on h (process 7) ended with ValueError: bad"),
-        (one_has_ended, "worker 1 on h (process 7) has ended, and worker 0 waits for it at update 3"),
-        (garbage, "worker 1 on h (process 7) is lost: it sent something that is not a message"),
-        (no_object, "worker 1 on h (process 7) is lost: it sent something that is not a message"),
-    ],
-)
-def test_all_hear_the_fault(act, text):
+@pytest.mark.parametrize("text", FAULTS)
+def test_all_hear_the_fault_also_late(text):
     job, peers = met()
-    late = time.monotonic() + 20
-    act(peers)
-    told = peers[0].hear()
-    assert text in told["fault"]
+    begun = time.monotonic()
+    FAULTS[text](*peers)
+    time.sleep(0.2)
+    assert text in peers[0].hear()["fault"]
     assert peers[0].hear() == {"end": True}
     assert text in job.fault()
-    assert time.monotonic() < late
-
-
-def test_a_member_that_reads_late_still_hears_the_fault():
-    job, peers = met()
-    peers[1].close()
-    time.sleep(0.5)
-    assert "worker 1" in peers[0].hear()["fault"]
-    assert job.fault()
+    assert time.monotonic() < begun + 20
 
 
 def test_members_that_make_no_job():
@@ -165,12 +142,11 @@ def test_members_that_make_no_job():
 
 def test_strangers_do_not_disturb():
     job, peers = met()
-    wrong = job.peer(1, secret="t")
-    assert "another job listens at this address" in wrong.hear()["fault"]
-    assert wrong.hear() is None
-    twice = job.peer(1)  # a process that a worker has started, or another job without a secret
-    assert "worker 1 on h (process 7) and worker 1 on h (process 7) have the same rank" in twice.hear()["fault"]
-    assert twice.hear() is None
+    texts = {"t": "another job listens at this address", "s": f"{LOST}and {LOST}have the same rank"}
+    for secret, text in texts.items():  # with the right one: a process of a worker, or another job without a secret
+        other = job.peer(1, secret=secret)
+        assert text in other.hear()["fault"]
+        assert other.hear() is None
     deep = b"[" * 60000
     for line in (
         b"GET / HTTP/1.1\r\n\r\n",
@@ -242,14 +218,10 @@ def member(port, code, *, rank=0, patience=20):
 
 
 def test_nobody_listens():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with listen("127.0.0.1") as free:
         port = free.getsockname()[1]
     process = member(port, "join()", patience=0.5)
-    text = process.communicate(timeout=60)[1]
-    assert (
-        f"DistributedError: no process listens at 127.0.0.1:{port} after 0.5 s ([Errno 111] Connection refused)" in text
-    )
+    assert f"no process listens at 127.0.0.1:{port} after 0.5 s ([Errno 111]" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
 
 
@@ -267,8 +239,7 @@ def test_something_else_listens():
 def test_the_port_is_in_use():
     with listen("127.0.0.1") as other:
         port = other.getsockname()[1]
-        text = rf"rank 0 cannot listen at 127.0.0.1:{port}: Address already in use.* Does another job use .*MXKIT_ADDR"
-        with pytest.raises(DistributedError, match=text):
+        with pytest.raises(DistributedError, match=f"127.0.0.1:{port}: Address already in use.*MXKIT_ADDRESS"):
             listen("127.0.0.1", port)
     with pytest.raises(DistributedError, match=r"192.0.2.1:0: Cannot assign.* is the host another machine"):
         listen("192.0.2.1")
@@ -299,8 +270,8 @@ if not child:
     except Exception as error:
         os.write(1, f"{error}{chr(10)}".encode())  # in one piece: two processes write
     m.leave("nobody hears it")
-    time.sleep(100)
-os.write(1, f"{child}{chr(10)}".encode())
+else:
+    os.write(1, f"{child}{chr(10)}".encode())
 time.sleep(100)
 """
     process = member(job.port, code)

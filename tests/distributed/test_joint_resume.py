@@ -38,16 +38,6 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(runs, name, reason):
         assert worker[name].get("first") == reason
 
 
-def test_a_killed_worker_and_a_restart(runs, folder, tmp_path):
-    """The history's losses are the sums of other processes, which may round them in another way."""
-    status, output = ended(start("joint_resumes.py", tmp_path, 2, "killed", 21, restarts=1))
-    assert status == 0, output
-    assert "is lost: its connection is closed" in output
-    assert "restart 1 of 1" in output
-    for worker in results_of(tmp_path):
-        assert_equal(worker, runs[0]["dropout"])
-
-
 def test_only_the_first_worker_writes_and_all_need_its_folder(runs):
     for worker in runs:
         assert "worker 0 has step-00000007, worker 1 has None" in worker["elsewhere"]
@@ -61,6 +51,8 @@ def test_a_second_launch_into_the_folder_of_a_live_one_is_refused(runs, tmp_path
     deadline = time.monotonic() + 120
     while not (tmp_path / "waits").exists() and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)  # the launch is another process
+    while list(tmp_path.rglob(".writing-*")):
+        time.sleep(0.02)  # the checkpoint of update 4 is still being written
     locks = [(path.parent.name, path.read_text().split(" on ")[0]) for path in tmp_path.rglob(".writer")]
     before = sorted(tmp_path.rglob("*"))
     status, output = ended(start("joint_resumes.py", tmp_path, 2, "locked"))

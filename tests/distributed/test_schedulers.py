@@ -35,18 +35,10 @@ OPEN_MPI_4 = {
     "OMPI_MCA_orte_precondition_transports": "6a5ae66afa926172-d5aa9699e32d1ec2",
     "PMIX_NAMESPACE": "948895745",
 }
-HOROVODRUN = {
-    "HOROVOD_RANK": "1",
-    "HOROVOD_SIZE": "2",
-    "HOROVOD_LOCAL_SIZE": "2",
-    "HOROVOD_GLOO_RENDEZVOUS_PORT": "31417",
-}
-OPEN_MPI_5 = {
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_COMM_WORLD_RANK": "1",
-    "OMPI_COMM_WORLD_SIZE": "2",
-    "PMIX_NAMESPACE": "prterun-vm-26197@1",
-}
+HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}
+HOROVODRUN["HOROVOD_GLOO_RENDEZVOUS_PORT"] = "31417"
+OPEN_MPI_5 = {**OPEN_MPI_4, "PMIX_NAMESPACE": "prterun-vm-26197@1"}
+del OPEN_MPI_5["OMPI_MCA_orte_precondition_transports"]
 MPICH = {"MPI_LOCALNRANKS": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}
 INTEL = {**MPICH, "I_MPI_HYDRA_UUID": "7a660000-a154-da57-f560-0600ad192d04"}
 # One step of SLURM for each machine, whose process started two workers.

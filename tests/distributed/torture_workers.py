@@ -163,14 +163,13 @@ def kill(name, after, folder, sound, pause):
                 raise TooLateError from None
             raise
         there = job.processes()
-        others = [number for number in there if number != job.process.pid]
         os.kill(victim, signal.SIGKILL)  # one that has ended since is there until the launcher has seen it
         late = any(folder.glob("result-*.npz"))
         if name == "the launcher":
             job.process.wait()
-        seconds = job.gone(others)
+        seconds = job.gone(there.keys() - {job.process.pid})
         if seconds is None:
-            return None, [f"left: {job.processes()}: {job.text()[-3000:]}"]
+            return 60.0, [f"left: {job.processes()}: {job.text()[-3000:]}"]
         if late:
             raise TooLateError
         wrong = [] if seconds < MOST_SECONDS else [f"the others ended after {seconds:.1f} s"]
@@ -225,26 +224,23 @@ def main():
         longest = whole(sound, asked.pause)
         for name in [asked.only] if asked.only else CAUSES:
             random_ = random.Random(f"{asked.seed} {name}")
-            taken, made, late = [], 0, 0
-            while made < asked.kills:
-                folder = Path(work) / f"killed-{made}-{late}"
+            taken, late = [], 0
+            while len(taken) < asked.kills and late <= asked.kills:
+                folder = Path(work) / f"killed-{len(taken)}-{late}"
                 after = random_.uniform(0, longest * 0.9)
                 try:
                     seconds, wrong = kill(name, after, folder, sound, asked.pause)
+                    taken.append(seconds)
+                    failed += [f"FAILED {name}, after {after:.2f} s: {text}" for text in wrong]
                 except TooLateError:
                     late += 1
-                    wrong = [f"{late} jobs ended before the kill"] if late > asked.kills else []
-                    made = asked.kills if wrong else made
-                else:
-                    made += 1
-                    taken += [] if seconds is None else [seconds]
-                failed += [f"FAILED {name}, after {after:.2f} s: {text}" for text in wrong]
                 shutil.rmtree(str(folder))
                 folder.with_suffix(".txt").unlink()
-            figures = [f"{function(taken):.2f}" for function in (min, statistics.median, max)] if taken else "-"
+            failed += [f"FAILED {name}: {late} jobs ended before the kill"] if late > asked.kills else []
+            figures = ", ".join(f"{function(taken or [0]):.2f}" for function in (min, statistics.median, max))
             say(
                 f"{name}: {len(taken)} kills in jobs of {longest:.1f} s, and {late} too late; seconds until all others "
-                f"had ended: min, median, max {', '.join(figures)}"
+                f"had ended: min, median, max {figures}"
             )
     for text in failed:  # at the end, where readers of a long log look
         say(text)

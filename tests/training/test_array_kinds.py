@@ -6,6 +6,7 @@ from mxnet import gluon, init, npx
 from mxnet.gluon import nn
 from mxnet.util import is_np_array, is_np_shape
 import numpy as np
+from oracle import fit
 import pytest
 from sharing import Kind
 
@@ -32,10 +33,8 @@ def _trained(kind, devices, hybridized, switch):
         net.hybridize()
     loader = mxkit.data.ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1)
     with switches(switch):
-        history = mxkit.fit(
-            net, loader, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.01}), epochs=2, accumulate=2,
-            clip_norm=1.0, metrics=["accuracy"], seed=5, progress=False,
-        )  # fmt: skip
+        options = {"accumulate": 2, "clip_norm": 1.0, "metrics": ["accuracy"], "seed": 5}
+        history = fit(net, loader, trainer=("adam", {"learning_rate": 0.01}), epochs=2, **options)
         scores = mxkit.evaluate(net, (x, y), loss="softmax_ce", metrics=["accuracy", "f1"])
         outputs = mxkit.predict(net, x)
     assert kind.holds(outputs)
@@ -115,10 +114,8 @@ def test_what_is_the_users_runs_under_the_switches_of_the_net(kind, switch):
     callback = mxkit.callbacks.LambdaCallback(on_update=lambda *_: hooks.append((is_np_array(), is_np_shape())))
     for given in (loss, mxkit.losses.BatchLoss(forward=forward)):
         with switches(switch):
-            mxkit.fit(
-                net, [(x, y.astype("float32"))], loss=given, trainer="sgd", epochs=1, valid=[(x[:9], y[:9] * 1.0)],
-                callbacks=[callback], progress=False,
-            )  # fmt: skip
+            valid = [(x[:9], y[:9] * 1.0)]
+            fit(net, [(x, y.astype("float32"))], loss=given, valid=valid, callbacks=[callback])
     assert len(seen) == 9  # a batch of valid is checked first, and `forward` calls `loss`
     assert {values[0] for values in seen} == {kind.numpy}
     assert all(all(values[2:]) for values in seen)

