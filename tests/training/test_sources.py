@@ -256,7 +256,7 @@ def test_predict_of_two_inputs_names_the_way():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (mxkit.data.Split(X, Y), r"received a Split.*mxkit.data.ArrayLoader\("),
+        (mxkit.data.Split(X, Y), r"received Split. .*mxkit.data.ArrayLoader\("),
         ((X, Y), r"received tuple. .*: mxkit.data.ArrayLoader\(x, y, batch_size=64"),
         (((X, X), Y), r"received tuple"),
         (X, r"received an array of shape \(11, 5\). Make batches"),
