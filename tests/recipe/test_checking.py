@@ -109,7 +109,7 @@ def test_own_parts_that_are_used_wrongly_are_refused_together(own):
     assert "did you mean 'count'?" in found["data.cuont"]
     assert found["data.path"] == "is missing"
     assert "expected a function of (image, rng); received None" in found["data.augment.0"]
-    assert "expected objects of mxkit.Callback; received builtin_function_or_method" in found["callbacks.0"]
+    assert "expected objects of mxkit.Callback, not classes; received <built-in function print>" in found["callbacks.0"]
 
 
 def test_what_only_the_data_can_tell_is_told_together(own):

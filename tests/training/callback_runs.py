@@ -1,8 +1,9 @@
-"""What the tests of callbacks share: small runs of `fit`, and an error."""
+"""What tests of training share: small runs of `fit`, nets, and an error."""
 
 import mxkit
+from mxnet import gluon
 from mxnet.gluon import nn
-from oracle import CLASSES, FEATURES, make_batches
+from oracle import CLASSES, FEATURES, make_batches, make_net
 
 BATCHES = make_batches([8, 8, 3])
 VALID = make_batches([5, 4], seed=1)
@@ -19,6 +20,17 @@ def norm_net(devices):
     net.add(nn.Dense(6, in_units=FEATURES), nn.BatchNorm(in_channels=6), nn.Dense(CLASSES, in_units=6))
     mxkit.initialize(net, devices=devices)
     return net
+
+
+class Named(gluon.Block):
+    """Returns `form(scores)`."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.net, self.form = make_net(), form
+
+    def forward(self, x):
+        return self.form(self.net(x))
 
 
 class Failing(Exception):

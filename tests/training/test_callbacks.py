@@ -29,18 +29,6 @@ class Score(mxkit.Callback):
 # the list
 
 
-def test_lambda_gets_what_the_methods_get():
-    seen = {}
-    hooks = LambdaCallback(
-        on_fit_begin=lambda state: seen.update(begin=state.epoch),
-        on_update=lambda state, update: seen.update(step=update.step),
-        on_epoch=lambda state, row: seen.update(row=row["updates"]),
-        on_fit_end=lambda state, error: seen.update(error=error),
-    )
-    run(make_net(), hooks, epochs=2)
-    assert seen == {"begin": 1, "step": 6, "row": 6, "error": None}
-
-
 # early stopping
 
 

@@ -1,5 +1,6 @@
 """`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
 
+from callback_runs import Named
 import mxkit
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
@@ -148,17 +149,6 @@ def test_t25_inputs_with_nan_that_a_relu_hides():
     with pytest.warns(TrapWarning, match="the inputs of predict hold NaN or infinity"):
         assert np.isfinite(mxkit.predict(net, x).asnumpy()).all()
     assert np.isfinite(mxkit.predict(net, np.where(np.isnan(x), 0, x)).asnumpy()).all()
-
-
-class Named(gluon.Block):
-    """Returns `form(scores)`."""
-
-    def __init__(self, form):
-        super().__init__()
-        self.net, self.form = make_net(), form
-
-    def forward(self, x):
-        return self.form(self.net(x))
 
 
 @pytest.mark.parametrize(

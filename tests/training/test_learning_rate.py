@@ -299,9 +299,7 @@ def test_noise_alone_suggests_no_rate(updates):
 )
 def test_a_rate_at_an_end_of_the_range_is_no_suggestion(middle, end, way):
     for noise in (0.0, 0.01):
-        with pytest.raises(
-            ValueError, match=f"falls fastest at the {end} of the range, .*no rate can be suggested. {way}"
-        ):
+        with pytest.raises(ValueError, match=f"falls fastest at the {end} of the range, .*. {way}"):
             _ = curve(0, middle, noise).suggestion
 
 

@@ -1,5 +1,6 @@
 """What each loss wants of outputs and labels: the text of each error, in training and in `evaluate`."""
 
+from callback_runs import Named
 import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning
@@ -326,17 +327,6 @@ def test_a_batch_without_labels_and_a_net_of_several_outputs():
     text = "L2Loss: the net returns 2 outputs, and this loss takes one array. Choose it in loss="
     with pytest.raises(DataError, match=text):
         mxkit.evaluate(net, [((X, X), ONE_HOT)], loss="l2")
-
-
-class Named(gluon.Block):
-    """Returns what `form` makes of its output."""
-
-    def __init__(self, form):
-        super().__init__()
-        self.scores, self.form = make_net(), form
-
-    def forward(self, x):
-        return self.form(self.scores(x))
 
 
 @pytest.mark.parametrize("loss", ["softmax_ce", "l2", "label_smoothing", "ctc", "kl_div", gluon.loss.SoftmaxCELoss()])

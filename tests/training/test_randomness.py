@@ -88,31 +88,22 @@ def test_updates_tell_where_a_run_can_go_on_exactly():
     assert told(make_net(), augmented(BATCHES), seed=1) == [RESEED_EVERY]
 
 
-@pytest.mark.parametrize(
-    ("dropout", "accumulate", "data"), [(0.0, 1, list), (0.5, 2, list), (0.0, 2, augmented), (0.5, 1, augmented)]
-)
+@pytest.mark.parametrize(("dropout", "accumulate", "data"), [(0.0, 1, list), (0.5, 2, list), (0.5, 1, augmented)])
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 def test_an_epoch_goes_on_where_it_stopped(dropout, accumulate, data):
-    batches = make_batches([4] * 40)
-    arguments = {"loss": "softmax_ce", "accumulate": accumulate, "seed": 9, "epoch": 3}
+    def stream(net, trainer=("sgd", {"learning_rate": 0.3}), **how):
+        batches, how = data(make_batches([4] * 40)), {"accumulate": accumulate, "seed": 9, "epoch": 3, **how}
+        return mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, **how)
+
     whole, parts = make_net(dropout=dropout), make_net(dropout=dropout)
-    list(mxkit.updates(whole, data(batches), trainer=("sgd", {"learning_rate": 0.3}), **arguments))
+    list(stream(whole))
     trainer = gluon.Trainer(parts.collect_params(), "sgd", {"learning_rate": 0.3})
-    stream = mxkit.updates(parts, data(batches), trainer=trainer, **arguments)
-    for update in stream:
-        if update.exact and update.step >= 10:
-            break
-    stream.close()
+    first = stream(parts, trainer)
+    update = next(update for update in first if update.exact and update.step >= 10)
+    first.close()
     assert update.batches == update.step * accumulate
     draws()
-    rest = mxkit.updates(
-        parts,
-        data(batches),
-        trainer=trainer,
-        skip=(update.batches, update.step),
-        first_step=update.step + 1,
-        **arguments,
-    )
+    rest = stream(parts, trainer, skip=(update.batches, update.step), first_step=update.step + 1)
     assert [one.step for one in rest] == list(range(update.step + 1, 40 // accumulate + 1))
     np.testing.assert_array_equal(weights(parts), weights(whole))
 

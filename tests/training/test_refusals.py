@@ -271,7 +271,6 @@ ROWS = [
     ),
     (train(trainer=[gluon.Trainer(make_net().collect_params(), "sgd")] * 2), TypeError, "expected one Trainer, a name"),
     (train(trainer=mx.optimizer.Adam), TypeError, r"expected an object; received the class Adam: write Adam\(\)$"),
-    (train([ONE_BATCH[0], (np.zeros((2, 9)), Y[:2])]), TrainingError, r"^update 2, batch x \(2, 9\) .* in_units=9"),
     (fit(valid=[(np.ones((4, 9)), Y)]), ForwardError, r"^valid, batch x \(4, 9\) float64, .*: '0' \(Dense\) is built"),
     (("cpu", lambda net: mxkit.predict(net, X[0])), ForwardError, r"one sample, pass x\[None\]: the first axis counts"),
     (("cpu", lambda net: mxkit.predict(net, np.ones((2, 9)))), ForwardError, r"got shape \(2, 9\)[^[]*$"),
@@ -285,7 +284,7 @@ def test_refused_before_a_weight_changes(call, error, words):
     before = replicas(net)[0]
     with pytest.raises(error, match=words):
         function(net)
-    if not any(later in words for later in ("update 2", "valid, batch", "earlier epochs")):
+    if not any(later in words for later in ("valid, batch", "earlier epochs")):
         np.testing.assert_array_equal(replicas(net)[0], before)
     assert set(requests(net).values()) <= {"write", "null"}
 

@@ -379,9 +379,8 @@ def test_other_batches_inside_an_epoch_are_refused_and_nothing_changes(make, oth
 
 def test_other_batches_of_data_that_tells_nothing_are_counted(tmp_path):
     plain(tmp_path, make_net(), data=listed(), epochs="66 updates")
-    with pytest.warns(CheckpointWarning, match="updates an epoch was 50, is 100"), pytest.raises(
-        DataError, match="first 16 batches of train in epoch 2 hold 32 samples, .* run held 64"
-    ):
+    told = pytest.warns(CheckpointWarning, match="updates an epoch was 50, is 100")
+    with told, pytest.raises(DataError, match="first 16 batches of train in epoch 2 hold 32 samples, .* held 64"):
         plain(tmp_path, make_net(), data=listed(2), epochs="150 updates", resume=True)
 
 

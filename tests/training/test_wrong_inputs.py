@@ -136,11 +136,8 @@ def test_the_shape_of_a_later_loss_is_checked_too():
 
 
 @pytest.mark.parametrize("name", ["lars", "lbsgd", "nadam", "sgld"])
-def test_t24_optimizers_whose_replicas_drift_apart(name):
+def test_t24_replicas_of_optimizers_that_would_drift_apart_are_equal_by_default(name):
     net = make_net("cpu:2")
-    trainer = gluon.Trainer(net.collect_params(), name, update_on_kvstore=False)
-    with pytest.raises(ValueError, match="with update_on_kvstore=False on 2 devices lets the replicas drift apart"):
-        train(net, make_batches([4]), trainer=trainer)
     train(net, make_batches([4, 1, 3]), trainer=gluon.Trainer(net.collect_params(), name))
     weights(net)  # all replicas are equal
 
@@ -149,16 +146,10 @@ def test_t24_optimizers_whose_replicas_drift_apart(name):
 
 
 def test_t62_a_generator_for_several_epochs_is_refused_before_training():
-    net = make_net()
-    before = weights(net)
-    batches = make_batches([4])
-    text = r"train is a generator, which can be read only once, but is to be read in 3 epochs"
-    with pytest.raises(DataError, match=text) as e:
+    net, batches = make_net(), make_batches([4])
+    text = r"train is a generator, .* read in 3 epochs.* a new one \(train=lambda: batches\(\)\), a list, or a load"
+    with pytest.raises(DataError, match=text):
         fit(net, (batch for batch in batches), epochs=3)
-    e.match(r"Pass a function that returns a new one \(train=lambda: batches\(\)\), a list, or a loader")
-    with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
-        fit(net, batches, valid=zip(batches), epochs=3)
-    np.testing.assert_array_equal(weights(net), before)
     fit(net, (batch for batch in batches))
 
 
@@ -175,16 +166,13 @@ class Scratch(gluon.Block):
 
 
 @pytest.mark.parametrize("net", [Scratch(), gluon.nn.HybridLambda("identity")], ids=["Scratch", "HybridLambda"])
-@pytest.mark.parametrize("trainer", ["sgd", ("adam", {"learning_rate": 0.1}), mx.optimizer.SGD()])
-def test_a_net_without_parameters_is_told_to_have_none(net, trainer):
+def test_a_net_without_parameters_is_told_to_have_none(net):
     batch = (np.zeros((4, FEATURES)), np.zeros(4))
-    text = (
-        rf"the net, a {type(net).__name__}, has no parameters .* self.params.get\('weight', shape=.* loop of your own"
-    )
-    for rung in (fit, train, mxkit.find_learning_rate):
-        options = {"epochs": 1} if rung is fit else {}
+    text = rf"the net, a {type(net).__name__}, has no parameters .* self.params.get\('weight', shape=.* of your own"
+    rungs = (fit, train, mxkit.find_learning_rate)
+    for rung, trainer in zip(rungs, ("sgd", ("adam", {"learning_rate": 0.1}), mx.optimizer.SGD())):
         with pytest.raises(ValueError, match=text):
-            rung(net, [batch], loss="softmax_ce", trainer=trainer, **options)
+            rung(net, [batch], loss="softmax_ce", trainer=trainer)
     assert mxkit.evaluate(net, [batch], loss="softmax_ce")["loss"] > 0
 
 
@@ -533,9 +521,7 @@ def test_an_error_inside_a_custom_gradient_shows_its_cause(hybridize, devices, c
 def test_t244_an_optimizer_object_of_an_earlier_training():
     optimizer = mx.optimizer.Adam()
     train(make_net(), make_batches([4, 4]), trainer=optimizer)
-    with pytest.warns(
-        TrapWarning, match=r"Adam has made 2 updates with another Trainer, .* like \('adam', \{\.\.\.\}\)"
-    ):
+    with pytest.warns(TrapWarning, match=r"Adam has made 2 updates with another Trainer, .*\('adam', \{\.\.\.\}\)"):
         train(make_net(), make_batches([4]), trainer=optimizer)
 
 
@@ -600,12 +586,12 @@ def test_t181_tokens_of_uint8():
     train = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4, scale=1 / 255)
     whole = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4)
     with pytest.warns(TrapWarning, match=r"inputs of shape \(5,\) per sample hold fractions, .* \(T181\)"):
-        mxkit.fit(net, train, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, train)
     with pytest.warns(TrapWarning, match="hold fractions"):
         mxkit.predict(net, mxkit.data.ArrayLoader(tokens, None, 4, scale=1 / 255))
     with warnings.catch_warnings():
         warnings.simplefilter("error", TrapWarning)
-        mxkit.fit(net, whole, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, whole)
         found = mxkit.predict(net, tokens).asnumpy()
     np.testing.assert_array_equal(found, mxkit.predict(net, tokens.astype("int32")).asnumpy())
 
@@ -626,26 +612,24 @@ def test_nan_in_the_data_is_named_by_batch_and_row(make):
     x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.arange(20) % CLASSES
     x[[13, 14], 1] = float("nan")  # rows 3 and 4 of batch 3
     where = r"The inputs of batch 3 hold NaN or infinity in row 3 \(from 0\) and 1 more: repair the data"
-    settings = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False}
     lower, again = "Lower the learning rate, set clip_norm, or search the data for NaN", not callable(make(x, y))
     for arguments, update, known in (({}, 3, again), ({"limit_batches": 3}, 3, True), ({"accumulate": 2}, 2, again)):
         text = where if known else lower
         with pytest.raises(NonFiniteError, match=rf"^epoch 1, update {update}: .*there on\. {text}; check_finite="):
-            mxkit.fit(make_net(), make(x, y), **arguments, **settings)
+            fit(make_net(), make(x, y), **arguments)
 
 
 def test_nan_in_the_data_is_found_in_the_order_of_the_epoch():
     x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.random.RandomState(1).rand(20, 1)
     net = nn.Dense(1, in_units=FEATURES)
     mxkit.initialize(net)
-    settings = {"loss": "l2", "trainer": "sgd", "epochs": 1, "progress": False}
     wrong = batches_of(x, np.where(np.arange(20)[:, None] == 16, np.nan, y))
     with pytest.raises(NonFiniteError, match=r"update 4: .* The labels of batch 4 hold NaN or infinity in row 1 \("):
-        mxkit.fit(net, wrong, **settings)
+        fit(net, wrong, loss="l2")
     net.initialize(force_reinit=True)
     x[7, 2] = float("inf")
     loader = mxkit.data.ArrayLoader(x, y, batch_size=5, shuffle=True, seed=2)
     batch, row = divmod([bool(np.isinf(one).any()) for part, _ in loader for one in part.asnumpy()].index(True), 5)
     text = rf"^epoch 1, update {batch + 1}: .* The inputs of batch {batch + 1} hold NaN or infinity in row {row} \("
     with pytest.raises(NonFiniteError, match=text):
-        mxkit.fit(net, loader, **settings)
+        fit(net, loader, loss="l2")
