@@ -67,8 +67,6 @@ TEXT = (
 )
 NO_SEED = "no seed reaches Dropout of an imported graph, or with cudnn_off=False (T125)"
 BETWEEN = "no seed reaches the dropout between recurrent layers: stack layers of num_layers=1 and put Dropout between"
-    "no seed reaches the dropout between recurrent layers: stack layers of num_layers=1 and put Dropout between them"
-)
 
 
 @pytest.mark.parametrize(
