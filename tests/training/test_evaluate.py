@@ -31,7 +31,8 @@ def cut(x, y, size):
 
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("devices", "size"), [("cpu:1", 64), ("cpu:2", 1000)])
-def test_t16_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, devices):
+def test_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, devices):
+    """T16."""
     x, y, accuracy, loss = scored
     found = mxkit.evaluate(make_net(devices), cut(x, y, size), loss="softmax_ce", metrics=["accuracy"])
     assert found["accuracy"] == accuracy  # to the last digit
@@ -43,7 +44,8 @@ def test_t16_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, device
 
 
 @pytest.mark.usefixtures("switched")
-def test_t15_dropout_is_off_also_inside_record():
+def test_dropout_is_off_also_inside_record():
+    """T15."""
     net = make_net(dropout=0.5)
     batches = make_batches([40, 7])
     calm = mxkit.evaluate(net, batches, loss=SOFTMAX, metrics=["accuracy"])
@@ -138,7 +140,8 @@ def test_predict_refuses_a_loader_that_shuffles():
 # errors
 
 
-def test_t25_inputs_with_nan_that_a_relu_hides():
+def test_inputs_with_nan_that_a_relu_hides():
+    """T25."""
     net = mxkit.models.mlp(3, hidden=[8])
     mxkit.initialize(net, "xavier")
     x, y = np.random.RandomState(0).rand(20, 5).astype("float32"), np.arange(20) % 3
@@ -176,7 +179,8 @@ def test_outputs_without_a_row_per_sample_are_not_joined(kind):
             mxkit.predict(net, mxkit.data.ArrayLoader(x, None, batch_size=5))
 
 
-def test_t71_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
+def test_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
+    """T71."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.BatchNorm(in_channels=FEATURES), gluon.nn.Dense(3, in_units=FEATURES))
     mxkit.initialize(net, devices="cpu:2")

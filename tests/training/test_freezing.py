@@ -210,7 +210,9 @@ def test_a_number_of_updates_ends_with_its_epoch():
 
 
 @pytest.mark.parametrize("hybridize", [False, True])
-def test_t265_the_callback_leaves_statistics_as_freeze_and_unfreeze_do(hybridize):
+def test_the_callback_leaves_statistics_as_freeze_and_unfreeze_do(hybridize):
+    """T265."""
+
     def trained(by_callback):
         net = tuned(hybridize=hybridize)
         mxkit.unfreeze(net)

@@ -77,7 +77,8 @@ BETWEEN = "no seed reaches the dropout between recurrent layers: stack layers of
         (lambda: recurrent(1, 0.0), r"only with CUBLAS_WORKSPACE_CONFIG=:16:8 \(because of rnn\)"),
     ],
 )
-def test_t132_switches_that_a_seed_or_checkpoints_need_are_named_once(on_a_gpu, monkeypatch, tmp_path, make, words):
+def test_switches_that_a_seed_or_checkpoints_need_are_named_once(on_a_gpu, monkeypatch, tmp_path, make, words):
+    """T132."""
     for promise in ({"seed": 1}, {"checkpoint": tmp_path / "run"}):
         (text,) = told(make(), **promise)
         assert re.search(words, text)
@@ -106,7 +107,8 @@ def test_a_net_without_such_operators_and_a_cpu_are_left_alone(on_a_gpu, monkeyp
         (lambda: recurrent(2, 0.0), None),
     ],
 )
-def test_t125_what_no_switch_helps_is_named(on_a_gpu, monkeypatch, make, reason):
+def test_what_no_switch_helps_is_named(on_a_gpu, monkeypatch, make, reason):
+    """T125."""
     monkeypatch.setattr(engine_settings, "_switches_loaded", dict(engine_settings.SWITCHES))
     text = "on a GPU this net cannot give the same bits each time, with any settings"
     end = "Runs with one seed, and resumed runs, are only approximately equal"

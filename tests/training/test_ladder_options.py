@@ -130,7 +130,8 @@ WORDS = [(mx.nd.array(np.arange(6).reshape(3, 2) + i), mx.nd.array([0, 1, 2])) f
         ("cpu", "sgd", {"momentum": 0.9, "wd": 0.1, "lazy_update": False}, False),
     ],
 )
-def test_t257_an_optimizer_that_leaves_rows_out_is_told(devices, name, arguments, lazy):
+def test_an_optimizer_that_leaves_rows_out_is_told(devices, name, arguments, lazy):
+    """T257."""
     trained = {}
     for sparse in (True, False):
         net = embedding_net(sparse, devices)
@@ -165,7 +166,8 @@ def noisy_net():
 
 
 @pytest.mark.parametrize("window", [{"accumulate": 2}, {"accumulate": "20 samples"}])
-def test_t48_layers_that_cannot_be_accumulated_exactly_are_named_once(window):
+def test_layers_that_cannot_be_accumulated_exactly_are_named_once(window):
+    """T48."""
     with pytest.warns(TrapWarning, match="except for these layers") as caught:
         fit(noisy_net(), epochs=3, **window)
     (text,) = [str(warning.message) for warning in caught]
@@ -188,7 +190,9 @@ def test_check_finite_stop_ends_the_run_with_its_reason():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_t26_scores_that_are_no_numbers_are_told_where_only_metrics_are_computed(value):
+def test_scores_that_are_no_numbers_are_told_where_only_metrics_are_computed(value):
+    """T26."""
+
     class Broken(gluon.HybridBlock):
         def hybrid_forward(self, F, x):
             return x * value
@@ -233,7 +237,8 @@ def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
 
 
 @pytest.mark.parametrize(("sizes", "devices"), [([8, 8, 1], "cpu"), ([8, 3], "cpu:2")])
-def test_t18_a_batch_of_one_sample_under_batchnorm(sizes, devices):
+def test_a_batch_of_one_sample_under_batchnorm(sizes, devices):
+    """T18."""
     with pytest.warns(TrapWarning, match=r"batch of one sample.*makes zeros.*: 1 \(T18\)"):
         list(mxkit.updates(norm_net(devices), make_batches(sizes), loss="softmax_ce", trainer="sgd"))
     list(mxkit.updates(norm_net("cpu"), make_batches([8, 2]), loss="softmax_ce", trainer="sgd"))
@@ -244,7 +249,8 @@ def test_t18_a_batch_of_one_sample_under_batchnorm(sizes, devices):
         assert float(norm(mx.nd.random.normal(shape=(1, 4))).abs().sum().asscalar()) == 0
 
 
-def test_t18_evaluating_moves_no_statistics():
+def test_evaluating_moves_no_statistics():
+    """T18."""
     net = norm_net("cpu")
     fit(net, make_batches([8, 8]), epochs=1)
     before = [p.data().asnumpy() for p in net.collect_params(".*running.*").values()]
@@ -258,7 +264,8 @@ def test_t18_evaluating_moves_no_statistics():
 
 
 @pytest.mark.parametrize("on_kvstore", [True, False])
-def test_t7_both_kinds_of_trainer_reduce_for_themselves(on_kvstore):
+def test_both_kinds_of_trainer_reduce_for_themselves(on_kvstore):
+    """T7."""
     one, two = make_net(), make_net("cpu:2")
     trainer = gluon.Trainer(two.collect_params(), *SGD, update_on_kvstore=on_kvstore)
     (update,) = mxkit.updates(two, BATCHES, loss="softmax_ce", trainer=trainer, accumulate=3, clip_norm=0.1)

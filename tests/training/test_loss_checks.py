@@ -46,7 +46,8 @@ def one_output(*layers):
     return net
 
 
-def test_t121_labels_of_sigmoid_bce_beyond_0_and_1():
+def test_labels_of_sigmoid_bce_beyond_0_and_1():
+    """T121."""
     labels = np.array([0, 9, 0, 9, 0, 9], "float32")
     with autograd.pause():  # the trap itself: below 0, and falling with each update
         loss = gluon.loss.SigmoidBCELoss()(mx.nd.full((1, 1), 100), mx.nd.full((1, 1), 9))
@@ -90,23 +91,27 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("loss", "labels", "text"), VALUES, ids=[str(case[0]) for case in VALUES])
-def test_t121_values_that_a_loss_cannot_use_are_refused(loss, labels, text):
+def test_values_that_a_loss_cannot_use_are_refused(loss, labels, text):
+    """T121."""
     refused(LabelError, text, labels, loss)
 
 
 @pytest.mark.parametrize(("loss", "labels", "text"), SHAPES, ids=[str(case[0]) for case in SHAPES])
-def test_t119_t121_shapes_and_outputs_that_a_loss_cannot_use_are_refused(loss, labels, text):
+def test_shapes_and_outputs_that_a_loss_cannot_use_are_refused(loss, labels, text):
+    """T119, T121."""
     refused(DataError, text, labels, loss)
 
 
 @pytest.mark.parametrize("name", ["softmax_ce", "focal", "label_smoothing"])
-def test_t121_a_softmax_over_one_output_trains_nothing(name):
+def test_a_softmax_over_one_output_trains_nothing(name):
+    """T121."""
     text = "the net has one output, whose softmax is always 1: the loss is 0 .* take the loss 'sigmoid_bce'"
     for labels in (np.zeros(6, "float32"), np.array([0, 1, 0, 1, 0, 1], "float32")):
         refused(DataError, text, labels, name, one_output())
 
 
-def test_t121_label_format_of_logistic():
+def test_label_format_of_logistic():
+    """T121."""
     loss = ("logistic", {"label_format": "binary"})
     assert mxkit.evaluate(make_net(), [(X, ONE_HOT)], loss=loss) == pytest.approx(
         mxkit.evaluate(make_net(), [(X, SIGNS)], loss="logistic")
@@ -154,7 +159,8 @@ def test_whole_numbers_are_targets_as_floats_are(name, hybridize):
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "huber", "sigmoid_bce"])
-def test_t119_axes_in_another_order_pair_the_wrong_elements(name):
+def test_axes_in_another_order_pair_the_wrong_elements(name):
+    """T119."""
     net = gluon.nn.Dense(3, in_units=5, flatten=False)
     mxkit.initialize(net, devices="cpu")
     x, y = RANDOM.rand(4, 2, 5).astype("float32"), RANDOM.rand(4, 3, 2).astype("float32")
@@ -174,7 +180,8 @@ def test_axes_of_length_1_and_flat_outputs_fit(shape, units):
     assert mxkit.evaluate(net, [(X, y)], loss="l2")["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_t119_a_later_batch_of_another_shape_is_refused():
+def test_a_later_batch_of_another_shape_is_refused():
+    """T119."""
     good = (X, ONE_HOT)
     for hybridize in (False, True):
         with pytest.raises(DataError, match=r"expected shape \(6, 3\).*received \(6, 2\)"):
@@ -189,7 +196,8 @@ class TestActivations:
     @pytest.mark.usefixtures("switched")
     @pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic", gluon.loss.SigmoidBCELoss()], ids=str)
     @pytest.mark.parametrize("hybridize", [False, True])
-    def test_t12_a_sigmoid_in_the_net_and_in_the_loss(self, loss, hybridize):
+    def test_a_sigmoid_in_the_net_and_in_the_loss(self, loss, hybridize):
+        """T12."""
         net = one_output(gluon.nn.Activation("sigmoid"), gluon.nn.HybridLambda(lambda F, x: x.reshape((-1,))))
         net.hybridize(hybridize)
         labels = np.array([1, 1, 1, 1, 1, 1], "float32")
@@ -224,7 +232,8 @@ class TestActivations:
         assert mxkit.evaluate(net, [(RANDOM.rand(2, 1, 4, 5), y)], loss="kl_div")["loss"] > 0
 
     @pytest.mark.parametrize("name", ["ctc", "distillation", "kl_div"])
-    def test_t12_a_softmax_in_the_net_and_in_the_loss(self, name):
+    def test_a_softmax_in_the_net_and_in_the_loss(self, name):
+        """T12."""
         net = gluon.nn.HybridSequential()
         net.add(gluon.nn.Dense(C, in_units=FEATURES, flatten=False), gluon.nn.HybridLambda("softmax"))
         mxkit.initialize(net, devices="cpu")
@@ -235,7 +244,8 @@ class TestActivations:
         assert len(told) == 1
         assert "applies a softmax to them again" in told[0]
 
-    def test_t12_a_teacher_of_probabilities(self):
+    def test_a_teacher_of_probabilities(self):
+        """T12."""
         told = traps(lambda: mxkit.evaluate(make_net(), [(X, (ONE_HOT, np.zeros(6)))], loss="distillation"))
         assert len(told) == 1
         assert told[0].startswith("the teacher's scores are probabilities")
@@ -270,10 +280,12 @@ class TestSequences:
         ],
         ids=["blank", "gap", "empty", "repeats", "part"],
     )
-    def test_t121_labels_that_mean_nothing(self, labels, text):
+    def test_labels_that_mean_nothing(self, labels, text):
+        """T121."""
         self.refused(LabelError, text, np.array(labels, "float32"))
 
-    def test_t121_rows_that_have_no_path_cost_nothing_in_mxnet(self):
+    def test_rows_that_have_no_path_cost_nothing_in_mxnet(self):
+        """T121."""
         scores = mx.nd.array(self.X).slice_axis(2, 0, 1).repeat(4, axis=2)
         assert gluon.loss.CTCLoss()(scores, mx.nd.array([[1, 1, 1, 1]] * 3)).asnumpy().tolist() == [0, 0, 0]
 

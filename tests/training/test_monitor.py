@@ -40,7 +40,8 @@ def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, sinc
 
 
 @pytest.mark.parametrize("mode", ["auto", None])
-def test_t23_mode_is_never_guessed(mode):
+def test_mode_is_never_guessed(mode):
+    """T23."""
     with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .* Nothing is gu"):
         follow(Monitor("valid_loss", mode), [1.0])
 
@@ -76,7 +77,8 @@ def watched(*callbacks, keep_best=None, folder=None):
         ("valid_distance", "min"),
     ],
 )
-def test_t23_the_metric_of_a_column_says_which_way_is_better(column, mode, tmp_path):
+def test_the_metric_of_a_column_says_which_way_is_better(column, mode, tmp_path):
+    """T23."""
     stopper, plateau = EarlyStopping(column, patience=9), Plateau(column, patience=9)
     watched(stopper, plateau, keep_best=column, folder=tmp_path / "run")
     assert (stopper.monitor.mode, plateau._monitor.mode) == (mode, mode)
@@ -85,7 +87,8 @@ def test_t23_the_metric_of_a_column_says_which_way_is_better(column, mode, tmp_p
 
 
 @pytest.mark.parametrize("make", [lambda: EarlyStopping("valid_own", patience=2), lambda: Plateau("valid_own")])
-def test_t23_a_metric_that_does_not_say_it_needs_a_mode(make):
+def test_a_metric_that_does_not_say_it_needs_a_mode(make):
+    """T23."""
     with pytest.raises(ValueError, match="mode of 'valid_own': expected 'min'"):
         watched(make())
     assert watched(EarlyStopping("valid_own", "max", patience=2))

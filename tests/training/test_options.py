@@ -82,7 +82,8 @@ def warned(match, net, batch, **arguments):
         list(mxkit.updates(net, [batch], **{"loss": "softmax_ce", "trainer": "sgd", **arguments}))
 
 
-def test_t12_softmax_in_the_net_and_in_the_loss():
+def test_softmax_in_the_net_and_in_the_loss():
+    """T12."""
     net = make_net()
     net.add(gluon.nn.HybridLambda("softmax"))
     warned("outputs are probabilities, and SoftmaxCrossEntropyLoss applies a softmax", net, BATCHES[0])
@@ -104,7 +105,8 @@ def conv_net(**arguments):
     return net
 
 
-def test_t13_images_in_nhwc():
+def test_images_in_nhwc():
+    """T13."""
     warned(
         r"shape \(4, 8, 8, 3\) look like NHWC, but .* takes 8 as the number of channels",
         conv_net(),
@@ -118,7 +120,8 @@ def test_images_that_nobody_scaled():
     warned("images hold whole numbers up to 2[0-9][0-9]: divide by 255", conv_net(), (np.floor(x * 255), y))
 
 
-def test_t14_dtypes_that_the_net_cannot_take():
+def test_dtypes_that_the_net_cannot_take():
+    """T14."""
     x, y = images((4, 1, 8, 8))
     with pytest.raises(mxkit.errors.DataError, match=r"are float32, a batch of shape \(4, 1, 8, 8\) is uint8"):
         list(mxkit.updates(conv_net(), [((x * 255).astype("uint8"), y)], loss="softmax_ce", trainer="sgd"))
@@ -140,7 +143,8 @@ def t19(net, trainer, match=None, **changes):
     return None
 
 
-def test_t19_a_layer_added_after_the_trainer():
+def test_a_layer_added_after_the_trainer():
+    """T19."""
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "adam")
     net.add(gluon.nn.Dense(3, in_units=3))
@@ -160,7 +164,8 @@ def test_t19_a_layer_added_after_the_trainer():
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_t19_a_layer_added_in_the_middle_or_in_place_of_another(frozen):
+def test_a_layer_added_in_the_middle_or_in_place_of_another(frozen):
+    """T19."""
     net = gluon.nn.HybridSequential()
     net.add(make_net(), gluon.nn.Dense(3, in_units=3))
     net[1].initialize()
@@ -178,7 +183,8 @@ def test_t19_a_layer_added_in_the_middle_or_in_place_of_another(frozen):
     t19(net, trainer, "2 trainable parameters, which would keep their values: 1.weight, 1.bias")
 
 
-def test_t19_a_trainer_over_another_net():
+def test_a_trainer_over_another_net():
+    """T19."""
     text = "does not know 4 trainable parameters.* or it was made over another net"
     t19(make_net(), gluon.Trainer(make_net().collect_params(), "sgd"), text)
     net = make_net()
@@ -187,7 +193,8 @@ def test_t19_a_trainer_over_another_net():
 
 
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_t19_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same_weights(devices):
+def test_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same_weights(devices):
+    """T19."""
     ends = []
     for frozen in (False, True):
         net = make_net(devices)
@@ -203,7 +210,8 @@ def test_t19_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same
     np.testing.assert_array_equal(*ends)
 
 
-def test_t19_what_was_left_out_on_purpose_for_sure_is_not_told():
+def test_what_was_left_out_on_purpose_for_sure_is_not_told():
+    """T19."""
     net = make_net()
     biases = gluon.Trainer(net.collect_params(".*bias"), "sgd")
     before = {path: one.data().asnumpy() for path, one in mxkit.parameters(net).items()}
@@ -216,7 +224,8 @@ def test_t19_what_was_left_out_on_purpose_for_sure_is_not_told():
     t19(net, head)
 
 
-def test_t19_biases_beside_trained_weights_are_told_unless_another_trainer_has_them():
+def test_biases_beside_trained_weights_are_told_unless_another_trainer_has_them():
+    """T19."""
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(".*weight"), "sgd")
     with pytest.warns(mxkit.errors.TrapWarning, match="not know 2 .*: 0.bias, 1.bias. If this is intended, freeze"):

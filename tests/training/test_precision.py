@@ -85,7 +85,9 @@ def test_the_net_is_its_own_again_afterwards(hybridize):
     assert all(np.dtype(parameter.dtype) == np.float32 for parameter in net.collect_params().values())
 
 
-def test_t168_operators_of_mx_np_compute_in_float32():
+def test_operators_of_mx_np_compute_in_float32():
+    """T168."""
+
     class Net(gluon.HybridBlock):
         def __init__(self):
             super().__init__()
@@ -139,8 +141,9 @@ def test_an_exported_net_gets_its_graph_back(tmp_path):
 
 
 @pytest.mark.usefixtures("switched")
-def test_t49_accumulated_bfloat16_equals_one_batch():
+def test_accumulated_bfloat16_equals_one_batch():
     # without the copy that `_convert` puts before each cast, the gradients of accumulated batches are 0
+    """T49."""
     whole, parts = make_net(), make_net()
     arguments = {"loss": SOFTMAX, "trainer": ("sgd", {"learning_rate": 0.3}), "amp": "bfloat16"}
     before = weights(whole)
@@ -229,7 +232,8 @@ def test_the_scale_goes_on_after_a_resume():
     assert MixedPrecision("bfloat16").state_dict() == {}
 
 
-def test_t284_bfloat16_on_a_cpu_says_what_it_costs():
+def test_bfloat16_on_a_cpu_says_what_it_costs():
+    """T284."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         fit(make_net("cpu"), batches(), amp="bfloat16", epochs=2)
@@ -241,7 +245,8 @@ def test_t284_bfloat16_on_a_cpu_says_what_it_costs():
 REFUSED = r"^amp: MXNet computes 'bfloat16' on CPUs only; the net lives on \[cpu\(0\), cpu\(1\)\]. Pass amp='float16'"
 
 
-def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatch, tmp_path):
+def test_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatch, tmp_path):
+    """T134."""
     monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: device == mx.cpu(1))
     net = make_net("cpu:2")
     before = weights(net)
@@ -259,7 +264,8 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     assert len(list(mxkit.updates(pair, scaled_data([0.5]), **float16))) == 1
 
 
-def test_t134_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
+def test_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
+    """T134."""
     monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: True)
     overrides = ["epochs=1", "amp=bfloat16", "devices=cpu"]
     with pytest.raises(DeviceError, match="^amp: MXNet computes 'bfloat16' on CPUs only"):

@@ -150,7 +150,8 @@ def assert_every_replica_close(net, expected, tolerance):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @settings(max_examples=examples(16))
 @given(case=CASES)
-def test_t42_any_split_equals_one_big_batch(name, case):
+def test_any_split_equals_one_big_batch(name, case):
+    """T42."""
     with case["kind"].switches():
         check_split(name, case)
 
@@ -242,7 +243,8 @@ def test_grad_req_is_what_it_was_however_the_loop_ends(first, last, batches, acc
     on_kvstore=st.sampled_from([None, False, True]),
     request=st.sampled_from(["write", "add"]),
 )
-def test_t1_a_window_that_broke_off_leaves_nothing_behind(sizes, broken, accumulate, devices, on_kvstore, request):
+def test_a_window_that_broke_off_leaves_nothing_behind(sizes, broken, accumulate, devices, on_kvstore, request):
+    """T1."""
     expected, net = make_net(dtype="float64"), make_net(f"cpu:{devices}", dtype="float64")
     batches = make_batches(sizes, dtype="float64")
     net.collect_params().setattr("grad_req", request)

@@ -60,7 +60,8 @@ def test_epochs_and_seeds_draw_differently():
     assert run(5) == [first, second]
 
 
-def test_t67_the_generators_are_seeded_on_the_grid_and_a_hand_written_loop_can_follow():
+def test_the_generators_are_seeded_on_the_grid_and_a_hand_written_loop_can_follow():
+    """T67."""
     net, twin = make_net(dropout=0.5), make_net(dropout=0.5)
     fit(net, BATCHES, trainer=("sgd", {"learning_rate": 0.3}), seed=5)
     trainer = gluon.Trainer(twin.collect_params(), "sgd", {"learning_rate": 0.3})

@@ -134,7 +134,8 @@ SHORT = [("cpu", 3, augmented), ("cpu:2", 1, loader)]
 @pytest.mark.parametrize(
     ("devices", "accumulate", "data"), [*SHORT, *(long(*values) for values in COMBINATIONS if values not in SHORT)]
 )
-def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
+def test_a_killed_fit_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
+    """T98."""
     per_epoch = -(-50 // accumulate)
     deaths = [5, per_epoch - 1, per_epoch, 2 * per_epoch]
     assert len(assert_resumes_exactly(tmp_path, deaths, devices=devices, accumulate=accumulate, data=data)) == 2
@@ -337,7 +338,8 @@ def test_gluons_own_loaders_are_gone_on_with(data, tmp_path):
     assert_resumes_exactly(tmp_path, [70], data=data)
 
 
-def test_t99_iterators_that_shuffle_what_they_shuffled(tmp_path):
+def test_iterators_that_shuffle_what_they_shuffled(tmp_path):
+    """T99."""
     shuffled = mx.io.NDArrayIter(X[:200], Y[:200], 4, shuffle=True)
     arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False}
     with pytest.warns(CheckpointWarning, match="train is a NDArrayIter, whose order follows from all epochs before"):

@@ -63,7 +63,8 @@ def test_one_cycle_is_two_halves_of_a_cosine():
     st.sampled_from(SCHEDULES),
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from([8, 10])), min_size=1, max_size=8),
 )
-def test_t21_the_rate_depends_on_no_earlier_question(one, questions):
+def test_the_rate_depends_on_no_earlier_question(one, questions):
+    """T21."""
     for done, updates_per_epoch in questions:
         fresh = schedule_like(one)
         in_order = [fresh.rate(earlier, updates_per_epoch) for earlier in range(done + 1)][-1]
@@ -75,8 +76,9 @@ def schedule_like(one):
 
 
 @pytest.mark.parametrize("name", ["poly", "cosine", "one_cycle"])
-def test_t21_a_first_question_past_the_end_gives_the_final_rate(name):
+def test_a_first_question_past_the_end_gives_the_final_rate(name):
     # MXNet's own, made anew as after a restart, answers with the base rate
+    """T21."""
     assert theirs.CosineScheduler(10, 0.3)(11) == 0.3
     assert schedule(name, base=0.3, total="10 updates", final=0.05).rate(500) == pytest.approx(0.05)
 

@@ -41,7 +41,8 @@ def difference(one, other):
 
 
 @pytest.mark.parametrize("wrong", [3, -1, 0.5, float("nan")])
-def test_t10_labels_out_of_range(wrong):
+def test_labels_out_of_range(wrong):
+    """T10."""
     net = make_net("cpu:2")
     before = weights(net)
     x = np.zeros((4, FEATURES), "float32")
@@ -54,7 +55,8 @@ def test_t10_labels_out_of_range(wrong):
     np.testing.assert_array_equal(weights(net), before)
 
 
-def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
+def test_a_wrong_label_of_a_later_batch_is_found_before_training():
+    """T10."""
     net = make_net()
     before = weights(net)
     y = np.zeros(40, "int64")
@@ -86,7 +88,8 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
     ],
     ids=["mean", "not_averaged", "broadcast"],
 )
-def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
+def test_a_loss_that_is_not_per_sample(loss, received, way):
+    """T4."""
     net = make_net()
     before = weights(net)
     text = rf"expected shape \(4,\) for a batch of 4 samples; received {received}"
@@ -97,15 +100,16 @@ def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
 
 
 @pytest.mark.usefixtures("switched")
-def test_t11_labels_of_shape_n_1_broadcast_against_n():
+def test_labels_of_shape_n_1_broadcast_against_n():
+    """T11."""
     data = [(np.zeros((4, FEATURES)), np.zeros((4, 1)))]
     with pytest.raises(LossShapeError, match=r"expected shape \(4,\) for a batch of 4 samples; received \(4, 4\)"):
         train(make_net(), data, loss=lambda o, y: difference(o[:, 0], y) ** 2)
 
 
 @pytest.mark.usefixtures("switched")
-def test_t11_a_mean_over_broadcast_samples_is_refused():
-    """The mean has one value per sample, each of all labels."""
+def test_a_mean_over_broadcast_samples_is_refused():
+    """The mean has one value per sample, each of all labels. T11."""
     data = [(np.ones((4, FEATURES)), np.arange(4.0))]
     text = r"depends on the other samples: outputs have the shape \(4, 1\), labels \(4,\)\. Arrays of shape \(n, 1\)"
     for pick, broadcasts in ((lambda y: y, True), (lambda y: y.reshape((-1, 1)), False)):
@@ -136,7 +140,8 @@ def test_the_shape_of_a_later_loss_is_checked_too():
 
 
 @pytest.mark.parametrize("name", ["lars", "lbsgd", "nadam", "sgld"])
-def test_t24_replicas_of_optimizers_that_would_drift_apart_are_equal_by_default(name):
+def test_replicas_of_optimizers_that_would_drift_apart_are_equal_by_default(name):
+    """T24."""
     net = make_net("cpu:2")
     train(net, make_batches([4, 1, 3]), trainer=gluon.Trainer(net.collect_params(), name))
     weights(net)  # all replicas are equal
@@ -145,7 +150,8 @@ def test_t24_replicas_of_optimizers_that_would_drift_apart_are_equal_by_default(
 # data
 
 
-def test_t62_a_generator_for_several_epochs_is_refused_before_training():
+def test_a_generator_for_several_epochs_is_refused_before_training():
+    """T62."""
     net, batches = make_net(), make_batches([4])
     text = r"train is a generator, .* read in 3 epochs.* a new one \(train=lambda: batches\(\)\), a list, or a load"
     with pytest.raises(DataError, match=text):
@@ -168,7 +174,7 @@ class Scratch(gluon.Block):
 @pytest.mark.parametrize("net", [Scratch(), gluon.nn.HybridLambda("identity")], ids=["Scratch", "HybridLambda"])
 def test_a_net_without_parameters_is_told_to_have_none(net):
     batch = (np.zeros((4, FEATURES)), np.zeros(4))
-    text = rf"the net, a {type(net).__name__}, has no parameters .* self.params.get\('weight', shape=.* of your own"
+    text = rf"the net, a {type(net).__name__}, has no parameters .* self.params.get"
     rungs = (fit, train, mxkit.find_learning_rate)
     for rung, trainer in zip(rungs, ("sgd", ("adam", {"learning_rate": 0.1}), mx.optimizer.SGD())):
         with pytest.raises(ValueError, match=text):
@@ -242,7 +248,8 @@ def test_nan_is_noticed_while_an_epoch_goes_on(monkeypatch, at, seconds, noticed
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
 @pytest.mark.parametrize("clip_norm", [None, float("inf")])
-def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
+def test_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
+    """T25."""
     mxkit.seed_all(0)
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(4, in_units=FEATURES, activation="relu"), gluon.nn.Dense(CLASSES, in_units=4))
@@ -353,7 +360,8 @@ class Unused(gluon.HybridBlock):
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(devices, on_kvstore, accumulate):
+def test_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(devices, on_kvstore, accumulate):
+    """T28."""
     net = Unused()
     mxkit.initialize(net, devices=devices)
     before = replicas(net)
@@ -386,7 +394,8 @@ class Alternating(gluon.Block):
 
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvstore):
+def test_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvstore):
+    """T24."""
     net = Alternating()
     mxkit.initialize(net, devices=devices)
     trainer = make_trainer(net, on_kvstore)
@@ -395,7 +404,8 @@ def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvs
 
 
 @pytest.mark.usefixtures("switched")
-def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
+def test_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
+    """T28."""
     net = Alternating()
     mxkit.initialize(net, devices="cpu:2")
     train(net, make_batches([6, 5, 5]))  # 3 + 2 samples: the second device does not use `extra`
@@ -403,7 +413,8 @@ def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_t28_a_backward_of_before_does_not_hide_an_unused_parameter(accumulate):
+def test_a_backward_of_before_does_not_hide_an_unused_parameter(accumulate):
+    """T28."""
     net = Alternating()
     mxkit.initialize(net, devices="cpu")
     big, small = make_batches([6, 2])
@@ -415,7 +426,8 @@ def test_t28_a_backward_of_before_does_not_hide_an_unused_parameter(accumulate):
 
 
 @pytest.mark.parametrize("hybridize", [False, True])
-def test_t46_a_dense_layer_with_a_frozen_weight_and_a_trained_bias(hybridize):
+def test_a_dense_layer_with_a_frozen_weight_and_a_trained_bias(hybridize):
+    """T46."""
     layer = gluon.nn.Dense(2, in_units=FEATURES)
     layer.initialize()
     layer.weight.grad_req = "null"
@@ -434,7 +446,8 @@ def test_t46_a_dense_layer_with_a_frozen_weight_and_a_trained_bias(hybridize):
 
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("hybridized", [False, True])
-def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
+def test_a_batch_norm_built_for_other_channels_is_refused(hybridized):
+    """T101."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(3, 1), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(2))
     net.initialize()
@@ -449,7 +462,9 @@ def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
 
 
 @pytest.mark.parametrize("where", ["net", "loss"])
-def test_t33_a_backward_that_gluon_never_calls_is_told(where):
+def test_a_backward_that_gluon_never_calls_is_told(where):
+    """T33."""
+
     class Net(gluon.nn.Dense):
         def backward(self, gradient):
             return gradient
@@ -466,7 +481,8 @@ def test_t33_a_backward_that_gluon_never_calls_is_told(where):
         list(mxkit.updates(net, [(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)))] * 3, loss=loss, trainer=trainer))
 
 
-def test_t115_dropout_inside_a_recurrent_layer_is_told():
+def test_dropout_inside_a_recurrent_layer_is_told():
+    """T115."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.rnn.LSTM(4, 2, layout="NTC", dropout=0.5), gluon.nn.Dense(2))
     net.initialize()
@@ -518,7 +534,8 @@ def test_an_error_inside_a_custom_gradient_shows_its_cause(hybridize, devices, c
     capfd.readouterr()
 
 
-def test_t244_an_optimizer_object_of_an_earlier_training():
+def test_an_optimizer_object_of_an_earlier_training():
+    """T244."""
     optimizer = mx.optimizer.Adam()
     train(make_net(), make_batches([4, 4]), trainer=optimizer)
     with pytest.warns(TrapWarning, match=r"Adam has made 2 updates with another Trainer, .*\('adam', \{\.\.\.\}\)"):
@@ -526,7 +543,8 @@ def test_t244_an_optimizer_object_of_an_earlier_training():
 
 
 @pytest.mark.usefixtures("switched")
-def test_t12_a_sigmoid_before_a_softmax_cross_entropy():
+def test_a_sigmoid_before_a_softmax_cross_entropy():
+    """T12."""
     net = nn.HybridSequential()
     net.add(nn.Dense(3, activation="sigmoid"))
     mxkit.initialize(net)
@@ -534,7 +552,8 @@ def test_t12_a_sigmoid_before_a_softmax_cross_entropy():
         mxkit.evaluate(net, [(np.ones((4, 5), "float32"), np.arange(4) % 3)], loss="softmax_ce")
 
 
-def test_t124_classes_on_axis_1_or_on_the_last():
+def test_classes_on_axis_1_or_on_the_last():
+    """T124."""
     images, labels = np.random.rand(2, 6, 6, 6).astype("float32"), np.zeros((2, 6, 6), "int32")
     net = nn.Conv2D(6, 1)
     mxkit.initialize(net)
@@ -547,7 +566,8 @@ def test_t124_classes_on_axis_1_or_on_the_last():
     assert by_channel["accuracy"] == pytest.approx((read == 0).mean())
 
 
-def test_t10_padding_of_weight_0_may_have_any_label():
+def test_padding_of_weight_0_may_have_any_label():
+    """T10."""
     labels = np.array([[0, 1, 255], [2, 255, 255]])
     kept = (labels != 255).astype("float32")
     net = nn.Dense(3, flatten=False)
@@ -578,7 +598,8 @@ def test_two_losses_of_a_forward_loss_are_no_loss_and_output():
 
 
 @pytest.mark.usefixtures("switched")
-def test_t181_tokens_of_uint8():
+def test_tokens_of_uint8():
+    """T181."""
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Embedding(9, 4), gluon.nn.Dense(2))
     net.initialize()
