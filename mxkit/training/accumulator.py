@@ -409,7 +409,8 @@ class Accumulator:
     def _zero_added_gradients(self) -> None:
         # otherwise the next window would count these gradients again (T1)
         added = [parameter for parameter in self._parameters if parameter.grad_req == "add"]
-        _set_to_zero(chain.from_iterable(gradients_of(parameter) or () for parameter in added))
+        if added:
+            _set_to_zero(chain.from_iterable(gradients_of(parameter) or () for parameter in added))
 
 
 def _set_to_zero(gradients: Iterable[Any]) -> None:
