@@ -80,7 +80,8 @@ def test_workers_have_the_same_bits_and_a_second_training_too(workers):
     assert_equal(workers[0]["again"], workers[0]["compressed"])
 
 
-def test_t236_a_small_threshold_is_not_rounded_to_zero(workers):
+def test_a_small_threshold_is_not_rounded_to_zero(workers):
+    """T236."""
     net = made(mlp())
     net(mx.nd.zeros((1, 6)))
     moved = []

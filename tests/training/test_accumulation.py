@@ -36,7 +36,8 @@ def assert_close_to_one_big_batch(net, expected, tolerance=1e-6):
 
 
 @pytest.mark.parametrize("way", ["updates", "updates on the kvstore", "an Accumulator outside of with"])
-def test_t24_gradients_computed_before_do_not_leak_into_an_idle_device(way):
+def test_gradients_computed_before_do_not_leak_into_an_idle_device(way):
+    """T24."""
     big, small = make_batches([6, 1])
     expected, net = make_net(), make_net("cpu:2")
     trainer = make_trainer(net, OPTIMIZERS[0], "kvstore" in way)
@@ -58,7 +59,8 @@ def backward(net, batch, how=autograd.backward):
     how(losses)
 
 
-def test_t6_replicas_are_reduced_once_an_update():
+def test_replicas_are_reduced_once_an_update():
+    """T6."""
     net = make_net("cpu:2")
     trainer = make_trainer(net, OPTIMIZERS[0], False)
     reductions = []
@@ -103,7 +105,8 @@ def test_a_logged_loss_does_not_depend_on_accumulate_or_devices():
 
 
 @pytest.mark.usefixtures("switched")
-def test_t5_frozen_parameters_stay_frozen_and_unchanged():
+def test_frozen_parameters_stay_frozen_and_unchanged():
+    """T5."""
     expected, net = make_net(), make_net("cpu:2")
     for one in (expected, net):
         one[0].collect_params().setattr("grad_req", "null")
@@ -124,7 +127,9 @@ def test_what_the_user_froze_inside_stays_frozen():
     assert requests(net) == {"0.weight": "null", "0.bias": "write", "1.weight": "write", "1.bias": "write"}
 
 
-def test_t29_more_parameters_than_multi_all_finite_survives():
+def test_more_parameters_than_multi_all_finite_survives():
+    """T29."""
+
     def deep():
         mxkit.seed_all(5)
         net = gluon.nn.HybridSequential()
@@ -284,7 +289,8 @@ REDUCED = {
 
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("reduced", list(REDUCED))
-def test_t4_a_mean_of_losses_does_not_count_as_one_sample(reduced):
+def test_a_mean_of_losses_does_not_count_as_one_sample(reduced):
+    """T4."""
     with pytest.raises(LossShapeError, match=r"received a .*mean or a sum over the samples.* without .mean\(\)"):
         own_loop(mxkit.Accumulator.backward, reduced=REDUCED[reduced])
 

@@ -63,11 +63,14 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", list(SOURCES))
-def test_t123_the_seed_of_a_fit_does_not_decide_the_first_values(source):
+def test_the_seed_of_a_fit_does_not_decide_the_first_values(source):
+    """T123."""
     assert_decided_by_the_first(*(fit(make_net(seed), SOURCES[source](), seed=5) for seed in (1, 1, 2)))
 
 
-def test_t123_a_sample_fixes_the_first_values_whatever_is_drawn_later():
+def test_a_sample_fixes_the_first_values_whatever_is_drawn_later():
+    """T123."""
+
     def trained(draws, **sample):
         net = nn.HybridSequential()
         net.add(nn.Dense(7, activation="tanh"), nn.Dense(CLASSES))
@@ -87,7 +90,8 @@ def test_t123_a_sample_fixes_the_first_values_whatever_is_drawn_later():
 @pytest.mark.parametrize(
     ("source", "hybridize"), pairs([name for name in SOURCES if name != "DatasetLoader"], [False, True])
 )
-def test_t123_values_are_those_of_a_forward_pass_before(source, hybridize):
+def test_values_are_those_of_a_forward_pass_before(source, hybridize):
+    """T123."""
     by_hand = make_net(1, hybridize=hybridize)
     with autograd.pause():
         by_hand(array(X[:8]))
@@ -95,7 +99,9 @@ def test_t123_values_are_those_of_a_forward_pass_before(source, hybridize):
     np.testing.assert_array_equal(fit(make_net(1, hybridize=hybridize), SOURCES[source](), seed=5), expected)
 
 
-def test_t123_updates_draws_first_values_before_it_seeds():
+def test_updates_draws_first_values_before_it_seeds():
+    """T123."""
+
     def train(seed, data):
         net = make_net(seed)
         samples = sum(one.samples for one in mxkit.updates(net, data, loss="softmax_ce", trainer="sgd", seed=5))

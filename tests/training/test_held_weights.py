@@ -66,7 +66,8 @@ def checkpoint_that_does_not_fit(net, trainer, folder):
 
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("hold", [early_stopping, average, search, checkpoint_that_does_not_fit])
-def test_t47_the_next_updates_are_those_of_a_run_that_nobody_touched(hold, tmp_path):
+def test_the_next_updates_are_those_of_a_run_that_nobody_touched(hold, tmp_path):
+    """T47."""
     net, trainer = make()
     hold(net, trainer, tmp_path)
     same, untouched = make()

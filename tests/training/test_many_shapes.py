@@ -54,13 +54,15 @@ NINE = [(2, length) for length in range(2, 11)]
     ],
     ids=["once", "exported", "few", "uneven", "no convolution"],
 )
-def test_t136_many_shapes_on_a_gpu_are_told_once(make, shapes, epochs, devices, times, monkeypatch):
+def test_many_shapes_on_a_gpu_are_told_once(make, shapes, epochs, devices, times, monkeypatch):
+    """T136."""
     monkeypatch.setattr("mxkit.training.checks.is_gpu", lambda device: True)
     monkeypatch.delenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", raising=False)
     assert told(make, shapes, epochs, devices) == times
 
 
-def test_t136_nothing_is_told_on_a_cpu_or_without_the_search(monkeypatch):
+def test_nothing_is_told_on_a_cpu_or_without_the_search(monkeypatch):
+    """T136."""
     assert told(convolving, NINE) == 0
     monkeypatch.setattr("mxkit.training.checks.is_gpu", lambda device: True)
     monkeypatch.setattr("mxkit.runtime.engine_settings._switches_loaded", {"MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"})

@@ -77,7 +77,8 @@ def growth(forks, tmp_path):
         long("lenet", "cpu", 1, 1000),
     ],
 )
-def test_t27_memory_is_flat_over_a_thousand_updates(growth, model, devices, accumulate, late):
+def test_memory_is_flat_over_a_thousand_updates(growth, model, devices, accumulate, late):
+    """T27."""
     assert growth(model, devices, accumulate, late=late) < GROWTH
 
 

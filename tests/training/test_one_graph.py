@@ -192,7 +192,8 @@ def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_t35_hooks_of_the_net_and_of_the_loss_fire_at_each_batch(taken, register):
+def test_hooks_of_the_net_and_of_the_loss_fire_at_each_batch(taken, register):
+    """T35."""
     seen = []
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize()
@@ -317,7 +318,8 @@ class Doubled(nn.HybridBlock):
         return F.contrib.cond(x.sum() > 0, lambda: scores * 2, lambda: scores)
 
 
-def test_t194_gradients_of_the_branch_not_taken_are_arbitrary():
+def test_gradients_of_the_branch_not_taken_are_arbitrary():
+    """T194."""
     with pytest.warns(TrapWarning, match=r"F\.contrib\.cond in Doubled, hybridized: .* choose by F\.where"):
         fit(hybridized(Doubled()), make_batches([8] * 2), check_finite=False)
 
@@ -342,7 +344,8 @@ def moody(asked, inside=False):
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("asked", [autograd.is_training, autograd.is_recording])
-def test_t39_a_graph_with_a_branch_for_training_is_told_once(asked, inside):
+def test_a_graph_with_a_branch_for_training_is_told_once(asked, inside):
+    """T39."""
     (x, y), *_ = batches = make_batches([8] * 2)
     for rung in (fit, lambda net, data: list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd"))):
         net = moody(asked, inside)
@@ -357,7 +360,8 @@ def test_t39_a_graph_with_a_branch_for_training_is_told_once(asked, inside):
 
 
 @pytest.mark.filterwarnings("error")
-def test_t39_graphs_that_are_right_are_not_told_of():
+def test_graphs_that_are_right_are_not_told_of():
+    """T39."""
     (x, _), *_ = batches = make_batches([8] * 2)
     net = moody(autograd.is_training)  # traced for predictions alone
     mxkit.predict(net, x)
@@ -440,8 +444,8 @@ def test_sparse_gradients_equal_the_ordinary_way(taken):
     same_both_ways(trained, taken, 4)
 
 
-def test_t193_running_statistics_read_between_updates_are_those_of_the_newest():
-    """A slow backward pass shows it: the statistics of the update before were read in each of ten tries."""
+def test_running_statistics_read_between_updates_are_those_of_the_newest():
+    """T193. A slow backward pass shows it: the statistics of the update before were read in each of ten tries."""
     random = np.random.RandomState(0)
     batches = [(array(random.rand(64, 3, 32, 32)), array(random.randint(0, 3, 64), dtype="int32")) for _ in range(4)]
 

@@ -63,7 +63,8 @@ CALLS = {
 
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 @pytest.mark.parametrize(("call", "hybridize"), pairs(CALLS, [False, True]))
-def test_t135_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
+def test_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
+    """T135."""
     net = Squares()
     mxkit.initialize(net, devices="cpu", sample=(2, 4))
     net.hybridize(hybridize)
@@ -114,7 +115,8 @@ def raising(error, devices="cpu:2"):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_t135_texts_of_a_gpu_name_it_and_nothing_is_run_again(text, monkeypatch):
+def test_texts_of_a_gpu_name_it_and_nothing_is_run_again(text, monkeypatch):
+    """T135."""
     monkeypatch.setattr("mxkit.core.forward_errors.is_gpu", lambda device: device == mx.cpu(1))
     net = raising(mx.MXNetError(f"Traceback (most recent call last):\n  File x.cc, line 1\nMXNetError: {text}"))
     with pytest.raises(ForwardError, match=r"^out of memory on cpu\(1\), batch x \(6, 4\) float64, y \(6,\)") as e:
@@ -127,7 +129,8 @@ def test_t135_texts_of_a_gpu_name_it_and_nothing_is_run_again(text, monkeypatch)
     assert net.calls == 2
 
 
-def test_t135_what_else_failed_meanwhile_is_not_raised_at_a_later_wait():
+def test_what_else_failed_meanwhile_is_not_raised_at_a_later_wait():
+    """T135."""
     column = mx.nd.ones((LARGE, 1))
     net = raising(mx.MXNetError(TEXTS[0]), "cpu")
     with little_memory():
@@ -138,7 +141,8 @@ def test_t135_what_else_failed_meanwhile_is_not_raised_at_a_later_wait():
     del lost
 
 
-def test_t135_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
+def test_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
+    """T135."""
     error = mx.MXNetError(TEXTS[0])
 
     def full(*_):
@@ -161,7 +165,8 @@ def test_other_errors_are_what_they_were(error):
     assert "accumulate=" not in str(e.value)
 
 
-def test_t135_memory_of_numpy_is_named_too():
+def test_memory_of_numpy_is_named_too():
+    """T135."""
     net = Squares()
     mxkit.initialize(net, devices="cpu", sample=(2, 4))
     text = "^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"

@@ -75,7 +75,8 @@ def test_every_loss_of_outputs_and_weights_has_its_labels_here():
 
 
 @pytest.mark.parametrize(("key", "way"), pairs(LABELS, ["plain", "hybridized", "graph of a loss object", "cpu:2"]))
-def test_t118_a_weight_per_sample_counts_for_its_sample_whatever_its_shape(key, way):
+def test_a_weight_per_sample_counts_for_its_sample_whatever_its_shape(key, way):
+    """T118."""
     if way == "cpu:2" and key == "batch_hard_triplet":
         pytest.skip("it mines each device's samples")
     for shape in ((B,), (B, 1)):
@@ -94,7 +95,8 @@ def test_t118_a_weight_per_sample_counts_for_its_sample_whatever_its_shape(key, 
 
 
 @pytest.mark.parametrize("kind", [gluon.loss.L2Loss, gluon.loss.SigmoidBCELoss, gluon.loss.SoftmaxCrossEntropyLoss])
-def test_t118_a_loop_of_gluons_multiplies_means_and_fit_does_not(kind):
+def test_a_loop_of_gluons_multiplies_means_and_fit_does_not(kind):
+    """T118."""
     labels = mx.nd.array(CLASSES if kind is gluon.loss.SoftmaxCrossEntropyLoss else (SIGNS + 1) / 2)
     net, weight = make_net(), mx.nd.array(W)
     output = net(mx.nd.array(X))
@@ -106,7 +108,8 @@ def test_t118_a_loop_of_gluons_multiplies_means_and_fit_does_not(kind):
     np.testing.assert_allclose(mxkit.evaluate(net, loader, loss=kind())["loss"], right.mean(), rtol=1e-5)
 
 
-def test_t118_weights_of_several_shapes_in_one_training_of_a_graph():
+def test_weights_of_several_shapes_in_one_training_of_a_graph():
+    """T118."""
     positions = RANDOM.rand(B, C).astype("float32")
     batches = [batch_of("l2", weight) for weight in (W, W, positions, positions, W, W.reshape(-1, 1), positions)]
     nets = [make_net(hybridize=hybridize) for hybridize in (False, True)]
@@ -126,7 +129,8 @@ def token_net(hybridize=False):
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("shape", [(B, T), (B, T, 1)])
 @pytest.mark.parametrize("name", ["softmax_ce", "label_smoothing", "focal"])
-def test_t118_a_weight_per_position_of_a_sequence_is_a_mask(name, shape, hybridize):
+def test_a_weight_per_position_of_a_sequence_is_a_mask(name, shape, hybridize):
+    """T118."""
     x, y = RANDOM.randn(B, T, 2).astype("float32"), RANDOM.randint(0, C, (B, T))
     mask = (np.arange(T) < RANDOM.randint(1, T + 1, (B, 1))).astype("float32")
     net = token_net(hybridize)
@@ -142,7 +146,8 @@ def test_t118_a_weight_per_position_of_a_sequence_is_a_mask(name, shape, hybridi
     assert found == pytest.approx((expected, expected), rel=1e-5)
 
 
-def test_t118_weights_of_images_that_broadcast_over_channels():
+def test_weights_of_images_that_broadcast_over_channels():
+    """T118."""
     net = gluon.nn.Conv2D(2, 1, in_channels=1)
     mxkit.initialize(net, devices="cpu")
     x, y = RANDOM.rand(3, 1, 4, 4).astype("float32"), RANDOM.rand(3, 2, 4, 4).astype("float32")
@@ -157,7 +162,8 @@ def test_t118_weights_of_images_that_broadcast_over_channels():
 
 @pytest.mark.parametrize("shape", [(B, C + 1), (B, 2, 1)])
 @pytest.mark.parametrize("name", ["l2", "softmax_ce", "focal", "batch_hard_triplet"])
-def test_t118_other_shapes_are_refused(name, shape):
+def test_other_shapes_are_refused(name, shape):
+    """T118."""
     net = make_net()
     before = weights(net)
     text = rf"sample_weight: expected shape \(6,\) or \(6, 1\).*; received {re.escape(str(shape))}"
@@ -292,7 +298,8 @@ class TestClassWeights:
         assert kind.forward is gluon.HybridBlock.forward
 
 
-def test_t120_gluons_poisson_loss_is_a_mean_over_the_batch_and_nan_for_targets_of_0():
+def test_gluons_poisson_loss_is_a_mean_over_the_batch_and_nan_for_targets_of_0():
+    """T120."""
     output, target = mx.nd.array(REAL), mx.nd.array(CLASSES[:, None] * np.ones(C))
     assert gluon.loss.PoissonNLLLoss()(output, target).shape == (1,)  # the trap itself
     assert np.isnan(gluon.loss.PoissonNLLLoss(compute_full=True)(output, mx.nd.zeros_like(target)).asscalar())

@@ -62,7 +62,8 @@ def test_padding_does_not_count_in_predict():
     np.testing.assert_allclose(found.asnumpy(), net(mx.nd.array(X)).asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_t44_a_hybridized_net_takes_batches_of_threads_and_numpy():
+def test_a_hybridized_net_takes_batches_of_threads_and_numpy():
+    """T44."""
     net = make_net(hybridize=True)
     data = SOURCES["DataLoader with threads (T44)"]()
     assert [update.samples for update in mxkit.updates(net, data, loss=SOFTMAX, trainer="sgd")] == [4, 4, 3]
@@ -119,7 +120,8 @@ def seen_by_fit(data, epochs):
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "inside of PrefetchingIter"])
-def test_t122_samples_that_roll_over_to_the_next_epoch_are_trained(wrapped):
+def test_samples_that_roll_over_to_the_next_epoch_are_trained(wrapped):
+    """T122."""
     data = mx.io.NDArrayIter(X, np.arange(11), batch_size=4, last_batch_handle="roll_over")
     counts, epochs = seen_by_fit(mx.io.PrefetchingIter(data) if wrapped else data, 4)
     assert counts == [8, 12, 12, 12]
@@ -134,7 +136,8 @@ def csv_rows(folder, **arguments):
     return mx.io.CSVIter(data_shape=(FEATURES,), label_shape=(1,), batch_size=4, **files, **arguments)
 
 
-def test_t122_an_iterator_of_c_plus_plus_loses_no_row(tmp_path):
+def test_an_iterator_of_c_plus_plus_loses_no_row(tmp_path):
+    """T122."""
     counts, epochs = seen_by_fit(csv_rows(tmp_path), 4)
     # the last batch takes rows of the next pass, which leaves them out
     assert counts == [12, 8, 12, 8]
@@ -143,7 +146,8 @@ def test_t122_an_iterator_of_c_plus_plus_loses_no_row(tmp_path):
     assert epochs == [list(range(10))] * 3
 
 
-def test_t122_predict_and_evaluate_read_each_row_once_or_refuse(tmp_path):
+def test_predict_and_evaluate_read_each_row_once_or_refuse(tmp_path):
+    """T122."""
     net = make_net()
     found = mxkit.predict(net, csv_rows(tmp_path, round_batch=False)).asnumpy()
     rows = np.repeat(np.arange(10.0, dtype="float32")[:, None], FEATURES, 1)
@@ -164,7 +168,8 @@ def records(folder, **arguments):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_t190_image_record_iter_loses_no_sample_or_is_refused(tmp_path, shuffle):
+def test_image_record_iter_loses_no_sample_or_is_refused(tmp_path, shuffle):
+    """T190."""
     rows = records(tmp_path, shuffle=shuffle)
     epochs = [[y[0].asnumpy() for _, y in source_of(rows).read(epoch)] for epoch in range(5)]
     assert [sum(map(len, epoch)) for epoch in epochs] == [25, 20, 25, 20, 20]
@@ -192,7 +197,8 @@ PARTIAL = {
 
 
 @pytest.mark.parametrize("kind", list(PARTIAL))
-def test_t122_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
+def test_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
+    """T122."""
     make, text = PARTIAL[kind]
     for call in (
         lambda: mxkit.predict(make_net(), make()),
@@ -203,7 +209,8 @@ def test_t122_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
             call()
 
 
-def test_t122_nothing_is_left_out_where_batches_divide_the_samples():
+def test_nothing_is_left_out_where_batches_divide_the_samples():
+    """T122."""
     data = mx.io.NDArrayIter(X[:8], Y[:8], batch_size=4, last_batch_handle="roll_over")
     assert mxkit.predict(make_net(), data).shape == (8, CLASSES)
     assert mxkit.predict(make_net(), mxkit.data.ArrayLoader(X[:8], None, 4, drop_last=True)).shape == (8, CLASSES)

@@ -24,7 +24,8 @@ def backward(net, x, y):
     losses.backward()
 
 
-def test_t109_gluon_loses_gradients_that_were_made_anew():
+def test_gluon_loses_gradients_that_were_made_anew():
+    """T109."""
     net = static_net(True)
     (batch,) = make_batches([6])
     net[0].weight.grad_req = "add"
@@ -41,7 +42,9 @@ def test_t109_gluon_loses_gradients_that_were_made_anew():
     ("devices", "accumulate", "amp"),
     [("cpu:1", 1, None), ("cpu:2", 2, None), ("cpu:2", 1, "bfloat16"), ("cpu:1", 2, "bfloat16")],
 )
-def test_t109_epochs_of_accumulated_batches(devices, accumulate, amp):
+def test_epochs_of_accumulated_batches(devices, accumulate, amp):
+    """T109."""
+
     def trained(flags):
         net = make_net(devices)
         net.hybridize(**flags)
@@ -73,7 +76,9 @@ CHANGES = [by_hand, by_mxkit, anew]
 
 @pytest.mark.parametrize(("inside", "one_graph"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("change", CHANGES)
-def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
+def test_gradients_made_anew_by_a_callback(change, inside, one_graph):
+    """T109."""
+
     class Changes(mxkit.Callback):
         def on_update(self, state, update):
             if inside and update.step == 2:
@@ -96,7 +101,9 @@ def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
 
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("change", CHANGES)
-def test_t109_gradients_made_anew_between_two_trainings(change):
+def test_gradients_made_anew_between_two_trainings(change):
+    """T109."""
+
     def trained(hybridize):
         net = static_net(hybridize)
         trainer = gluon.Trainer(net.collect_params(), *SGD)
@@ -111,7 +118,9 @@ def test_t109_gradients_made_anew_between_two_trainings(change):
     np.testing.assert_array_equal(trained(True), trained(False))
 
 
-def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are():
+def test_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are():
+    """T109."""
+
     def epoch(net, trainer):
         with mxkit.Accumulator(trainer, every=2) as accumulator:
             for x, y in make_batches([6] * 5):
@@ -136,7 +145,8 @@ def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are
 
 
 @pytest.mark.parametrize("change", [by_mxkit, anew])
-def test_t109_unfreeze_and_initialize_mend_graphs_outside_of_a_training(change):
+def test_unfreeze_and_initialize_mend_graphs_outside_of_a_training(change):
+    """T109."""
     net = static_net(True)
     (batch,) = make_batches([6])
     backward(net, *batch)

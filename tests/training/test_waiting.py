@@ -46,7 +46,8 @@ def test_the_counter_counts(waits):
 
 
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_t17_updates_wait_once_in_64_updates(waits, devices):
+def test_updates_wait_once_in_64_updates(waits, devices):
+    """T17."""
     net = make_net(devices, hybridize=True)
     watching = {"metrics": [mxkit.metrics.get_metric("accuracy")], "clip_norm": 1.0}
     stream = mxkit.updates(net, make_batches([4]) * UPDATES, loss="softmax_ce", trainer="sgd", **watching)
@@ -72,7 +73,8 @@ def test_accumulated_batches_wait_for_updates_only(waits):
     assert len(waits) <= ONCE
 
 
-def test_t27_large_batches_are_waited_for_sooner(waits, monkeypatch):
+def test_large_batches_are_waited_for_sooner(waits, monkeypatch):
+    """T27."""
     batches = make_batches([4]) * 60
     monkeypatch.setattr(ledger, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
     del waits[:]
@@ -80,7 +82,8 @@ def test_t27_large_batches_are_waited_for_sooner(waits, monkeypatch):
     assert 4 <= len(waits) <= 60 // 10 + ONCE
 
 
-def test_t27_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(waits):
+def test_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(waits):
+    """T27."""
     net = make_net()
     batches = make_batches([4]) * 160
     mxkit.evaluate(net, batches[:1], loss="softmax_ce", metrics=["accuracy"])
@@ -94,7 +97,8 @@ def test_t27_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(
 
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("name", ["evaluate", "predict", "extract", "recalibrate", "predict_mc_dropout"])
-def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, devices, waits, monkeypatch):
+def test_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, devices, waits, monkeypatch):
+    """T135."""
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(in_channels=50), nn.Dropout(0.5), nn.Dense(2, in_units=50))
     mxkit.initialize(net, devices=f"cpu:{devices}")
@@ -121,7 +125,8 @@ def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, 
 
 
 @given(sizes=st.lists(st.integers(0, 150), max_size=90), most=st.sampled_from([1, 2, device.QUEUED_BATCHES]))
-def test_t135_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes, most):
+def test_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes, most):
+    """T135."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "QUEUED_BYTES", 100)
         batches, returned = device.QueuedBatches(most), []
