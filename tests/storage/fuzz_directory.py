@@ -8,15 +8,12 @@ cost more than 4 times its size and 64 MB, or was read otherwise. Missing, cut a
 
 import hashlib
 import json
-from pathlib import Path
-import random
 import shutil
 import sys
 import warnings
 
 from comparing import values
 import fuzz_files
-from fuzz_files import memory, peak
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.storage.directory import MANIFEST
@@ -239,8 +236,8 @@ def judge(directory, repaired, mode, expected):
         mx.nd.waitall()
 
 
-def work(folder, seed, first, last):
-    """Damage and load directories `first` to `last - 1`, a line of JSON for each."""
+def work(folder):
+    """The function that damages and loads one directory."""
     net = make_net()
     train(folder / "made", net, make_trainer(net), STEP, False)
     sound = folder / "made" / f"step-{STEP:08d}"
@@ -253,10 +250,8 @@ def work(folder, seed, first, last):
     whole = values(net)
     other = make_net(5)
     train(folder / "others", other, make_trainer(other), 23, False)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for number in range(first, last):
-        random_ = random.Random(f"{seed} {number}")
+
+    def one(random_):
         shutil.rmtree(str(folder / "run"), ignore_errors=True)
         directory = folder / "run" / sound.name
         shutil.copytree(str(sound), str(directory))
@@ -265,23 +260,15 @@ def work(folder, seed, first, last):
         repaired = how(random_, directory)
         size = sum(path.stat().st_size for path in (folder / "run").glob("step-*/*") if path.exists())
         mode = random_.choice([load, load, go_on])
-        before = memory()
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-        result = judge(directory, repaired, mode, original if mode is load else whole)
-        grown = peak() - before
-        if grown > 4 * size + 64 * 2**20:
-            result = f"grew by {grown >> 20} MB, {result}"
-        sys.stdout.write(json.dumps([f"{how.__name__}, {mode.__name__}", result]) + "\n")
-        sys.stdout.flush()
+        result, cost = fuzz_files.grown(judge, directory, repaired, mode, original if mode is load else whole)
+        return f"{how.__name__}, {mode.__name__}", f"grew by {cost >> 20} MB" if cost > 4 * size + 2**26 else result
+
+    return one
 
 
 def run(count, seed):
-    """Load `count` damaged directories in worker processes.
-
-    Returns:
-        How often each thing happened, and a line for each failure.
-    """
-    return fuzz_files.run(count, seed, __file__, FAILURES, "directory {} of seed {}, {}: {}")
+    """Load `count` damaged directories; as `fuzz_files.run`."""
+    return fuzz_files.run(count, seed, __file__, FAILURES)
 
 
 if __name__ == "__main__":

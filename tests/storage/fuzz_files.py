@@ -11,14 +11,13 @@ from collections import Counter
 import json
 import os
 from pathlib import Path
-import queue
 import random
 import resource
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 
 import mxkit
 from mxkit.errors import CheckpointError
@@ -215,8 +214,8 @@ def measured(path, original, aside):
     return f"without MXNet: {different}" if different else result
 
 
-def work(folder, seed, first, last):
-    """Damage and read files `first` to `last - 1`, a line of JSON for each."""
+def work(folder):
+    """The function that damages and reads one file."""
     known = []
     for path in sources(folder):
         original = {}
@@ -226,27 +225,24 @@ def work(folder, seed, first, last):
             original = {name: (array.shape, str(array.dtype), array.stype) for name, array in loaded.items()}
         known.append((path, path.read_bytes(), original, *headers(path)))
     read_arrays(folder / "big")
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for number in range(first, last):
-        random_ = random.Random(f"{seed} {number}")
+
+    def one(random_):
         path, content, original, places, tail = random_.choice(known)
         file = folder / "damaged.params"
         file.write_bytes(damaged(random_, content, places, tail))
-        result = measured(file, original, folder / "again.params")
-        sys.stdout.write(json.dumps([path.name, result]) + "\n")
-        sys.stdout.flush()
+        return path.name, measured(file, original, folder / "again.params")
+
+    return one
 
 
-def run(count, seed, script=__file__, kinds=FAILURES, label="file {} of seed {}, from {}: {}"):
+def run(count, seed, script=__file__, kinds=FAILURES):
     """Read `count` damaged files, or what `script` makes of them, in worker processes.
 
     Args:
         count: How many.
         seed: Decides the damages.
-        script: Run as `script --worker FOLDER ...` for each worker.
+        script: Run as `script --worker FOLDER ...` for each worker; SIGALRM ends one that hangs.
         kinds: Beginnings of results that are failures.
-        label: What a failure's line says: number, seed, source, result.
 
     Returns:
         How often each thing happened, and a line for each failure.
@@ -255,43 +251,19 @@ def run(count, seed, script=__file__, kinds=FAILURES, label="file {} of seed {},
     environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
     while done < count:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, script, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
-            worker = subprocess.Popen(
-                [str(word) for word in command], stdout=subprocess.PIPE, env=environment, universal_newlines=True
-            )
-            for name, result in results(worker):
-                outcome = next((kind for kind in kinds if result.startswith(kind)), result)
-                outcomes[outcome] += 1
-                if outcome in kinds:
-                    failures.append(label.format(done, seed, name, result))
-                done += 1
+            words = [sys.executable, script, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
+            worker = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, env=environment, text=True)
+        results = [json.loads(line) for line in worker.stdout.splitlines() if line.startswith("[")]
+        if worker.returncode:
+            hung = worker.returncode == -signal.SIGALRM
+            results.append(("?", f"hung for more than {SECONDS} s" if hung else f"crashed: {worker.returncode}"))
+        for name, result in results:
+            outcome = next((kind for kind in kinds if result.startswith(kind)), result)
+            outcomes[outcome] += 1
+            if outcome in kinds:
+                failures.append(f"number {done} of seed {seed}, {name}: {result}")
+            done += 1
     return outcomes, failures
-
-
-def results(worker):
-    """Yield (source, result) of each file, and of the one that ended the worker."""
-    lines = queue.Queue()
-
-    def listen():
-        for line in worker.stdout:
-            lines.put(line)
-        lines.put("")
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    if lines.get(timeout=120) != "ready\n":
-        raise RuntimeError("the worker ended before its first file")
-    try:
-        for line in iter(lambda: lines.get(timeout=SECONDS), ""):
-            yield tuple(json.loads(line))
-        if worker.wait():
-            yield "?", f"crashed with exit code {worker.returncode}"
-    except queue.Empty:
-        worker.kill()
-        yield "?", f"hung for more than {SECONDS} s"
-    listener.join()
-    worker.wait()
-    worker.stdout.close()
 
 
 def main(description, work, run):
@@ -303,7 +275,12 @@ def main(description, work, run):
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        work(asked.worker, asked.seed, asked.first, asked.count)
+        one = work(asked.worker)
+        for number in range(asked.first, asked.count):
+            signal.alarm(SECONDS)
+            sys.stdout.write(json.dumps(one(random.Random(f"{asked.seed} {number}"))) + "\n")
+            sys.stdout.flush()
+        signal.alarm(0)
         return 0
     outcomes, failures = run(asked.count, asked.seed)
     sys.stdout.write("".join(f"{number:6} {outcome}\n" for outcome, number in outcomes.most_common()))

@@ -4,8 +4,6 @@
 if a file crashed, hung, cost more than 4 times its size and 32 MB, or was read otherwise.
 """
 
-import json
-import random
 import sys
 
 import fuzz_files
@@ -83,14 +81,12 @@ def measured(path):
     return "read" if result.startswith("read") else result
 
 
-def work(folder, seed, first, last):
-    """Damage and read files `first` to `last - 1`, a line of JSON for each."""
+def work(folder):
+    """The function that damages and reads one file."""
     known = [(path, path.read_bytes(), *headers(path)) for path in sources(folder)]
     judge(known[0][0])
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for number in range(first, last):
-        random_ = random.Random(f"{seed} {number}")
+
+    def one(random_):
         path, content, places, tail = random_.choice(known)
         file = folder / "damaged.rec"
         index = path.with_suffix(".idx").read_bytes()
@@ -100,8 +96,9 @@ def work(folder, seed, first, last):
         elif random_.random() < 0.5:
             file.with_suffix(".idx").unlink()
         file.write_bytes(content if random_.random() < 0.1 else fuzz_files.damaged(random_, content, places, tail))
-        sys.stdout.write(json.dumps([path.name, measured(file)]) + "\n")
-        sys.stdout.flush()
+        return path.name, measured(file)
+
+    return one
 
 
 def run(count, seed):
