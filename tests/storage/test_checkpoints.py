@@ -6,7 +6,7 @@ import re
 import stat
 import threading
 
-from comparing import assert_equal, values
+from comparing import X, Y, assert_equal, make_net, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
 from mxkit.storage.directory import (
@@ -22,25 +22,11 @@ from mxkit.storage.snapshot import Snapshot, take_snapshot
 from mxkit.training import checkpoints as module
 import mxnet as mx
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 import numpy as np
 import pytest
 from sharing import Kind, command, long, pairs
 
-DATA = np.random.RandomState(0)
-X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
 NAN = float("nan")
-
-
-def make_net(devices="cpu", norm=False, seed=3, width=6):
-    mxkit.seed_all(seed)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(width, in_units=5, activation="tanh"))
-    if norm:
-        net.add(nn.BatchNorm(in_channels=width))
-    net.add(nn.Dense(3, in_units=width))
-    mxkit.initialize(net, devices=devices)
-    return net
 
 
 def train(directory, *, net=None, callbacks=(), data=None, **arguments):

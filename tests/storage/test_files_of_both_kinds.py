@@ -1,6 +1,9 @@
 """Files of nets of mx.np and of mx.nd have the same bytes, and are loaded into nets of both kinds."""
 
-from comparing import assert_equal, values
+from functools import partial
+
+import comparing
+from comparing import X, Y, assert_equal, values
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import CheckpointError
@@ -12,16 +15,7 @@ import numpy as np
 import pytest
 from sharing import Kind
 
-DATA = np.random.RandomState(0)
-X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
-
-
-def make_net(seed=3, devices="cpu"):
-    mxkit.seed_all(seed)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3, in_units=6))
-    mxkit.initialize(net, devices=devices)
-    return net
+make_net = partial(comparing.make_net, norm=True)
 
 
 class Died(BaseException):

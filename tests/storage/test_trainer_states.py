@@ -3,24 +3,14 @@
 import os
 import pickle
 
-from comparing import values
+from comparing import make_net, values
 import mxkit
 from mxkit.errors import CheckpointError
 from mxkit.storage.optimizer_state import load_trainer_states
-import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 import pytest
 from sharing import pairs
-
-
-def net_of(devices):
-    mxkit.seed_all(0)
-    net = mxkit.models.mlp(3, hidden=(4,))
-    mxkit.initialize(net, devices=devices)
-    for device in mxkit.devices(devices):
-        net(mx.nd.ones((1, 5)).as_in_context(device))
-    return net
 
 
 def train(net, trainer, updates):
@@ -40,14 +30,14 @@ PLACES = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
 def test_a_trusted_file_is_gone_on_from(optimizer, place, tmp_path):
     devices, on_kvstore = place
     settings = {"learning_rate": 0.05, "wd": 0.1, **({} if optimizer == "adam" else {"momentum": 0.9})}
-    net = net_of(devices)
+    net = make_net(devices)
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings, update_on_kvstore=on_kvstore)
     train(net, trainer, 5)
     net.save_parameters(str(tmp_path / "net.params"))
     trainer.save_states(str(tmp_path / "trainer.states"))
     train(net, trainer, 5)
 
-    other = net_of(devices)
+    other = make_net(devices)
     other.load_parameters(str(tmp_path / "net.params"))
     fresh = gluon.Trainer(other.collect_params(), optimizer, settings, update_on_kvstore=on_kvstore)
     before = fresh.optimizer
@@ -61,7 +51,7 @@ def test_a_trusted_file_is_gone_on_from(optimizer, place, tmp_path):
 
 def test_the_optimizer_keeps_its_own_numbers(tmp_path):
     """T50."""
-    net = net_of("cpu")
+    net = make_net("cpu")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     train(net, trainer, 2)
     trainer.save_states(str(tmp_path / "trainer.states"))
@@ -89,7 +79,7 @@ class Program:
 @pytest.mark.parametrize("word", [False, None, 1, "yes"])
 def test_nothing_is_unpickled_without_the_word(word, tmp_path):
     """T50."""
-    trainer = gluon.Trainer(net_of("cpu").collect_params(), "sgd")
+    trainer = gluon.Trainer(make_net("cpu").collect_params(), "sgd")
     (tmp_path / "crafted").write_bytes(pickle.dumps(Program(str(tmp_path / "made"))))
     with pytest.raises(ValueError, match="is a pickle.*If you know the writer, pass trusted=True"):
         load_trainer_states(trainer, tmp_path / "crafted", trusted=word)
@@ -98,7 +88,7 @@ def test_nothing_is_unpickled_without_the_word(word, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"text", pickle.dumps(3), pickle.dumps(({}, None))])
 def test_other_files_are_told(content, tmp_path):
-    trainer = gluon.Trainer(net_of("cpu").collect_params(), "sgd")
+    trainer = gluon.Trainer(make_net("cpu").collect_params(), "sgd")
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"is no file of trainer.save_states|holds the states of NoneType"):
         load_trainer_states(trainer, tmp_path / "file", trusted=True)
