@@ -88,25 +88,19 @@ def _type_problems(name: str, data: Any) -> Iterator[Problem]:
         yield Problem("data", f"{name} returned a {type(data).__name__}{several}; expected mxkit.data.Splits: {way}")
         return
     for split in SPLITS:
-        part = getattr(data, split)
-        if part is None and split != "train":
-            continue
+        part, given = getattr(data, split), ""
         if isinstance(part, Split):
             arrays = [one for group in part for one in (group if isinstance(group, tuple) else (group,))]
             shapes = [getattr(one, "shape", ()) for one in arrays]
             if len({shape[:1] for shape in shapes}) != 1 or not all(shapes):
-                received = [f"{type(one).__name__} {shape or ''}".strip() for one, shape in zip(arrays, shapes)]
-                yield Problem(
-                    "data",
-                    f"{name} gives {split} as a Split of {', '.join(received)}; expected NumPy arrays with equally "
-                    "many samples along axis 0",
-                )
+                named = [f"{type(one).__name__} {shape or ''}".strip() for one, shape in zip(arrays, shapes)]
+                given = f"Split of {', '.join(named)}; expected equally many samples along axis 0 of NumPy arrays"
+        elif part is None and split != "train":
+            continue
         elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _is_readable(part):
-            yield Problem(
-                "data",
-                f"{name} gives {split} as a {type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a "
-                f"loader: {way}",
-            )
+            given = f"{type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a loader: {way}"
+        if given:
+            yield Problem("data", f"{name} gives {split} as a {given}")
 
 
 def _is_readable(part: Any) -> bool:

@@ -17,7 +17,8 @@ from mxkit.storage.parameter_file import read_any_arrays
 from mxkit.storage.params_format import dtype_name
 from mxnet.gluon import SymbolBlock
 
-_LINES = 20
+# Lines for each kind of problem.
+_LINES = 7
 
 
 class Loaded(NamedTuple):
@@ -246,12 +247,15 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
         near = nearest(name, plan.missing)
         return f"not in the net: {name} {arrays[name].shape} {dtype_name(arrays[name].dtype)} {near}".rstrip()
 
-    kinds: List[Tuple[List[str], Callable[[str], str]]]
-    kinds = [(plan.different, str), (plan.missing, missing), (plan.unexpected, unexpected)]
-    share, lines = _LINES // sum(bool(problems) for problems, _ in kinds), []
+    kinds: List[Tuple[List[str], Callable[[str], str]]] = [
+        (plan.different, str),
+        (plan.missing, missing),
+        (plan.unexpected, unexpected),
+    ]
+    lines = []
     for problems, phrase in kinds:
-        lines += [phrase(problem) for problem in problems[:share]]
-        lines += [f"and {len(problems) - share} more"] if len(problems) > share else []
+        lines += [phrase(problem) for problem in problems[:_LINES]]
+        lines += [f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else []
     what = "the arrays do not fit the net" if strict else "no array fits the net"
     hint = ""
     if plan.missing and plan.unexpected and not (plan.matched or plan.different):

@@ -69,14 +69,6 @@ def test_what_is_right_is_checked_beside_what_is_wrong(changes, expected):
     assert sorted(problems({**RECIPE, **changes})) == sorted(expected)
 
 
-def test_each_problem_tells_the_file_that_said_it_last(tmp_path):
-    (tmp_path / "base.yaml").write_text("loss: {name: l2}\nmodel: {name: mlp, hidden: [3]}\ndata: digits\n")
-    (tmp_path / "a.yaml").write_text("base: base.yaml\nloss: l3\noptimizer: adm\nepochs: 1\n")
-    found = problems(tmp_path / "a.yaml", "model=mpl")
-    assert found["model.name"].endswith("(from --set)")
-    assert found["loss.name"].endswith("a.yaml)")
-
-
 @pytest.fixture
 def own():
     """Own names of each kind, forgotten afterwards."""

@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+import re
 import string
 
 from hypothesis import HealthCheck, assume, given, settings
@@ -12,20 +13,33 @@ from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, read_
 import pytest
 from recipe_parts import RICH
 from sharing import examples
+from vocabulary_table import SECTIONS
 
 RICH = {
     **RICH,
     "variables": {"width": 64},
     "model": {"name": "mlp", "classes": 10, "hidden": ["${width}", 16], "dropout": 0.2},
     "initializer": {"name": "xavier", "rnd_type": "gaussian", "magnitude": 2},
+    "format": 1,
+    "hybridize": True,
+    "kvstore": "dist_sync",
     "accumulate": 2,
     "amp": "bfloat16",
+    "clip_value": 2.0,
+    "limit_batches": 3,
+    "check_finite": True,
     "callbacks": [*RICH["callbacks"], {"name": "freeze", "patterns": "3.*", "until": "1 epoch"}],
 }
-SIAMESE = {**RICH, "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": ["${width}"]}}}
+SIAMESE = {
+    **{key: value for key, value in RICH.items() if key != "accumulate"},
+    "accumulate_samples": 4,
+    "data": {"name": "digits", "eval_batch_size": 8, "workers": 0, "pairs": {"kind": "pairs", "same": 0.4}},
+    "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": ["${width}"]}},
+}
 # with a base, with variables and imports, with lists of steps
 SHIPPED = {name: find_recipe(name, Path()) for name in ("accumulation", "finetune_image_folder", "nin")}
 CONTENTS = {"rich": RICH, "siamese": SIAMESE, **{name: read_file(path) for name, path in SHIPPED.items()}}
+NOT_TRIED = set()
 slow = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
@@ -69,6 +83,17 @@ def misspelt(draw, word):
     if kind == "other":
         return word[:i] + letter + word[i + 1 :]
     return word[:i] + word[i : i + 2][::-1] + word[i + 2 :]
+
+
+def test_every_key_of_every_section_is_changed():
+    """Keys of `pairs`, `finetune`, `checkpoints` and the like too; a key of a new section is missing here."""
+    tried = {
+        re.sub(r"multipliers\.[^a-z]+", "multipliers.GLOB.", dotted(path))
+        for content in CONTENTS.values()
+        for path, _ in places(content)
+    }
+    keys = {f"{prefix}{key}" for prefix, section in SECTIONS for key in section.model_fields}
+    assert keys - tried == NOT_TRIED
 
 
 @pytest.mark.parametrize("name", CONTENTS)

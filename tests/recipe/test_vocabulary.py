@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-from pathlib import Path
 
 import mxkit
 from mxkit.recipe.building import batches, fit_call
@@ -325,12 +324,3 @@ def test_image_folders_train_and_predict(train, tmp_path):
 def test_what_cannot_be_is_told_with_its_place(overrides, expected):
     text = refusal(*overrides)
     assert all(part in text for part in expected.split(" ... ")), text
-
-
-def test_an_older_runs_recipe_is_read_as_before(tmp_path):
-    """As mxkit 0.1 wrote it into a run's folder."""
-    old = Path(__file__).with_name("recipe_of_an_old_run.yaml")
-    recipe = load_recipe(old)
-    assert (recipe.epochs, recipe.model.name, recipe.optimizer.arguments) == (20, "lenet", {"learning_rate": 0.001})
-    assert recipe.evaluate.split == "test"
-    assert (recipe.data.batch_size, recipe.updates, recipe.callbacks, recipe.data.augment) == (64, None, [], None)

@@ -8,18 +8,20 @@ from mxkit.recipe.building import public_name
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments
 from pydantic import BaseModel
 
-SECTIONS = [
-    ("", schema.Recipe),
-    ("data.", schema.DataComponent),
-    ("data.pairs.", schema.PairSection),
-    ("model.", schema.ModelComponent),
-    ("model.finetune.", schema.FinetuneSection),
-    ("optimizer.", schema.OptimizerComponent),
-    ("optimizer.multipliers.GLOB.", schema.MultiplierSection),
-    ("compression.", schema.CompressionSection),
-    ("checkpoints.", schema.CheckpointSection),
-    ("evaluate.", schema.EvaluateSection),
-]
+
+def sections(section, prefix=""):
+    """The sections of a recipe that have keys of their own, each with the prefix of its keys."""
+    yield prefix, section
+    for name, field in section.model_fields.items():
+        for inner in re.findall(r"\w+(?:Section|Component)\b", str(field.annotation)):
+            kind = getattr(schema, inner)
+            own = kind.model_fields.keys() - {"name"}
+            several = "Dict[" in str(field.annotation)
+            if own and "List[" not in str(field.annotation):
+                yield from sections(kind, f"{prefix}{name}.{'GLOB.' if several else ''}")
+
+
+SECTIONS = list(sections(schema.Recipe))
 
 
 def meanings(section):

@@ -171,13 +171,7 @@ def test_long_lists_are_cut(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         load_parameters(net, tmp_path / "a.params")
     lines = str(caught.value).splitlines()
-    assert len(lines) == 23
-    assert [lines.index(f"  and {60 - 10} more"), lines[-1]] == [11, "  and 50 more"]
-    save(net, tmp_path / "b.params", lambda path: None if int(path.split(".")[0]) > 2 else path)
-    with pytest.raises(CheckpointError) as caught:
-        load_parameters(net, tmp_path / "b.params")
-    assert len(str(caught.value).splitlines()) == 22
-    assert str(caught.value).endswith("and 34 more")
+    assert (len(lines), lines[8], lines[-1]) == (17, "  and 53 more", "  and 53 more")
 
 
 def test_nothing_fitting_is_an_error_even_if_not_strict(tmp_path):
