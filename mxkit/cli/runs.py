@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, List, Optional
 
-import click
 from mxkit.cli.completion import run_columns, run_folders
 from mxkit.core.system import show_table
 from mxkit.errors import MxkitError
@@ -24,9 +23,15 @@ RUN = typer.Argument(..., help="The folder of a run.", autocompletion=run_folder
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
 
 
+def _which(value: Optional[str]) -> Optional[str]:
+    if value not in ("last", "best", None):
+        raise typer.BadParameter(f"expected last or best; received {value!r}")
+    return value
+
+
 def _which_option(default: Optional[str], more: str = "") -> Any:
     text = f"The checkpoint to take: last or best.{more}"
-    return typer.Option(default, "--which", help=text, click_type=click.Choice(["last", "best"]), metavar="WHICH")
+    return typer.Option(default, "--which", help=text, callback=_which, autocompletion=lambda: ["last", "best"])
 
 
 WHICH = _which_option("last")

@@ -214,7 +214,7 @@ def test_lines_that_a_user_may_get_wrong_end_without_a_traceback(tmp_path):
         (["train", "digits_lenet", *short, "--set", "loss=l2", "--output", str(tmp_path)], 1, "error: "),
         (["report", str(tmp_path / "nowhere")], 2, "is no folder of a run"),
         (["predict", place, place], 2, "is no folder of a run"),
-        (["evaluate", str(tmp_path), "--which", "newest"], 2, "'newest' is not one of"),
+        (["evaluate", str(tmp_path), "--which", "newest"], 2, "expected last or best; received 'newest'"),
         (["cache", "clean", "--name", "nothing of that name"], 2, "there is no"),
         (["checkpoints", place], 1, "is no folder of a run, and no directory of checkpoints"),
     ]
