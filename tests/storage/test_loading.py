@@ -364,10 +364,8 @@ def test_counters_that_overlap_are_no_names(tmp_path):
     bigger = {**renamed, f"dense{counter(net) - 1}_weight": mx.nd.ones((3, 3))}
     mx.nd.save(str(tmp_path / "b.params"), bigger)
     for strict in (True, False):
-        refused(
-            other, tmp_path / "b.params", "not certain which array .* is in the file alone, .* net alone", strict=strict
-        )
-    assert_equal(other, before)
+        text = "not certain which array .* is in the file alone, .* net alone"
+        refused(other, tmp_path / "b.params", text, strict=strict)
 
 
 def symbols(first, count, name="dense"):
