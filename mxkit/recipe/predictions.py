@@ -22,24 +22,6 @@ from mxnet import autograd
 import numpy as np
 
 
-def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
-    """Text for each row of a net's outputs.
-
-    Args:
-        recipe: As for `predictions`.
-        classes: As for `predictions`.
-        scores: As for `predictions`.
-
-    Returns:
-        For each sample the class and its probability; for several labels each label with its probability; for a
-        regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
-
-    Raises:
-        DataError: As for `predictions`.
-    """
-    return [describe_prediction(found) for found in predictions(recipe, classes, scores)]
-
-
 def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dict[str, Any]]:
     """What a net's outputs say of each sample, as plain values for JSON.
 
@@ -66,7 +48,7 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
 
 
 def describe_prediction(found: Dict[str, Any]) -> List[str]:
-    """The text of one of `predictions`, in cells."""
+    """The text of one of `predictions`, in cells: a class and its probability or score; labels with theirs; values."""
     if "values" in found:
         return [f"{value:.6g}" for value in found["values"]]
     if "class" in found:

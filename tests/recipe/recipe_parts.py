@@ -3,6 +3,7 @@
 import json
 
 from mxkit.errors import RecipeError
+from mxkit.recipe.predictions import describe_prediction, predictions
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, prepare
 import numpy as np
@@ -92,3 +93,8 @@ def values(run):
 def rows(run):
     found = json.loads((run / "history.json").read_text())["epochs"]
     return [{name: value for name, value in row.items() if "second" not in name} for row in found]
+
+
+def answers(recipe, classes, scores):
+    """The text of each prediction, as `mxkit predict` prints it."""
+    return [describe_prediction(one) for one in predictions(recipe, classes, scores)]

@@ -10,14 +10,13 @@ from mxkit.errors import RecipeError
 from mxkit.losses.named_losses import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
-from mxkit.recipe.predictions import answers
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import as_script, load_run, resume_run, run_recipe
 from mxkit.recipe.vocabulary import DATASETS
 from mxnet.util import is_np_array, is_np_shape
 import numpy as np
 import pytest
-from recipe_parts import SMALL, prepared, refusal
+from recipe_parts import SMALL, answers, prepared, refusal
 from sharing import command
 from test_script import run_script
 

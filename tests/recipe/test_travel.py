@@ -14,13 +14,13 @@ import mxkit
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
-from mxkit.recipe.predictions import answers
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import mxnet as mx
 import numpy as np
 from PIL import Image
 import pytest
+from recipe_parts import answers
 from sharing import command, needs_onnx
 
 MODULE = """
