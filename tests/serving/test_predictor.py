@@ -7,7 +7,7 @@ import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
 from mxkit.recipe.net_facts import net_inputs, read_facts
-from mxkit.recipe.predictions import answers
+from mxkit.recipe.predictions import describe_prediction, predictions
 from mxkit.recipe.run import load_run
 import mxnet as mx
 from mxnet import gluon
@@ -238,7 +238,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
     recipe, net = load_run(digits)
     facts = read_facts(digits)
     batch = net_inputs(recipe, facts.images, files)
-    expected = answers(recipe, facts.classes, mxkit.predict(net, batch))
+    expected = [describe_prediction(one) for one in predictions(recipe, facts.classes, mxkit.predict(net, batch))]
     damaged = files[1].read_bytes()[:-20]
     with mxkit.Predictor(digits) as predictor:
         pixels = np.asarray(Image.open(str(files[2])))[:, :, None]
