@@ -53,7 +53,7 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], "Recipe"], overrides
     else:
         origin, layers = read_layers(recipe, overrides)
     content, problems = replace_variables(layers.content, layers.variables)
-    return resolve(content, origin, layers.origins, problems)
+    return resolve(content, origin, problems)
 
 
 def dump_recipe(recipe: "Recipe") -> str:
@@ -99,12 +99,10 @@ class Layers(NamedTuple):
 
     Attributes:
         content: Keys and values.
-        origins: The file that sets each dotted path.
         variables: Names of the variables that the recipe or a base uses.
     """
 
     content: Dict[str, Any]
-    origins: Dict[str, str]
     variables: Set[str]
 
 
@@ -176,7 +174,7 @@ def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tu
     """
     if content.get("imports"):
         content["import_path"] = str((folder / str(content.get("import_path") or "")).resolve())
-    own = Layers(content, dict.fromkeys(_paths(content), origin), variables_of(content))
+    own = Layers(content, variables_of(content))
     base = content.pop("base", None)
     if base is None:
         return own
@@ -192,14 +190,7 @@ def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tu
     for key, other in _ALTERNATIVES.items():
         if content.get(key) is not None and other not in content:
             below.content.pop(other, None)
-    merged = _merged(below.content, content, top=True)
-    return Layers(merged, _origins(below.origins, own.origins), below.variables | own.variables)
-
-
-def _origins(below: Dict[str, str], above: Dict[str, str]) -> Dict[str, str]:
-    """The file of each path after a merge, without the paths below a replaced value."""
-    values = tuple(f"{path}." for path in set(above) - {path.rpartition(".")[0] for path in above})
-    return {**{path: file for path, file in below.items() if not path.startswith(values)}, **above}
+    return Layers(_merged(below.content, content, top=True), below.variables | own.variables)
 
 
 def _merged(below: Any, above: Any, top: bool = False) -> Any:
@@ -212,15 +203,6 @@ def _merged(below: Any, above: Any, top: bool = False) -> Any:
     if not top and "name" in above and "name" in below and above["name"] != below["name"]:
         return above
     return {**below, **{key: _merged(below[key], value) if key in below else value for key, value in above.items()}}
-
-
-def _paths(content: Any, path: str = "") -> List[str]:
-    """Dotted paths of all keys and elements of a recipe."""
-    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    paths = [path] if path else []
-    for key, value in inner:
-        paths += _paths(value, f"{path}.{key}" if path else str(key))
-    return paths
 
 
 class _Loader(yaml.SafeLoader):
@@ -333,9 +315,6 @@ def override(layers: Layers, setting: str) -> None:
             raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: number + 1])} is {inner!r}, which has no keys")
         section[key] = inner
         section = inner
-    for replaced in [one for one in layers.origins if one.startswith(f"{path}.")]:
-        del layers.origins[replaced]
-    layers.origins.update(dict.fromkeys(_paths(value, path), "--set"))
     if path in _ALTERNATIVES and value is not None:
         layers.content.pop(_ALTERNATIVES[path], None)
 

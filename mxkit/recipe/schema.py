@@ -104,42 +104,19 @@ class Problem(NamedTuple):
         return f"{self.path}: {text}{accepted}{'; ' + hint if hint else ''}"
 
 
-def refuse(origin: str, problems: Sequence[Problem], origins: Mapping[str, str] = {}) -> None:
-    """Raise one error that lists all problems; each has its file, if the recipe comes from several files.
+def refuse(origin: str, problems: Sequence[Problem]) -> None:
+    """Raise one error that lists all problems.
 
     Args:
         origin: Name of the recipe in messages.
         problems: Mistakes; there may be none.
-        origins: The file that sets each dotted path.
 
     Raises:
         RecipeError: There is a problem.
     """
-    if not problems:
-        return
-    several = len(set(origins.values())) > 1
-    lines = []
-    for problem in problems:
-        source = origin_of(origins, problem.path) if several else ""
-        lines.append(f"{problem}{f' (from {source})' if source else ''}")
-    raise RecipeError(f"recipe {origin}:\n  " + "\n  ".join(lines)) from next(
-        (one.cause for one in reversed(problems) if one.cause), None
-    )
-
-
-def origin_of(origins: Mapping[str, str], path: str) -> str:
-    """The files that set the value at a path and its parts, or the value at the nearest path above it.
-
-    >>> sources = {"data": "a.yaml", "data.size": "b.yaml"}
-    >>> origin_of(sources, "data.size.0"), origin_of(sources, "data")
-    ('b.yaml', 'a.yaml, b.yaml')
-    """
-    inside = [file for other, file in origins.items() if f"{other}.".startswith(f"{path}.")]
-    if inside:
-        return ", ".join(dict.fromkeys(inside))
-    keys = path.split(".")
-    above = (".".join(keys[:count]) for count in range(len(keys), 0, -1))
-    return next((origins[one] for one in above if one in origins), "")
+    if problems:
+        cause = next((one.cause for one in reversed(problems) if one.cause), None)
+        raise RecipeError(f"recipe {origin}:\n  " + "\n  ".join(map(str, problems))) from cause
 
 
 def _refusal(problems: Sequence[Problem]) -> ValidationError:
@@ -731,15 +708,12 @@ def under_switches(function: _Function) -> _Function:
 FIT_KEYS = tuple(name for name, field in Recipe.model_fields.items() if _OfFit in field.metadata)
 
 
-def resolve(
-    content: Mapping[str, Any], origin: str, origins: Mapping[str, str], earlier: Sequence[Problem] = ()
-) -> Recipe:
+def resolve(content: Mapping[str, Any], origin: str, earlier: Sequence[Problem] = ()) -> Recipe:
     """Check a recipe, and make what it names but its data and its net.
 
     Args:
         content: Keys and values, merged with the bases, without variables.
         origin: Name of the recipe in messages.
-        origins: The file that sets each dotted path.
         earlier: Problems of earlier checks; what follows from them is not told.
 
     Raises:
@@ -767,7 +741,7 @@ def resolve(
             if keys <= set(right) and broken(**{key: right[key] for key in keys}):
                 problems.append(Problem(path, text))
         problems += _unknown_columns(right)
-    refuse(origin, problems, origins)
+    refuse(origin, problems)
     return recipe
 
 

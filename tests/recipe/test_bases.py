@@ -84,18 +84,12 @@ def test_bases_that_are_none(files, expected, write):
     assert expected in refusal(path.with_name("a.yaml"))
 
 
-def test_a_problem_tells_which_file_said_it(write):
+def test_mistakes_of_all_layers_are_one_error(write):
     write("base", BASE.replace("dropout", "dropuot"))
     text = refusal(write("child", "base: base.yaml\nmetrics: [acuracy]\nloss: l2"), "loss=l3")
-    for line, (begin, source) in zip(
-        text.splitlines()[1:],
-        [
-            ("model.dropuot: mlp takes no such argument", "base.yaml"),
-            ("loss.name: unknown", "--set"),
-            ("metrics.0.name: unknown", "child.yaml"),
-        ],
-    ):
-        assert (line.strip().startswith(begin), line.endswith(f"{source})")) == (True, True), line
+    assert [line.split(":")[0].strip() for line in text.splitlines()[1:]] == [
+        "model.dropuot", "loss.name", "metrics.0.name"
+    ]  # fmt: skip
 
 
 def test_variables_keep_their_type_and_stand_inside_of_texts(write):
