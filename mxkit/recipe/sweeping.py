@@ -28,8 +28,6 @@ FORMS = (
 )
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
-# `../photos` is a path
-_RANGE_LIKE = re.compile(r"log:|[-+]?[\d.]+[^/]*\.\.")
 
 
 class Range(NamedTuple):
@@ -68,7 +66,7 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
     """Split the settings of a sweep into those with one value and those with a range.
 
     Raises:
-        RecipeError: A range has a wrong form, a key has two ranges or is `threads`, or there is no range.
+        RecipeError: A range has a wrong form, a key has two ranges, or there is no range.
 
     >>> read_ranges(["epochs=2", "optimizer.name=sgd,adam", "optimizer.learning_rate=log:1e-4..1e-1"])[1][0].choices
     ('sgd', 'adam')
@@ -79,10 +77,6 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
         given = _read(setting)
         if given is None:
             fixed.append(setting)
-        elif given.key == "threads":
-            raise RecipeError(
-                f"--set {setting!r}: one process has one number of threads. mxkit profile times 1, 2, 4 ... of them"
-            )
         elif ranges.setdefault(given.key, given) is not given:
             raise RecipeError(f"--set {setting!r}: {given.key} has a range already; give it once")
     if not ranges:
@@ -103,8 +97,6 @@ def _read(setting: str) -> Optional[Range]:
             wrong = "the first number must be below the second"
         elif log and low <= 0:
             wrong = "log: needs numbers above 0"
-    elif _RANGE_LIKE.match(text):
-        wrong = "not a range"
     elif len(choices) < 2:
         return None
     elif "" in choices or len(set(choices)) < len(choices):

@@ -122,26 +122,6 @@ def test_what_only_the_net_can_tell_is_told_together(own):
     assert problems({**RECIPE, "model": "own"}) == {"model": "TypeError: expected a Block; received a int"}
 
 
-NESTED = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 7)
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (NESTED, "it has more than 100,000 values, with its aliases written out"),
-        (NESTED.replace("[", "{<<: [").replace("]", "]}").replace("x, " * 8 + "x", "{k: v}"), "yaml.org,2002:merge"),
-        ("a: &a [*a]\n", "it has more than 100,000 values"),
-        ("[" * 500, "maximum recursion depth"),
-    ],
-)
-def test_files_that_would_grow_without_end_are_not_read(text, expected, tmp_path):
-    (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(RecipeError, match=f"a.yaml cannot be read: .*{expected}"):
-        load_recipe(tmp_path / "a.yaml")
-
-
 def test_an_alias_stands_for_its_value(tmp_path):
     text = "base: digits_lenet\nmetrics: &m [accuracy]\nevaluate: {metrics: *m}\n"
     (tmp_path / "a.yaml").write_text(text)

@@ -133,6 +133,8 @@ def test_missing_sections_are_named():
         ("epochs: 1\nepochs: 2\n", "the key 'epochs' appears twice"),
         ("- a\n- b\n", "expected keys and values, like `epochs: 20`; received ['a', 'b']"),
         ("epochs: [1", "cannot be read"),
+        ("[" * 500, "cannot be read: maximum recursion depth"),
+        ("a: {<<: {k: v}}", "cannot be read: could not determine a constructor for the tag 'tag:yaml.org,2002:merge'"),
         ("", "expected keys and values"),
         ("a: !!python/object/apply:os.system [true]\n", "cannot be read"),
     ],
