@@ -255,18 +255,6 @@ def copied(photos, tmp_path):
     return Path(shutil.copytree(str(photos[1].folder), str(tmp_path / "copy")))
 
 
-def test_code_that_was_changed_in_the_folder_is_not_run(copied):
-    marker = copied / "ran"
-    file = copied / "code" / "travel_helpers" / "layers.py"
-    file.write_text(f"open({str(marker)!r}, 'w')\n" + HELPERS)
-    with pytest.raises(mxkit.errors.RecipeError, match=r"layers.py was changed since the run was trained.*Nothing of"):
-        load_run(copied)
-    file.unlink()
-    with pytest.raises(mxkit.errors.RecipeError, match=r"layers.py is missing: .* Copy the whole folder"):
-        load_run(copied)
-    assert not marker.exists()
-
-
 def claim(folder, name, content):
     """Let net.json say that a file of the code has this content."""
     facts = json.loads((folder / "net.json").read_text())
@@ -274,19 +262,32 @@ def claim(folder, name, content):
     (folder / "net.json").write_text(json.dumps(facts))
 
 
-@pytest.mark.parametrize("name", ["../outside.py", "/outside.py"])
-def test_code_outside_of_the_folder_is_not_run(copied, name):
-    claim(copied, name, "")
-    with pytest.raises(mxkit.errors.RecipeError, match="expected paths inside of code"):
-        load_run(copied)
+LAYERS = "travel_helpers/layers.py"
+HARMFUL = "open('ran', 'w')\n" + HELPERS
+OTHER = HELPERS.replace("3, activation", "5, activation")
+NOT_READ = {
+    "changed code": (lambda run: (run / "code" / LAYERS).write_text(HARMFUL), "layers.py was changed .*Nothing of"),
+    "missing code": (lambda run: (run / "code" / LAYERS).unlink(), "layers.py is missing: .* Copy the whole folder"),
+    "code above": (lambda run: claim(run, "../outside.py", ""), "expected paths inside of code"),
+    "code elsewhere": (lambda run: claim(run, "/outside.py", ""), "expected paths inside of code"),
+    "another module of this name": (
+        lambda run: ((run / "code" / LAYERS).write_text(OTHER), claim(run, LAYERS, OTHER)),
+        "Python has loaded another module 'travel_helpers.layers'",
+    ),
+    "a list": (lambda run: (run / "net.json").write_text("[]"), "cannot be read"),
+    "a newer format": (lambda run: (run / "net.json").write_text('{"format": 9}'), "format 9; this mxkit"),
+    "no format": (lambda run: (run / "net.json").write_text("{}"), "KeyError"),
+}
 
 
-def test_another_module_of_the_same_name_is_not_taken_for_the_run_s(copied):
-    changed = HELPERS.replace("3, activation", "5, activation")
-    (copied / "code" / "travel_helpers" / "layers.py").write_text(changed)
-    claim(copied, "travel_helpers/layers.py", changed)
-    with pytest.raises(mxkit.errors.RecipeError, match="Python has loaded another module 'travel_helpers.layers'"):
+@pytest.mark.parametrize("name", NOT_READ)
+def test_a_damaged_folder_is_not_run(name, copied, monkeypatch, tmp_path):
+    change, words = NOT_READ[name]
+    change(copied)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mxkit.errors.RecipeError, match=words):
         load_run(copied)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_originals_that_were_changed_are_told(photos, copied):
@@ -310,17 +311,6 @@ def test_a_run_goes_on_with_the_copies_where_the_originals_are_gone(photos, copi
     run = resume_run(copied, overrides=["epochs=4"], progress=False)
     assert (run.history[-1]["epoch"], run.had_ended) == (4, False)
     assert load_run(copied)[0].import_path == "/nowhere"
-
-
-def test_a_damaged_net_json_is_told(copied):
-    for content, expected in {
-        "[]": "cannot be read",
-        '{"format": 9}': "format 9; this mxkit",
-        "{}": "KeyError",
-    }.items():
-        (copied / "net.json").write_text(content)
-        with pytest.raises(mxkit.errors.RecipeError, match=expected):
-            load_run(copied)
 
 
 def test_devices_that_are_not_here(copied):
