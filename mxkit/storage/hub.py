@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 import re
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 from urllib.parse import unquote
 
 from mxkit.core.arguments import require
@@ -16,7 +16,6 @@ _FORM = "hf://owner/name[@revision][/file.safetensors]"
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/@]+))?(?:/(.+))?")
 _ENDING = ".safetensors"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHOWN = 20
 
 
 class HubFile(NamedTuple):
@@ -128,29 +127,19 @@ def _choose(address: str, file: Optional[str], files: Sequence[str]) -> str:
     if file in usable:
         return str(file)
     if file is not None:
-        raise FileNotFoundError(f"{address}: no such file; expected one of {_list(usable)}")
+        raise FileNotFoundError(f"{address}: no such file; expected one of {', '.join(usable)}")
     if not usable:
         raise ValueError(
             f"{address}: expected a file *{_ENDING}, the only kind that is read from the hub, because pickled files "
-            f"may run code; received {_list(sorted(files))}"
+            f"may run code; received {', '.join(sorted(files)[:20])}"
         )
     if len(usable) > 1:
-        raise ValueError(f"{address}: has several files; choose one with {address}/FILE: {_list(usable)}")
+        raise ValueError(f"{address}: has several files; choose one with {address}/FILE: {', '.join(usable)}")
     return usable[0]
 
 
-def _list(names: List[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return (", ".join(names[:_SHOWN]) or "no file") + more
-
-
 def _unavailable(address: str, offline: bool, error: BaseException, constants: Any) -> DownloadError:
+    reason = f"cannot be downloaded from {constants.ENDPOINT}: {type(error).__name__}: {_in_one_line(error)}"
     if offline:
-        return DownloadError(
-            f"{address}: the network is forbidden (HF_HUB_OFFLINE or MXKIT_OFFLINE), and the cache "
-            f"{constants.HF_HUB_CACHE} has no such file: load it once with the network"
-        )
-    return DownloadError(
-        f"{address}: cannot be downloaded from {constants.ENDPOINT}: {type(error).__name__}: {str(error)[:300]}. "
-        "Try again; HF_HUB_OFFLINE=1 takes what the cache has, HF_ENDPOINT another server"
-    )
+        reason = "the network is forbidden (HF_HUB_OFFLINE or MXKIT_OFFLINE)"
+    return DownloadError(f"{address}: {reason}; the cache {constants.HF_HUB_CACHE} has no such file")
