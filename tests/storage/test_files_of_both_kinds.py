@@ -150,17 +150,16 @@ def test_mxnet_reads_a_checkpoint_under_either_switch(kind, tmp_path):
 
 
 class Scaled(gluon.HybridBlock):
-    """Has a constant and a trained number without axes, which mx.nd does not have."""
+    """Has a constant without axes, which mx.nd does not have."""
 
     def __init__(self):
         super().__init__()
         with self.name_scope():
             self.dense = nn.Dense(3, in_units=5)
             self.scale = self.params.get_constant("scale", mx.np.array(2.0))
-            self.temperature = self.params.get("temperature", shape=(), init="ones")
 
-    def hybrid_forward(self, F, x, scale, temperature):
-        return self.dense(x) * scale * temperature
+    def hybrid_forward(self, F, x, scale):
+        return self.dense(x) * scale
 
 
 @pytest.mark.parametrize("switch", [False, True])
@@ -191,13 +190,26 @@ def test_an_array_without_axes_is_saved_and_loaded(switch, tmp_path):
         np.testing.assert_array_equal(one, outputs[0])
 
 
+class Temperature(nn.HybridSequential):
+    """A classifier that also trains a number without axes."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.add(nn.Dense(3, in_units=5))
+            self.temperature = self.params.get("temperature", shape=(), init="ones")
+
+    def hybrid_forward(self, F, x, temperature):
+        return self[0](x) * temperature
+
+
 @pytest.mark.parametrize("switch", [False, True])
 def test_a_trained_number_without_axes_goes_on_with_its_optimizer_s_state(switch, tmp_path):
     def fit(net, trainer, **arguments):
         mxkit.fit(net, [(X, Y)], loss="softmax_ce", trainer=trainer, progress=False, **arguments)
 
     with switches(True):
-        net, other = Scaled(), Scaled()
+        net, other = Temperature(), Temperature()
         for one in (net, other):
             mxkit.initialize(one)
     trainer, resumed = (gluon.Trainer(one.collect_params(), "adam") for one in (net, other))

@@ -153,7 +153,7 @@ def test_every_problem_is_told_and_the_net_is_left_as_it_was(tmp_path):
     before = values(net)
     randomize(net)
     kept = values(net)
-    text = refused(net, tmp_path / "a.params", "")
+    text = refused(net, tmp_path / "a.params", "left as it was")
     assert text.startswith(f"{tmp_path / 'a.params'}: the arrays do not fit the net, which is left as it was:\n")
     assert text.splitlines()[1:] == [
         "  another shape: 1.bias is (5,) in the file, (4,) in the net",
