@@ -5,7 +5,7 @@ be a function of the sample. These steps draw from the sample's generator by the
 the pixels with OpenCV, as MXNet does. Tests compare each step with MXNet's own operator.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import re
 from typing import Any, Callable, ClassVar, List, Mapping, Sequence, Tuple, Union
 
@@ -344,9 +344,9 @@ class ColourJitter(Step):
 class Hue(ColourJitter):
     """Rotate the hue of all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
+    brightness: float = field(default=0.0, init=False)
+    contrast: float = field(default=0.0, init=False)
+    saturation: float = field(default=0.0, init=False)
     hue: float = 0.1
 
 
