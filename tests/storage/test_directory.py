@@ -6,13 +6,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 
 from comparing import assert_equal, values
 import fuzz_directory
 import mxkit
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.storage.directory import checkpoint_paths, find_checkpoint, only_writer
+from mxkit.storage import directory as module
+from mxkit.storage.directory import BackgroundWriter, checkpoint_paths, find_checkpoint, only_writer
 import mxnet as mx
 import pytest
 
@@ -228,3 +230,32 @@ def test_a_lock_ends_with_its_process_though_a_forked_worker_lives_on(tmp_path):
             os.kill(worker, 0)
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+def test_an_error_comes_out_once():
+    writer = BackgroundWriter()
+    writer.wait()
+    assert not writer.finished
+    writer.start(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
+    writer.wait()
+    assert not writer.busy
+    assert not writer.finished
+
+
+def test_a_wait_that_ctrl_c_ends_keeps_the_job(monkeypatch):
+    def interrupted(jobs):
+        raise KeyboardInterrupt
+
+    released, writer = threading.Event(), BackgroundWriter()
+    writer.start(lambda: released.wait(60) and 1 / 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+    assert writer.busy
+    assert not writer.finished
+    released.set()
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
