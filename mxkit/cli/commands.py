@@ -89,13 +89,11 @@ def train(
         note_run(prepared.folder.path)
         stops.append(prepared.folder)
         if verbose and rank() == 0:
-            try:
-                table = cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))
-                typer.echo(str(table), err=True)
-            except BrokenPipeError:  # nobody reads it
-                pass
-            except MxkitError as error:  # the training refuses the net with a better message
-                typer.echo(f"no table of layers: {error}", err=True)
+            # nobody reads it, or the training refuses the net with a better message
+            with suppress(BrokenPipeError, MxkitError):
+                typer.echo(
+                    str(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))), err=True
+                )
         run = train_run(prepared, progress=progress, report=_write_report)
         stopped = run.history.stopped or ""
         if rank():
