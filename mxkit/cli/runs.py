@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, List, Optional
 
 from mxkit.cli.completion import run_columns, run_folders
-from mxkit.core.system import show_table
+from mxkit.core.system import null_for_nan, show_table
 from mxkit.errors import MxkitError
 import typer
 
@@ -14,8 +14,6 @@ JSON = typer.Option(False, "--json", help="For programs: the fields of the Pytho
 
 def print_json(value: Any) -> None:
     """Print a value as JSON: NamedTuples become mappings, paths become texts, NaN and infinity become null."""
-    from mxkit.recipe.folder import null_for_nan
-
     typer.echo(json.dumps(null_for_nan(value), indent=1))
 
 

@@ -7,7 +7,9 @@ A process that must end at once writes its last words to stderr itself: a handle
 
 import hashlib
 from io import StringIO
+import json
 import logging
+import math
 import os
 from pathlib import Path
 import shutil
@@ -51,6 +53,36 @@ def write_atomically(path: Path, content: bytes) -> None:
         if aside.exists():
             aside.unlink()
     flush_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, as `write_atomically` and `null_for_nan`."""
+    write_atomically(path, json.dumps(null_for_nan(value), indent=1, ensure_ascii=False).encode("utf-8"))
+
+
+def null_for_nan(value: Any) -> Any:
+    """Make a value fit for JSON: NaN and infinity become None, also in lists, mappings and NamedTuples.
+
+    >>> null_for_nan({"test": {"loss": float("nan"), "accuracy": 0.5}})
+    {'test': {'loss': None, 'accuracy': 0.5}}
+    """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): null_for_nan(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [null_for_nan(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    value = value.item() if hasattr(value, "item") else value  # a number of NumPy
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def nan_for_null(value: Any) -> Any:
+    """Replace None by NaN in the content of `scores.json`, where null is a score that was NaN or infinite."""
+    if isinstance(value, dict):
+        return {key: nan_for_null(one) for key, one in value.items()}
+    return [nan_for_null(one) for one in value] if isinstance(value, list) else math.nan if value is None else value
 
 
 def flush_directory(directory: Path) -> None:

@@ -15,7 +15,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from mxkit.core.device import is_gpu
-from mxkit.core.system import write_atomically
+from mxkit.core.system import write_atomically, write_json
 from mxkit.core.trainers import trainer_devices
 from mxkit.distributed.group import size
 from mxkit.distributed.schedulers import LAUNCHED, SECRET
@@ -305,7 +305,7 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     earlier = _entries(file)
     if earlier and {**earlier[-1], "since": now["since"]} == now:
         return
-    write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
+    write_json(file, [*earlier, now])
 
 
 def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Dict[str, Any]]) -> None:
@@ -320,7 +320,7 @@ def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Di
     file = folder / WORKERS
     rows = [row for row in _entries(file) if row["epoch"] < epoch]
     rows.append({"epoch": epoch, "seconds": seconds, "workers": shares})
-    write_atomically(file, json.dumps(rows, indent=1).encode())
+    write_json(file, rows)
 
 
 def _entries(file: Path) -> List[Dict[str, Any]]:
@@ -462,28 +462,3 @@ def _rows(value: Any) -> List[str]:
     if any(isinstance(one, list) for one in value):
         return [row for one in value for row in _rows(one)]
     return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]
-
-
-def null_for_nan(value: Any) -> Any:
-    """Make a value fit for JSON: NaN and infinity become None, also in lists, mappings and NamedTuples.
-
-    >>> null_for_nan({"test": {"loss": float("nan"), "accuracy": 0.5}})
-    {'test': {'loss': None, 'accuracy': 0.5}}
-    """
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(key): null_for_nan(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [null_for_nan(one) for one in value]
-    if isinstance(value, Path):
-        return str(value)
-    value = value.item() if hasattr(value, "item") else value  # a number of NumPy
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def nan_for_null(value: Any) -> Any:
-    """Replace None by NaN in the content of `scores.json`, where null is a score that was NaN or infinite."""
-    if isinstance(value, dict):
-        return {key: nan_for_null(one) for key, one in value.items()}
-    return [nan_for_null(one) for one in value] if isinstance(value, list) else math.nan if value is None else value

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.system import write_atomically
+from mxkit.core.system import write_json
 from mxkit.data.image_bytes import decode
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
@@ -245,16 +245,7 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
         data: Data of the recipe.
     """
     facts = facts_of(recipe, data, keep_code(folder, recipe.imports))
-    content = {
-        "format": FORMAT,
-        "mxkit": __version__,
-        "inputs": [one._asdict() for one in facts.inputs],
-        "classes": facts.classes,
-        "images": None if facts.images is None else facts.images._asdict(),
-        "code": facts.code._asdict(),
-        "digests": facts.digests,
-    }
-    write_atomically(folder / FACTS, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
+    write_json(folder / FACTS, {"format": FORMAT, "mxkit": __version__, **facts._asdict()})
 
 
 def read_facts(folder: Union[str, Path]) -> NetFacts:

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-import json
 from pathlib import Path
 import re
 import shlex
@@ -11,7 +10,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import devices
-from mxkit.core.system import write_atomically
+from mxkit.core.system import write_atomically, write_json
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept
@@ -30,7 +29,7 @@ from mxkit.recipe.building import (
     written,
 )
 from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
-from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, null_for_nan, recipe_run, write_state
+from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, recipe_run, write_state
 from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
@@ -443,8 +442,7 @@ def _fit(
 def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) -> Dict[str, Any]:
     split = recipe.evaluate.split
     scores: Dict[str, Any] = execute(score_calls(recipe, results["data"]), results, recipe.name)["scores"]
-    content = json.dumps(null_for_nan({split: scores}), indent=1, allow_nan=False)
-    write_atomically(folder.path / "scores.json", content.encode())
+    write_json(folder.path / "scores.json", {split: scores})
     for line in describe_scores(split, scores):
         folder.log(line)
     if recipe.evaluate.which == "last" and any(one.arguments.get("restore_best") for one in recipe.callbacks):

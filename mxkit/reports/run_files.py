@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.system import score_name
+from mxkit.core.system import nan_for_null, null_for_nan, score_name
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.recipe.folder import FILE as ENVIRONMENT
 from mxkit.recipe.folder import (
@@ -15,8 +15,6 @@ from mxkit.recipe.folder import (
     RunState,
     best_row,
     is_number,
-    nan_for_null,
-    null_for_nan,
     parse_state,
 )
 from mxkit.recipe.reading import parse_yaml
@@ -277,7 +275,7 @@ def _sorted(runs: Sequence[ListedRun], sort: str) -> List[ListedRun]:
 
 def to_json(runs: Sequence[ListedRun]) -> str:
     """The runs as JSON: a list of mappings with the attributes of `ListedRun`; NaN and infinity are null."""
-    return json.dumps([null_for_nan(run._asdict()) for run in runs], indent=1)
+    return json.dumps(null_for_nan(runs), indent=1)
 
 
 def table_of_runs(runs: Sequence[ListedRun]) -> List[List[str]]:

@@ -166,7 +166,7 @@ def test_a_run_that_fails_stands_in_no_glob_s_way(tmp_path):
     assert sorted(one["state"] for one in listed) == ["failed", "failed", "finished"]
 
 
-@pytest.mark.parametrize("broken", ["mxkit.training.history.History.plot", "mxkit.recipe.run.write_atomically"])
+@pytest.mark.parametrize("broken", ["mxkit.training.history.History.plot", "mxkit.recipe.run.write_json"])
 def test_a_run_that_fails_after_a_checkpoint_keeps_its_place_and_the_reason(tmp_path, monkeypatch, broken):
     def fail(*_):
         raise OSError("the disk is gone")
