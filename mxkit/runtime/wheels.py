@@ -11,9 +11,6 @@ import sys
 from types import ModuleType
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-# MXNet's wheel requires numpy<2, which has no wheel for Python 3.13: pip would compile NumPy, or fail (T80).
-_NO_DEPS_FROM = (3, 13)
-
 #: The MXNet that mxkit is written for.
 RELEASE = "1.9.1"
 
@@ -103,7 +100,9 @@ def wheel_problem() -> Optional[str]:
     spec = package_spec()
     if spec is None or spec.origin is None:
         wheels = installed_wheels()
-        return _damaged(wheels[0], f"its package folder {wheels[0].folder / 'mxnet'}") if wheels else _not_installed()
+        if wheels:
+            return _damaged(wheels[0], f"its package folder {wheels[0].folder / 'mxnet'}")
+        return f"MXNet is not installed for {sys.executable}. Type\n    mxkit install"
     if spec.submodule_search_locations is None:
         return (
             f"`import mxnet` would load {Path(spec.origin)}, which is a single file and not MXNet. "
@@ -207,34 +206,13 @@ def _has_library(package: Path) -> bool:
     return any(path.is_file() and path.stat().st_size > 0 for path in candidates)
 
 
-def _not_installed() -> str:
-    if sys.version_info >= _NO_DEPS_FROM:
-        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        return (
-            f"MXNet is not installed for {sys.executable}. On Python {python} type\n"
-            f"    pip install --no-deps mxnet=={RELEASE}          for the CPU\n"
-            f"    pip install --no-deps mxnet-cu112=={RELEASE}    for NVIDIA GPUs\n"
-            f"Without --no-deps pip asks for numpy<2, which has no wheel for Python {python}."
-        )
-    return (
-        f"MXNet is not installed for {sys.executable}. Type\n"
-        "    pip install 'mxkit[cpu]'      for the CPU\n"
-        "    pip install 'mxkit[cu112]'    for NVIDIA GPUs"
-    )
-
-
 def _more_than_one(wheels: List[Wheel]) -> str:
-    names = " ".join(dict.fromkeys(wheel.name for wheel in wheels))
-    keep = wheels[0]
     return (
-        f"{' and '.join(map(str, wheels))} are both installed in {keep.folder}. They overwrite each other's files, "
-        "so the folder now holds a mixture. Remove all of them and install the one you want:\n"
-        f"    pip uninstall -y {names} && pip install --no-deps {keep.name}=={RELEASE}"
+        f"{' and '.join(map(str, wheels))} are both installed in {wheels[0].folder}. They overwrite each other's "
+        "files, so the folder now holds a mixture. Type, to remove all of them and install the one that fits,\n"
+        "    mxkit install"
     )
 
 
 def _damaged(wheel: Wheel, lacks: str) -> str:
-    return (
-        f"{wheel} is installed, but {lacks} is missing or empty. Type\n"
-        f"    pip install --force-reinstall --no-deps {wheel.name}=={wheel.version}"
-    )
+    return f"{wheel} is installed, but {lacks} is missing or empty. Type\n    mxkit install"

@@ -69,7 +69,7 @@ def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:
     error, text = mxnet["error"], mxnet["text"]
     first, *rest = text.splitlines()
     if error == "MXNetImportError":
-        return Line("import", first, "problem", "\n".join([*rest, "or let mxkit do it:", "    mxkit install"]))
+        return Line("import", first, "problem", "\n".join(rest) or "mxkit install")
     refused = [name for name, status in refused_variables(noise).items() if status == "problem"]
     if refused:
         fix = f"MXNet ends the process at a value that it cannot read: unset {' '.join(refused)}"
