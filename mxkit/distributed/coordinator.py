@@ -65,12 +65,13 @@ class Coordinator:
         """
         self._over = asyncio.Event()
         server = await asyncio.start_server(self._serve, sock=listener)
-        watch = asyncio.gather(self._watch(), self._watch_starter())
+        watches = [asyncio.ensure_future(watch) for watch in (self._watch(), self._watch_starter())]
         await self._over.wait()
         until = time.monotonic() + LINGER
         while any(member.open for member in self._members.values()) and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
         server.close()
         return self.fault
 

@@ -26,8 +26,8 @@ def rank():
     return mxkit.distributed.rank()
 
 
-def ready():
-    net = made(mlp())
+def ready(devices=None):
+    net = made(mlp(), devices)
     net(mx.nd.zeros((1, 6)))
     return net
 
@@ -66,8 +66,8 @@ def sparse_gradients():
     return fitted(made(net), train)
 
 
-def with_trainer(**options):
-    net = ready()
+def with_trainer(devices=None, **options):
+    net = ready(devices)
     return fitted(net, trainer=gluon.Trainer(net.collect_params(), "sgd", **options))
 
 
@@ -190,7 +190,7 @@ CASES.update(
     other_callbacks=lambda: fitted(callbacks=[hooks.EMA()] * rank()),
     metric_without_a_sum=lambda: fitted(metrics=[mx.metric.F1(name="theirs", average="micro")]),
     trainer_of_gluons_own_path=lambda: with_trainer(kvstore="dist_sync"),
-    trainer_that_steps_on_its_kvstore=lambda: with_trainer(update_on_kvstore=True),
+    trainer_that_steps_on_its_kvstore=lambda: with_trainer([mx.cpu(0), mx.cpu(1)], update_on_kvstore=True),
     trainer_that_compresses=lambda: with_trainer(compression_params={"type": "2bit"}),
     trainer_of_dist_async=lambda: with_trainer(kvstore="dist_async"),
     other_kvstore=lambda: fitted(kvstore=["dist_sync", "horovod"][rank()]),

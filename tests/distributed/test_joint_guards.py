@@ -30,7 +30,7 @@ ERRORS = {
     "metric_without_a_sum": ["metric 'theirs' is no mean over samples", "Use ('f1', {'positive': 1}), which is exact"],
     "sparse_gradients": ["embedding", "sparse gradients, which MXNet cannot use for training in several workers"],
     "trainer_of_gluons_own_path": ["the Trainer has kvstore='dist_sync'", "make it without"],
-    "trainer_that_steps_on_its_kvstore": ["the Trainer has update_on_kvstore=True"],
+    "trainer_that_steps_on_its_kvstore": ["the Trainer steps inside its kvstore", "update_on_kvstore=False"],
     "trainer_that_compresses": ["the Trainer has compression_params={'type': '2bit'}", "Make it without"],
     "trainer_of_dist_async": ["the Trainer has kvstore='dist_async'", "updates one by one"],
     "other_kvstore": [BEFORE + "kvstore: worker 0 has dist_sync, worker 1 has horovod"],
