@@ -40,9 +40,9 @@ long: $(VENV)/.tested
 	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=$(PROCESSES) -m "long or hypothesis"
 
 torture: $(VENV)/.tested
-	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 45 --seed 0
-	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 2 --seed 0
-	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 2 --seed 0 --pause 0.05
+	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 24 --seed 0
+	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 1 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 1 --seed 0 --pause 0.05
 
 # Short trainings, one after the other, under glibc's debug allocator: a program that damages memory ends there. Twice, with
 # other numbers in freed memory and in another order. glibc before 2.34 has the check in itself.
@@ -51,9 +51,9 @@ memory: $(VENV)/.tested
 	LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3 MALLOC_PERTURB_=91 PYTHONPATH=. $(BIN)/python tests/training/damaged_memory.py --seed 1
 
 fuzz: $(VENV)/.tested
-	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0
-	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_records.py --count 2000 --seed 0
-	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_directory.py --count 2000 --seed 0
+	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 1000 --seed 0
+	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_records.py --count 1000 --seed 0
+	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_directory.py --count 1000 --seed 0
 
 # Features of every layer of 91 real nets; 15 of MXNet's zoo described, built and compared; an epoch of each model. Without
 # --families, both scripts also take the nets that are only deeper or wider.

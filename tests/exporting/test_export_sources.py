@@ -240,6 +240,8 @@ def test_none_names_the_axis_of_the_samples(tmp_path):
     assert exported.inputs == ("data (7, N, 5) float32",)
     x = mx.nd.random.uniform(shape=(7, 3, 5))
     served = mxkit.load_exported(exported.files["onnx"])
+    with pytest.raises(ValueError, match="expected 1 inputs"):
+        served(mx.nd.ones((1, 5)), mx.nd.ones((1, 5)))
     np.testing.assert_allclose(served(x).asnumpy(), net(x).asnumpy(), rtol=1e-5, atol=1e-6)
 
 

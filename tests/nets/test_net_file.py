@@ -285,6 +285,9 @@ def test_zip_bombs_and_hostile_descriptions(saved, tmp_path):
     assert (tmp_path / "bad.mxk").stat().st_size < 2**20
     with pytest.raises(CheckpointError, match="without compression"):
         load_net(tmp_path / "bad.mxk")
+    pack(tmp_path / "bad.mxk", {**contents, "manifest.json": b" " * (2**26 + 1)}.items())
+    with pytest.raises(CheckpointError, match="at most 67108864 bytes of manifest.json"):
+        load_net(tmp_path / "bad.mxk")
     pack(tmp_path / "bad.mxk", signed({**contents, "description.json": FLATTEN.replace(b"Flatten", b"os.system")}))
     with pytest.raises(ArchitectureError, match="unknown class"):
         load_net(tmp_path / "bad.mxk")

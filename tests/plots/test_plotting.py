@@ -1,8 +1,9 @@
 """Pictures of a run."""
 
 import sys
+from types import SimpleNamespace
 
-from mxkit.plots.plotting import plot_history
+from mxkit.plots.plotting import plot_history, plot_sweep
 import pytest
 
 ROWS = [
@@ -45,3 +46,13 @@ def test_every_figure_shows_itself_in_a_notebook():
 
     search = LearningRateSearch([10.0**i for i in range(-12, 0)], [2.0 - 0.1 * i for i in range(12)])
     assert search.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_sweep_is_drawn_with_the_keys_along_the_axes():
+    trials = [
+        SimpleNamespace(name="trial", chosen={"lr": lr}, value=value, state="finished")
+        for lr, value in ((0.1, 2.0), (0.3, 4.0))
+    ]
+    (axes,) = plot_sweep(trials, column="valid_loss", mode="min").axes
+    assert [points.get_offsets().tolist() for points in axes.collections] == [[[0.1, 2.0]], [[0.3, 4.0]]]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("lr", "valid_loss")

@@ -7,6 +7,7 @@ from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
 from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd, gluon
+from mxnet.contrib.amp import lists
 from mxnet.gluon import nn
 import numpy as np
 from oracle import SOFTMAX, array, fit, joined, make_batches, make_net, weights
@@ -68,6 +69,7 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
 
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_the_net_is_its_own_again_afterwards(hybridize):
+    before = lists.symbol_bf16.FP32_FUNCS, lists.symbol_bf16.WIDEST_TYPE_CASTS
     net, twin = make_net(hybridize=hybridize), make_net(hybridize=hybridize)
     x = batches()[0][0]
     expected = net(x).asnumpy()
@@ -82,6 +84,8 @@ def test_the_net_is_its_own_again_afterwards(hybridize):
         np.testing.assert_array_equal(net(x).asnumpy(), expected)
         assert net._active == twin._active
         assert "_get_graph" not in vars(net)
+        assert lists.symbol_bf16.FP32_FUNCS is before[0]
+        assert lists.symbol_bf16.WIDEST_TYPE_CASTS is before[1]
     assert all(np.dtype(parameter.dtype) == np.float32 for parameter in net.collect_params().values())
 
 
