@@ -123,22 +123,17 @@ def _onnx_net(path: Path) -> ForeignNet:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of several classes, all of them private
         raise CheckpointError(f"{path}: onnxruntime refuses it: {str(error)[:300]}") from error
-    inputs = session.get_inputs()
+    inputs = [(one.name, _DTYPES.get(one.type, one.type[7:-1])) for one in session.get_inputs()]
 
     def compute(arrays: List[Any]) -> Sequence[Any]:
-        given = {
-            one.name: array.astype(_DTYPES.get(one.type, array.dtype), copy=False) for one, array in zip(inputs, arrays)
-        }
+        given = {name: array.astype(dtype, copy=False) for (name, dtype), array in zip(inputs, arrays)}
         outputs: Sequence[Any] = session.run(None, given)
         return outputs
 
-    return ForeignNet(compute, path, [one.name for one in inputs])
+    return ForeignNet(compute, path, [name for name, _ in inputs])
 
 
-_DTYPES = {
-    f"tensor({kind})": {"float": "float32", "double": "float64"}.get(kind, kind)
-    for kind in ("float", "double", "int64", "int32", "uint8", "int8", "bool")
-}
+_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"}
 
 
 def read_onnx(path: Path) -> bytes:

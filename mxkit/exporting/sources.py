@@ -126,13 +126,12 @@ def _missing(path: Path) -> str:
     if path.suffix == ".params" and path.is_file():
         return (
             f"export: {path} holds arrays without a graph. Load it into its net (mxkit.load_parameters(net, path)) and "
-            f"export the net; with a graph beside it, pass the common beginning of both files. `python -m "
-            f"mxkit.exporting.params {path}` lists and converts the arrays alone"
+            f"export the net; or convert the arrays alone: `python -m mxkit.exporting.params {path}`"
         )
+    received = "not found" if not path.exists() else f"received another {'folder' if path.is_dir() else 'file'}"
     return (
-        f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's files "
-        f"(for {path.name}-symbol.json and {path.name}-0000.params), a model.tar.gz, or a name like 'zoo:resnet18_v2'; "
-        + ("received another folder" if path.is_dir() else "received another file" if path.exists() else "not found")
+        f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's files, "
+        f"a model.tar.gz, or a name like 'zoo:resnet18_v2'; {received}"
     )
 
 

@@ -369,7 +369,7 @@ def _torch(job: Job, verify: bool) -> Written:
     from mxkit.exporting.to_torch.proof import compare_torch, not_compared
 
     example = example_batches(job.graph, job.forms, (), [2])[0]
-    constants = {name.upper(): repr(json.loads(text)) for name, text in job.source.facts.items()}
+    constants = {name.upper(): json.loads(text) for name, text in job.source.facts.items()}
     text, arrays, code = torch_files(job.source.net, example, constants=constants)
     contents = {"code": text.encode("utf-8"), "weights": safetensors_bytes(arrays, _metadata("pt", job))}
     if not verify:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from operator_rows import BCHW, S, above, below, distinct, raw, row
+from operator_rows import BCHW, S, above, below, distinct, lengths, many, raw, row
 
 
 def weighted(name, make, shape, *parameters, layer=True, **more):
@@ -17,6 +17,7 @@ def convolution(name, operator, shape, weight, no_bias=False, **attrs):
 
 
 C, D = S.Convolution, S.Deconvolution
+SMALL, STEPS, TARGET = ("B", 4, 5, 5), {"stride": (2, 2)}, {"pad": (1, 2), "target_shape": (10, 9)}
 CONVOLUTIONS = [
     convolution("1d", C, ("B", 3, 9), (4, 3, 3), num_filter=4, kernel=(3,), stride=(2,), pad=(1,)),
     convolution("2d", C, ("B", 3, 9, 8), (4, 3, 3, 2), num_filter=4, kernel=(3, 2), stride=(2, 1), pad=(1, 0)),
@@ -24,38 +25,20 @@ CONVOLUTIONS = [
     convolution("dilated", C, ("B", 3, 9, 9), (2, 3, 3, 3), num_filter=2, kernel=(3, 3), dilate=(2, 2), pad=(2, 2)),
     convolution("3d", C, ("B", 2, 5, 5, 5), (3, 2, 3, 3, 3), num_filter=3, kernel=(3, 3, 3), pad=(1, 1, 1)),
     convolution("1d", D, ("B", 3, 5), (3, 2, 3), num_filter=2, kernel=(3,), stride=(2,), adj=(1,)),
+    convolution("adj", D, SMALL, (4, 3, 4, 4), True, num_filter=3, kernel=(4, 4), **STEPS, pad=(1, 1), adj=(1, 1)),
+    convolution("groups", D, SMALL, (4, 1, 3, 3), True, num_filter=2, kernel=(3, 3), num_group=2, dilate=(2, 2)),
     convolution(
-        "adj", D, ("B", 4, 5, 5), (4, 3, 4, 4), True, num_filter=3, kernel=(4, 4), stride=(2, 2), pad=(1, 1), adj=(1, 1)
-    ),
-    convolution(
-        "groups", D, ("B", 4, 5, 5), (4, 1, 3, 3), True, num_filter=2, kernel=(3, 3), num_group=2, dilate=(2, 2)
-    ),
-    convolution(
-        "target",
-        D,
-        ("B", 4, 5, 5),
-        (4, 3, 3, 4),
-        num_filter=3,
-        kernel=(3, 4),
-        stride=(2, 2),
-        pad=(1, 2),
-        target_shape=(10, 9),
+        "target", D, SMALL, (4, 3, 3, 4), num_filter=3, kernel=(3, 4), **STEPS, pad=(1, 2), target_shape=(10, 9)
     ),
     convolution("3d", D, ("B", 2, 3, 3, 3), (2, 3, 2, 2, 2), num_filter=3, kernel=(2, 2, 2), stride=(2, 2, 2)),
 ]
 
-F = S.FullyConnected
+F, TABLE = S.FullyConnected, partial(S.Embedding, input_dim=7, output_dim=3)
 DENSE = [
-    row("im2col", lambda x: S.im2col(x, kernel=(3, 2), stride=(2, 1), dilate=(1, 2), pad=(1, 0)), BCHW),
-    row("col2im", lambda x: S.col2im(x, output_size=(5, 6), kernel=(2, 3), stride=(1, 2), pad=(1, 1)), ("B", 24, 18)),
     weighted("FullyConnected flatten", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 4, 2), (3, 8), (3,)),
     weighted("FullyConnected flat", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 8), (3, 8), (3,)),
     weighted("FullyConnected last axis", partial(F, num_hidden=3, flatten=False, no_bias=True), ("B", 4, 2), (3, 2)),
-    weighted(
-        *("Embedding", partial(S.Embedding, input_dim=7, output_dim=3), ("B", 4), (7, 3)),
-        draw={0: below(7)},
-        still=(0,),
-    ),
+    weighted("Embedding", TABLE, ("B", 4), (7, 3), draw={0: below(7)}, still=(0,)),
     row("one_hot", lambda x: S.one_hot(x, depth=4, on_value=3, off_value=-1), ("B", 3), draw=below(6), gradients=False),
     row("one_hot plain", lambda x: S.one_hot(x, depth=4, dtype="float64"), ("B", 3), draw=below(6), gradients=False),
 ]
@@ -92,10 +75,6 @@ NORMS = [
     batch_norm("global", BCHW, layer=False, use_global_stats=True, fix_gamma=False),
     normed("BatchNormWithReLU", S.contrib.BatchNormWithReLU, BCHW, layer=False, fix_gamma=False),
     normed("SyncBatchNorm", S.contrib.SyncBatchNorm, BCHW, fix_gamma=False, ndev=1, key="key"),
-    weighted(
-        "Convolution_v1", partial(S.Convolution_v1, kernel=(2, 2), num_filter=3, no_bias=True), BCHW, (3, 4, 2, 2)
-    ),
-    row("Pooling_v1", lambda x: S.Pooling_v1(x, kernel=(2, 3), stride=(2, 2), pool_type="avg"), BCHW, layer=True),
     scaled("LayerNorm", S.LayerNorm, ("B", 3, 5), (5,), eps=0.1),
     scaled("LayerNorm axis", S.LayerNorm, ("B", 3, 5), (3,), layer=False, axis=1),
     scaled("GroupNorm", S.GroupNorm, ("B", 6, 3, 2), (3,), num_groups=3, eps=0.1),
@@ -109,16 +88,10 @@ NORMS = [
 ]
 
 
-def head(name, *shapes, **attrs):
-    """A loss head with its label."""
-    return row(name, partial(getattr(S, name.split()[0]), **attrs), *shapes, gradients=False)
-
-
+KINDS = ("relu", "sigmoid", "tanh", "softrelu", "softsign")
+LENGTHS = partial(S.softmax, use_length=True, axis=1)
 ACTIVATIONS = [
-    *(
-        row(f"Activation {kind}", lambda x, kind=kind: S.Activation(x, act_type=kind), BCHW, layer=True)
-        for kind in ("relu", "sigmoid", "tanh", "softrelu", "softsign")
-    ),
+    *many(S, "Activation", BCHW, attrs=[{"act_type": one} for one in KINDS], layer=True),
     row("LeakyReLU default", lambda x: S.LeakyReLU(x), BCHW, layer=True),
     row("LeakyReLU slope", lambda x: S.LeakyReLU(x, slope=0.1), BCHW, layer=True),
     row("LeakyReLU elu", lambda x: S.LeakyReLU(x, act_type="elu", slope=0.7), BCHW, layer=True),
@@ -128,35 +101,25 @@ ACTIVATIONS = [
     row("PReLU shared", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (1,), parameters=(1,), layer=True),
     row("softmax", lambda x: S.softmax(x, axis=1), BCHW, layer=True),
     row("softmax temperature", lambda x: S.softmax(x, temperature=3.0), BCHW),
-    row(
-        "softmax length",
-        lambda x, n: S.softmax(x, n, use_length=True, axis=1),
-        ("B", 5, 3),
-        ("B", 3),
-        draw={1: lambda r, s: r.integers(1, 5, s).astype("int32")},
-        gradients=False,
-    ),
+    row("softmax length", LENGTHS, ("B", 5, 3), ("B", 3), draw={1: lengths("int32")}, gradients=False),
     row("softmin", lambda x: S.softmin(x, axis=-2), BCHW),
     row("log_softmax layer", lambda x: S.log_softmax(x, axis=1), BCHW, layer=True),
     row("log_softmax", lambda x: S.log_softmax(x, axis=1, temperature=2), BCHW),
     row("SoftmaxActivation", lambda x: S.SoftmaxActivation(x), ("B", 4)),
+    row("SoftmaxActivation of more axes", lambda x: S.SoftmaxActivation(x), ("B", 4, 3), gradients=False),
     row("SoftmaxActivation channel", lambda x: S.SoftmaxActivation(x, mode="channel"), BCHW),
-    head("SoftmaxOutput", ("B", 4), ("B",)),
-    head("SoftmaxOutput flat", ("B", 4, 3), ("B", 4)),
-    head("SoftmaxOutput multi", BCHW, ("B", 5, 6), multi_output=True),
-    head("SoftmaxOutput preserve", ("B", 4, 3), ("B", 4), preserve_shape=True),
-    *(head(f"{kind}RegressionOutput", ("B", 4), ("B", 4)) for kind in ("Logistic", "MAE", "Linear")),
-    head("SVMOutput", ("B", 4), ("B",)),
     row("MakeLoss", lambda x: S.MakeLoss(x), ("B", 4), gradients=False),
     row("Dropout", lambda x: S.Dropout(x, p=0.3), BCHW, gradients=False, layer=True),
     row("Dropout axes", lambda x: S.Dropout(x, p=0.3, axes=(2, 3)), BCHW, gradients=False),
 ]
 
 
-def pooling(name, shape=("B", 3, 7, 8), layer=True, gradients=True, **attrs):
-    return row(
-        f"Pooling {name}", lambda x: S.Pooling(x, **attrs), shape, draw=distinct, layer=layer, gradients=gradients
-    )
+def pooling(name, shape=("B", 3, 7, 8), kernel=3, stride=None, pad=None, layer=True, gradients=True, **attrs):
+    """A pooling layer; numbers stand for all dimensions."""
+    sizes = {key: one for key, one in (("kernel", kernel), ("stride", stride), ("pad", pad)) if one}
+    sizes = {key: (one,) * (len(shape) - 2) if isinstance(one, int) else one for key, one in sizes.items()}
+    make = partial(S.Pooling, **sizes, **attrs)
+    return row(f"Pooling {name}", make, shape, draw=distinct, layer=layer, gradients=gradients)
 
 
 def resized(name, *shapes, parameters=(), gradients=True, **attrs):
@@ -165,75 +128,32 @@ def resized(name, *shapes, parameters=(), gradients=True, **attrs):
     return row(name, partial(operator, **attrs), *shapes, parameters=parameters, gradients=gradients)
 
 
+AVG, WHOLE, FULL = {"pool_type": "avg"}, {"kernel": 1, "global_pool": True}, {"pooling_convention": "full"}
+EVEN, CUBE = ("B", 3, 8, 8), ("B", 2, 5, 5, 5)
 POOLING = [
     pooling("max", kernel=(3, 2), stride=(2, 1), pad=(1, 0)),
-    pooling("max full", kernel=(3, 3), stride=(2, 2), pooling_convention="full"),
-    pooling("max stride 1", kernel=(2, 2)),
-    pooling("avg", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg"),
-    pooling("avg without padding", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg", count_include_pad=False),
+    pooling("max full", stride=2, **FULL),
+    pooling("max stride 1", kernel=2),
+    pooling("avg", stride=2, pad=1, **AVG),
+    pooling("avg without padding", stride=2, pad=1, **AVG, count_include_pad=False),
     # MXNet's gradient divides by the whole window, its forward pass by the part inside of the padding
-    pooling(
-        "avg full",
-        ("B", 3, 8, 8),
-        gradients=False,
-        kernel=(3, 3),
-        stride=(2, 2),
-        pad=(1, 1),
-        pool_type="avg",
-        pooling_convention="full",
-    ),
-    pooling(
-        "avg full without padding",
-        ("B", 3, 8, 8),
-        kernel=(3, 3),
-        stride=(2, 2),
-        pad=(1, 1),
-        pool_type="avg",
-        pooling_convention="full",
-        count_include_pad=False,
-    ),
-    pooling("max full padded", ("B", 3, 8, 8), kernel=(3, 3), stride=(2, 2), pad=(1, 1), pooling_convention="full"),
-    pooling("max wide padding", kernel=(3, 3), stride=(1, 1), pad=(2, 2), layer=False),
-    pooling("avg wide padding", kernel=(3, 3), stride=(1, 1), pad=(2, 2), pool_type="avg", layer=False),
-    pooling("sum", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="sum", layer=False),
-    pooling("lp", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="lp", p_value=2, layer=False, gradients=False),
-    pooling("global avg", kernel=(1, 1), global_pool=True, pool_type="avg"),
-    pooling("global max", kernel=(1, 1), global_pool=True, pool_type="max"),
-    pooling("global sum", kernel=(1, 1), global_pool=True, pool_type="sum", layer=False),
-    pooling("last", ("B", 7, 8, 3), False, kernel=(3, 2), stride=(2, 1), pad=(1, 0), layout="NHWC", gradients=False),
-    pooling(
-        "global last",
-        ("B", 7, 8, 3),
-        False,
-        kernel=(1, 1),
-        global_pool=True,
-        pool_type="avg",
-        layout="NHWC",
-        gradients=False,
-    ),
-    pooling("1d", ("B", 3, 8), kernel=(3,), stride=(2,), pooling_convention="full"),
-    pooling("1d avg", ("B", 3, 8), kernel=(3,), stride=(2,), pad=(1,), pool_type="avg", count_include_pad=False),
-    pooling("3d", ("B", 2, 5, 5, 5), kernel=(3, 3, 3), stride=(2, 2, 2), pad=(1, 1, 1)),
-    pooling(
-        "3d avg", ("B", 2, 5, 5, 5), kernel=(2, 2, 2), stride=(2, 2, 2), pool_type="avg", pooling_convention="full"
-    ),
-    pooling("3d global", ("B", 2, 5, 5, 5), kernel=(1, 1, 1), global_pool=True, pool_type="avg"),
-    *(
-        row(name, partial(S.contrib.AdaptiveAvgPooling2D, **attrs), ("B", 3, 7, 9), layer=True)
-        for name, attrs in (("AdaptiveAvgPooling2D", {"output_size": (3, 4)}), ("AdaptiveAvgPooling2D 1", {}))
-    ),
+    pooling("avg full", EVEN, stride=2, pad=1, **AVG, **FULL, gradients=False),
+    pooling("avg full without padding", EVEN, stride=2, pad=1, **AVG, **FULL, count_include_pad=False),
+    pooling("max full padded", EVEN, stride=2, pad=1, **FULL),
+    pooling("max wide padding", stride=1, pad=2, layer=False),
+    pooling("avg wide padding", stride=1, pad=2, **AVG, layer=False),
+    pooling("global avg", **WHOLE, **AVG),
+    pooling("global max", **WHOLE, pool_type="max"),
+    pooling("1d", ("B", 3, 8), stride=2, **FULL),
+    pooling("1d avg", ("B", 3, 8), stride=2, pad=1, **AVG, count_include_pad=False),
+    pooling("3d", CUBE, stride=2, pad=1),
+    pooling("3d avg", CUBE, 2, 2, **AVG, **FULL),
+    pooling("3d global", CUBE, **WHOLE, **AVG),
+    *many(S.contrib, "AdaptiveAvgPooling2D", ("B", 3, 7, 9), attrs=[{"output_size": (3, 4)}, {}], layer=True),
     row("UpSampling", lambda x: S.UpSampling(x, scale=3, sample_type="nearest"), BCHW, layer=True),
-    resized("UpSampling two", ("B", 2, 4, 6), ("B", 3, 2, 3), scale=2, sample_type="nearest", num_args=2),
-    *(
-        resized(name, BCHW, kernel, parameters=(1,), scale=scale, sample_type="bilinear", num_filter=4)
-        for name, kernel, scale in (
-            ("UpSampling bilinear", (4, 1, 4, 4), 2),
-            ("UpSampling bilinear 3", (4, 1, 5, 5), 3),
-        )
-    ),
     resized("BilinearResize2D", BCHW, height=9, width=4),
     resized("BilinearResize2D half", BCHW, height=9, width=4, align_corners=False),
-    resized("BilinearResize2D scale", BCHW, scale_height=2, scale_width=1.5, mode="odd_scale"),
+    resized("BilinearResize2D scale", BCHW, scale_height=2, scale_width=1.5),
     resized("BilinearResize2D like", BCHW, ("B", 1, 7, 9), gradients=False, mode="like"),
 ]
 

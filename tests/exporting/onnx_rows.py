@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 from operator_rows import BCHW, S, above, below, boxes, row
 
 N, C = S.np, S.contrib
@@ -12,12 +11,6 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 def whole(low, high, dtype="float32"):
     """Whole numbers, some of them outside of the table or below zero."""
     return lambda random, shape: random.integers(low, high, shape).astype(dtype)
-
-
-def corners(random, shape):
-    """Regions as an image's number and two corners; MXNet ends the process at an empty one."""
-    low = random.integers(0, 9, (shape[0], 2))
-    return np.concatenate([random.integers(0, 2, (shape[0], 1)), low, low + [4, 6]], axis=1).astype("float32")
 
 
 def fused(mode, layers, both, name="", make=None):
@@ -68,50 +61,21 @@ ONNX_ROWS = [
         "take wrap outside", lambda w, x: S.take(w, x, axis=1, mode="wrap"), (2, 7), ("B", 4), draw={1: whole(-20, 20)}
     ),
     row("one_hot outside", partial(S.one_hot, depth=4, on_value=2), ("B", 4), draw=whole(-2, 6)),
-    row(
-        "scatter_nd",
-        lambda x, w, i: S.broadcast_add(x, S.scatter_nd(w, i, shape=(6,))),
-        ("B", 6),
-        (3,),
-        (1, 3),
-        draw={2: lambda random, shape: np.array([[0, 2, 5]], "float32")},
-    ),
     # slopes along axis 1 of other shapes than images
     *(
         row(f"PReLU {shape}", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), shape, (5,))
         for shape in (("B", 5), ("B", 5, 5, 5))
     ),
     # pooling
-    *(pooled(f"lp {order}", BCHW, kernel=(2, 2), pool_type="lp", p_value=order) for order in (1, 3)),
-    pooled("sum full", ("B", 3, 8, 9), kernel=(3, 2), stride=(2, 2), pad=(1, 0), pool_type="sum", **FULL),
     pooled("full beyond", ("B", 3, 8, 9), kernel=(2, 2), stride=(3, 3), **FULL),
     pooled("3d full", ("B", 4, 5, 6, 7), kernel=(2, 2, 3), stride=(2, 1, 2), **FULL),
     # images and boxes
     row("BilinearResize2D to a line", partial(C.BilinearResize2D, height=1, width=5), BCHW),
-    *(
-        row(
-            name,
-            partial(operator, pooled_size=(3, 2), spatial_scale=0.5, **attrs),
-            (2, 3, 8, 9),
-            ("B", 5),
-            draw={1: corners},
-        )
-        for name, operator, attrs in (
-            ("ROIPooling", S.ROIPooling, {}),
-            ("ROIAlign any", C.ROIAlign, {"aligned": True}),
-        )
-    ),
+    row("depth_to_space", lambda x: S.depth_to_space(x, block_size=2), ("B", 8, 2, 3)),
+    row("space_to_depth", lambda x: S.space_to_depth(x, block_size=2), ("B", 2, 4, 6)),
     row("box_nms of one class", partial(C.box_nms, overlap_thresh=0.2, topk=7), ("B", 40, 6), draw=boxes),
     row("box_nms of none", partial(C.box_nms, overlap_thresh=0.2, valid_thresh=5), ("B", 40, 6), draw=boxes),
     # constants
-    row("diag main", lambda x, w: S.broadcast_add(x, S.diag(w)), ("B", 4), (4, 4)),
-    row("eye", lambda x: S.broadcast_add(x, S.eye(3, 4, 1)), ("B", 3, 4)),
-    row("linspace", lambda x: S.broadcast_add(x, S.linspace(1, 3, 4)), ("B", 4)),
-    *(
-        row(f"np {name}", lambda x, name=name: x + getattr(N, name)(4), ("B", 4, 4), numpy=True)
-        for name in ("eye", "identity")
-    ),
     row("np broadcast_to", lambda x, w: x + N.broadcast_to(w, (3, 4)), ("B", 3, 4), (1, 4), numpy=True),
-    row("many", lambda x, y: S._internal._grad_add(x, y), TIME, TIME),
     row("index below", lambda x, i: S.pick(x, i, axis=1), ("B", 5), ("B",), draw={1: below(5)}),
 ]

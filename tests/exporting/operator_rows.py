@@ -1,5 +1,6 @@
 """Operators of MXNet with attributes that matter, and inputs for them: rows of the comparison with PyTorch."""
 
+from functools import partial
 import json
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
@@ -44,6 +45,16 @@ def above(low, high=2.0):
     return lambda random, shape: random.uniform(low, high, shape).astype("float32")
 
 
+def lengths(dtype):
+    """Lengths of sequences of 5 steps."""
+    return lambda random, shape: random.integers(1, 5, shape).astype(dtype)
+
+
+def halves(random, shape):
+    """Multiples of a half, which are rounded in several ways."""
+    return (random.integers(-9, 9, shape) / 2).astype("float32")
+
+
 def distinct(random, shape):
     """Numbers of which no two are alike."""
     return (random.permutation(int(np.prod(shape))).reshape(shape) / 7 - 1.5).astype("float32")
@@ -54,24 +65,6 @@ def boxes(random, shape):
     corner, size = random.uniform(0, 0.6, (*shape[:-1], 2)), random.uniform(0.1, 0.5, (*shape[:-1], 2))
     label = random.integers(0, 2, (*shape[:-1], 1))
     return np.concatenate([label, random.uniform(0, 1, (*shape[:-1], 1)), corner, corner + size], -1).astype("float32")
-
-
-def shares(random, shape):
-    """Probabilities of classes, dimension 1."""
-    drawn = random.uniform(0, 1, shape)
-    return (drawn / drawn.sum(axis=1, keepdims=True)).astype("float32")
-
-
-def anchors(random, shape):
-    """Boxes as (left, top, right, bottom)."""
-    return boxes(random, shape)[..., 2:6]
-
-
-def regions(random, shape):
-    """Boxes of images 0 to 1 in pixels."""
-    corner, size = random.uniform(0, 5, (shape[0], 2)), random.uniform(1, 6, (shape[0], 2))
-    image = random.integers(0, 2, (shape[0], 1))
-    return np.concatenate([image, corner, corner + size], 1).astype("float32")
 
 
 def raw(operator, count, **attrs):
@@ -96,6 +89,12 @@ def row(name, make, *shapes, draw=None, **more):
     if callable(draw):
         draw = dict.fromkeys(range(len(shapes)), draw)
     return Row(name, make, shapes, draw=draw, **more)
+
+
+def many(space, names, *shapes, attrs=({},), numpy=False, **more):
+    """A row for each function of a module, with each of some attributes."""
+    made = ((f"{'np ' * numpy}{name}", getattr(space, name), one) for name in names.split() for one in attrs)
+    return [row(f"{name} {one or ''}", partial(of, **one), *shapes, numpy=numpy, **more) for name, of, one in made]
 
 
 def shapes_of(row, batch):

@@ -172,17 +172,6 @@ def det2():
     )
 
 
-def det3():
-    """MTCNN's ONet: three outputs."""
-    net = pooled(prelu(conv(var("data"), "conv1", 4), "prelu1"), "pool1", kernel=(3, 3))
-    net = prelu(conv(net, "conv2", 6, 2), "prelu2")
-    net = prelu(mx.sym.Dropout(dense(net, "conv5", 8), p=0.25, name="drop5"), "prelu5")
-    scores = mx.sym.SoftmaxActivation(dense(net, "conv6_1", 2), name="prob1")
-    return PublicGraph(
-        mx.sym.Group([dense(net, "conv6_2", 4), dense(net, "conv6_3", 10), scores]), {"data": (2, 3, 16, 16)}, None
-    )
-
-
 def det4():
     """MTCNN's LNet: five crops as channels of one image, a branch for each."""
     parts = mx.sym.SliceChannel(var("data"), num_outputs=5, name="slice")
@@ -196,15 +185,6 @@ def det4():
         for number in range(1, 6)
     ]
     return PublicGraph(mx.sym.Group(heads), {"data": (2, 15, 8, 8)}, None)
-
-
-def mobileface():
-    """MobileFace V1: JSON of 0.11, depthwise convolutions, a norm at the end."""
-    net = normed(var("data"), "conv_1", 4, stride=(2, 2), pad=(1, 1))
-    net = normed(net, "conv_2_dw", 4, num_group=4, pad=(1, 1))
-    net = mx.sym.broadcast_add(net, normed(net, "conv_3", 4, kernel=1), name="plus")
-    net = mx.sym.Pooling(net, global_pool=True, pool_type="avg", kernel=(7, 7), name="pool")
-    return PublicGraph(mx.sym.L2Normalization(dense(net, "fc1", 6), name="out"), {"data": (2, 3, 12, 12)}, 1100)
 
 
 def genderage():
@@ -323,6 +303,6 @@ def recommender():
 GRAPHS = {
     make.__name__: make
     for make in (
-        det1, det2, det3, det4, mobileface, genderage, arcface, arcface_head, lffd, ssd, lstm_ocr, recommender
+        det1, det2, det4, genderage, arcface, arcface_head, lffd, ssd, lstm_ocr, recommender
     )
 }  # fmt: skip

@@ -1,12 +1,7 @@
 """Rows of sequences, attention and boxes."""
 
 import numpy as np
-from operator_rows import BCHW, S, above, anchors, boxes, regions, row, shares
-
-
-def lengths(random, shape):
-    """Lengths of sequences of 5 steps."""
-    return random.integers(1, 5, shape).astype("float32")
+from operator_rows import S, above, boxes, lengths, row
 
 
 def fractions(random, shape):
@@ -19,7 +14,10 @@ def attention(name, *shapes):
     return row(name, lambda *inputs: operator(*inputs, heads=2), *shapes)
 
 
-def sequence(name, shape, draw=lengths, **attrs):
+STEPS = lengths("float32")
+
+
+def sequence(name, shape, draw=STEPS, **attrs):
     """An operator of sequences with their lengths."""
     operator = getattr(S, name.split()[0])
     make = lambda x, n: operator(x, n, use_sequence_length=True, **attrs)  # noqa: E731
@@ -34,19 +32,11 @@ def detection(name, operator, *shapes, draw=None, **attrs):
 
 NMS = ("box_nms", ("B", 12, 6))
 DECODED = (("B", 5, 4), (1, 5, 4))
-REGIONS = ((2, 3, 9, 9), ("B", 5))
-VARIANCES = (0.2, 0.3, 0.4, 0.5)
 SEQUENCE_ROWS = [
-    *(
-        sequence(f"{kind} fractions", (5, "B", 2), fractions)
-        for kind in ("SequenceMask", "SequenceLast", "SequenceReverse")
-    ),
+    *(sequence(f"{kind} fractions", (5, "B", 2), fractions) for kind in ("SequenceMask", "SequenceReverse")),
     sequence("SequenceMask", (5, "B", 2), value=-3),
     sequence("SequenceMask axis", ("B", 5), axis=1),
     row("SequenceMask none", lambda x: S.SequenceMask(x, value=-3), (5, "B", 2), gradients=False),
-    sequence("SequenceLast", (5, "B", 2)),
-    sequence("SequenceLast axis", ("B", 5, 2), axis=1),
-    row("SequenceLast none", lambda x: S.SequenceLast(x, axis=1), ("B", 5, 2), gradients=False),
     sequence("SequenceReverse", (5, "B", 2)),
     row("SequenceReverse none", lambda x: S.SequenceReverse(x), (5, "B", 2), gradients=False),
     attention("selfatt_qk", (5, "B", 24)),
@@ -59,49 +49,4 @@ SEQUENCE_ROWS = [
     detection("box_nms 2d", "box_nms", (9, 6), draw=boxes, overlap_thresh=0.2),
     detection("box_decode", "box_decode", *DECODED, draw=above(0.2), std0=0.1, std1=0.2, std2=0.3, std3=0.4, clip=0.2),
     detection("box_decode corner", "box_decode", *DECODED, draw=above(0.2), format="corner"),
-    detection("MultiBoxPrior", "MultiBoxPrior", ("B", 3, 4, 6), sizes=(0.5, 0.3), ratios=(1, 2, 0.5)),
-    detection(
-        *("MultiBoxPrior steps", "MultiBoxPrior", ("B", 3, 4, 6)),
-        sizes=(0.5,),
-        ratios=(2, 1),
-        steps=(0.2, 0.3),
-        offsets=(0.4, 0.6),
-        clip=True,
-    ),
-    *(
-        detection(name, "ROIAlign", *REGIONS, draw={1: regions}, spatial_scale=0.7, **attrs)
-        for name, attrs in {
-            "ROIAlign": {"pooled_size": (3, 2), "sample_ratio": 2},
-            "ROIAlign aligned": {"pooled_size": (2, 2), "sample_ratio": 3, "aligned": True},
-        }.items()
-    ),
-    *(
-        detection(
-            *(f"MultiBoxDetection {attrs}", "MultiBoxDetection", ("B", 4, 30), ("B", 120), (1, 30, 4)),
-            draw={0: shares, 1: above(-0.5, 0.5), 2: anchors},
-            **attrs,
-        )
-        for attrs in (
-            {"nms_threshold": 0.1},
-            {"nms_threshold": 0.1, "nms_topk": 5, "threshold": 0.3},
-            {"nms_threshold": 0.2, "threshold": 0.3, "force_suppress": True, "clip": False, "variances": VARIANCES},
-        )
-    ),
-    row("GridGenerator", lambda x: S.GridGenerator(x, transform_type="affine", target_shape=(3, 5)), ("B", 6)),
-    row(
-        "SpatialTransformer",
-        lambda x, m: S.SpatialTransformer(x, m, transform_type="affine", sampler_type="bilinear", target_shape=(3, 4)),
-        BCHW,
-        ("B", 6),
-        draw={1: above(-0.8, 0.8)},
-        gradients=False,
-    ),
-    row(
-        "BilinearSampler",
-        lambda x, g: S.BilinearSampler(x, g),
-        BCHW,
-        ("B", 2, 3, 4),
-        draw={1: above(-1.2, 1.2)},
-        gradients=False,
-    ),
 ]

@@ -1,51 +1,21 @@
 """Rows that move, select or reduce elements."""
 
+from functools import partial
+
 import mxnet as mx
-import numpy as np
-from operator_rows import BCHW, S, below, distinct, row
+from operator_rows import BCHW, S, below, distinct, many, row
 
-
-def reshape(shape, of=("B", 4, 5, 6), **attrs):
-    return row(f"Reshape {shape} {attrs or ''}", lambda x: S.reshape(x, shape=shape, **attrs), of)
-
-
+PADDED = {"pad_width": (0, 0, 0, 0, 1, 2, 3, 0), "constant_value": 2}
+PARTS = {"lhs_begin": 1, "lhs_end": 2, "rhs_begin": 1, "rhs_end": 3}
+RESHAPED = (
+    "0,-1 -1,0 0,0,-1 -1 0,-1,6 -2 0,-3,0 -3,-3 0,0,-3 0,-2 -1,30 0,-4,2,2,-2 0,-4,-1,2,0,0 0,-4,2,-1,-3 -3,0,0 "
+    "0,2,2,-1 -1,4,30 0,4,-2"
+)
 SHAPES = [
-    *(
-        reshape(shape)
-        for shape in (
-            (0, -1),
-            (-1, 0),
-            (0, 0, -1),
-            (-1,),
-            (0, -1, 6),
-            (-2,),
-            (0, -3, 0),
-            (-3, -3),
-            (0, 0, -3),
-            (0, -2),
-            (-1, 30),
-            (0, -4, 2, 2, -2),
-            (0, -4, -1, 2, 0, 0),
-            (0, -4, 2, -1, -3),
-            (-3, 0, 0),
-            (0, 2, 2, -1),
-            (-1, 4, 30),
-            (0, 4, -2),
-        )
-    ),
-    reshape((-1, 3, 2), reverse=True),
-    reshape((0, -1, 0), ("B", 4, 6), reverse=True),
-    reshape((-1, 0), ("B", 4, 6), reverse=True),
-    reshape((0, -3), ("B", 4, 6), reverse=True),
-    reshape((0, 2, 3, -4, 0), ("B", 6, 5), reverse=True),
+    *many(S, "reshape", BCHW, attrs=[{"shape": (*map(int, one.split(",")),)} for one in RESHAPED.split()]),
     row("Reshape target", lambda x: S.Reshape(x, target_shape=(0, 30)), BCHW),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
-    row(
-        "reshape_like parts",
-        lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3),
-        ("B", 6, 5),
-        ("B", 2, 3, 7),
-    ),
+    row("reshape_like parts", partial(S.reshape_like, **PARTS), ("B", 6, 5), ("B", 2, 3, 7)),
     row("Flatten", lambda x: S.Flatten(x), BCHW, layer=True),
     row("transpose", lambda x: S.transpose(x, axes=(0, 2, 3, 1)), BCHW),
     row("transpose two", lambda x: S.transpose(x, axes=(0, 1, 3, 2)), BCHW),
@@ -66,30 +36,15 @@ SHAPES = [
     row("tile short", lambda x: S.tile(x, reps=(2,)), ("B", 2, 3)),
     row("repeat", lambda x: S.repeat(x, repeats=2, axis=1), ("B", 2, 3)),
     row("repeat flat", lambda x: S.repeat(x, repeats=2), ("B", 2, 3)),
-    *(
-        row(
-            f"Pad {mode}",
-            lambda x, mode=mode: S.Pad(x, mode=mode, pad_width=(0, 0, 0, 0, 1, 2, 3, 0), constant_value=2),
-            BCHW,
-        )
-        for mode in ("constant", "edge", "reflect")
-    ),
+    *many(S, "Pad", BCHW, attrs=[{**PADDED, "mode": mode} for mode in ("constant", "edge", "reflect")]),
     row("Pad 3d", lambda x: S.Pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 2, 3, 0, 1, 1)), ("B", 2, 3, 4, 3)),
     row("broadcast_to", lambda x: S.broadcast_to(x, shape=(0, 3, 4)), ("B", 1, 4)),
     row("broadcast_axis", lambda x: S.broadcast_axis(x, axis=(1, 2), size=(3, 2)), ("B", 1, 1)),
     row("broadcast_like", lambda x, y: S.broadcast_like(x, y), ("B", 1, 4), ("B", 3, 4)),
-    row(
-        "broadcast_like axes",
-        lambda x, y: S.broadcast_like(x, y, lhs_axes=(1,), rhs_axes=(2,)),
-        ("B", 1, 4),
-        ("B", 3, 5),
-    ),
-    row("depth_to_space", lambda x: S.depth_to_space(x, block_size=2), ("B", 8, 2, 3)),
-    row("space_to_depth", lambda x: S.space_to_depth(x, block_size=2), ("B", 2, 4, 6)),
+    row("broadcast_like axes", partial(S.broadcast_like, lhs_axes=(1,), rhs_axes=(2,)), ("B", 1, 4), ("B", 3, 5)),
     row("zeros_like", lambda x: S.zeros_like(x), BCHW, gradients=False),
     row("ones_like", lambda x: S.ones_like(x), BCHW, gradients=False),
     row("arange_like", lambda x: S.contrib.arange_like(x, axis=1, start=2, step=0.5), BCHW, gradients=False),
-    row("arange_like all", lambda x: S.contrib.arange_like(x, repeat=2), ("B", 4), gradients=False),
     *(
         row(name, lambda x, make=make: mx.sym.Group([x * 2, make()]), ("B", 4), gradients=False)
         for name, make in {
@@ -118,7 +73,6 @@ INDEXING = [
     row("take wrap", lambda x, i: S.take(x, i, axis=1, mode="wrap"), ("B", 5, 3), (4, 2), draw={1: below(9)}),
     row("pick", lambda x, i: S.pick(x, i, axis=1), ("B", 5, 3), ("B", 3), draw={1: below(7)}),
     row("pick keepdims", lambda x, i: S.pick(x, i, keepdims=True, mode="wrap"), ("B", 5), ("B",), draw={1: below(7)}),
-    row("batch_take", lambda x, i: S.batch_take(x, i), ("B", 5), ("B",), draw={1: below(5, "int32")}, gradients=False),
     row("gather_nd", lambda x, i: S.gather_nd(x, i), (4, 5, 3), (2, "B"), draw={1: below(4)}),
     row("where", lambda c, x, y: S.where(c, x, y), ("B", 3), ("B", 3), ("B", 3), draw={0: below(3)}),
     row("where rows", lambda c, x, y: S.where(c, x, y), ("B",), ("B", 3), ("B", 3), draw={0: below(2)}),
@@ -126,33 +80,13 @@ INDEXING = [
     row("diag", lambda x: S.diag(x, k=1), (5, 6)),
     row("diag axes", lambda x: S.diag(x, axis1=1, axis2=2), ("B", 4, 5)),
     row("diag of a vector", lambda x: S.diag(x, k=-1), (5,)),
-    row("Crop", lambda x: S.Crop(x, h_w=(3, 4), offset=(1, 2)), BCHW, gradients=False),
-    row("Crop centre", lambda x, y: S.Crop(x, y, center_crop=True, num_args=2), BCHW, ("B", 1, 2, 3), gradients=False),
 ]
 
 
-def equal(random, shape):
-    """Rows of two numbers only; MXNet keeps the order of equal ones in rows of up to 16."""
-    return random.integers(0, 2, shape).astype("float32")
-
-
-def positive(random, shape):
-    """Symmetric matrices of positive eigenvalues."""
-    x = random.normal(size=shape).astype("float32")
-    return x @ x.swapaxes(-1, -2) + np.eye(shape[-1], dtype="float32")
-
-
+AXES = ({"axis": 1}, {"axis": (1, 2), "keepdims": True}, {"axis": 1, "exclude": True}, {})
+UP = [{"is_ascend": False}, {"is_ascend": True}]  # MXNet keeps the order of equal numbers in rows of up to 16
 REDUCTIONS = [
-    *(
-        row(
-            f"{name} {attrs}",
-            lambda x, name=name, attrs=attrs: getattr(S, name)(x, **attrs),
-            ("B", 4, 5),
-            draw=distinct,
-        )
-        for name in ("sum", "mean", "prod", "max", "min", "nansum", "nanprod")
-        for attrs in ({"axis": 1}, {"axis": (1, 2), "keepdims": True}, {"axis": 1, "exclude": True}, {})
-    ),
+    *many(S, "sum mean prod max min nansum", ("B", 4, 5), attrs=AXES, draw=distinct),
     row("sum all kept", lambda x: S.sum(x, keepdims=True), ("B", 4)),
     row("norm", lambda x: S.norm(x, axis=1), ("B", 4, 5)),
     row("norm 1", lambda x: S.norm(x, ord=1, axis=(1, 2), keepdims=True), ("B", 4, 5)),
@@ -162,32 +96,12 @@ REDUCTIONS = [
     row("argmax kept", lambda x: S.argmax(x, axis=-1, keepdims=True), ("B", 4, 5), gradients=False),
     row("argmax all", lambda x: S.argmax(x), ("B", 4), gradients=False),
     row("argmin", lambda x: S.argmin(x, axis=2), ("B", 4, 5), gradients=False),
-    row("argmax_channel", lambda x: S.argmax_channel(x), ("B", 4), gradients=False),
     *(
-        row(
-            f"topk {kind}",
-            lambda x, kind=kind: S.topk(x, k=2, axis=1, ret_typ=kind, is_ascend=kind == "mask"),
-            ("B", 5, 3),
-            draw=distinct,
-            gradients=False,
-        )
-        for kind in ("indices", "value", "both", "mask")
+        row(f"topk {kind}", partial(S.topk, k=2, axis=1, ret_typ=kind), ("B", 5, 3), draw=distinct, gradients=False)
+        for kind in ("indices", "value", "both")
     ),
-    *(
-        row(
-            f"{kind} of equal numbers, {ascending}",
-            lambda x, made=made, ascending=ascending: made(x, ascending),
-            ("B", 12),
-            draw=equal,
-            gradients=False,
-        )
-        for ascending in (False, True)
-        for kind, made in {
-            "topk": lambda x, up: S.topk(x, k=7, ret_typ="both", is_ascend=up),
-            "topk mask": lambda x, up: S.topk(x, k=7, ret_typ="mask", is_ascend=up),
-            "argsort": lambda x, up: S.argsort(x, is_ascend=up),
-        }.items()
-    ),
+    *many(S, "topk", ("B", 12), attrs=[{"k": 7, "ret_typ": "both", **up} for up in UP], draw=below(2), gradients=False),
+    *many(S, "argsort", ("B", 12), attrs=UP, draw=below(2), gradients=False),  # an order of equal numbers
     row("topk all", lambda x: S.topk(x, k=0, ret_typ="value"), ("B", 5), draw=distinct, gradients=False),
     row("topk flat", lambda x: S.topk(x, k=3, axis=None, dtype="int32"), ("B", 5), draw=distinct, gradients=False),
     row("sort", lambda x: S.sort(x, axis=1), ("B", 5, 2), draw=distinct, gradients=False),
@@ -203,10 +117,6 @@ REDUCTIONS = [
     row("batch_dot first", lambda x, y: S.batch_dot(x, y, transpose_a=True), ("B", 3, 2), ("B", 3, 4)),
     row("gemm2", lambda x, y: S.linalg.gemm2(x, y, alpha=0.5, transpose_b=True), ("B", 2, 3), ("B", 4, 3)),
     row("gemm", lambda x, y, z: S.linalg.gemm(x, y, z, alpha=0.5, beta=3.0), ("B", 2, 3), ("B", 3, 4), ("B", 2, 4)),
-    row("potrf", lambda x: S.linalg.potrf(x), ("B", 3, 3), draw=positive, gradients=False),
-    row("inverse", lambda x: S.linalg.inverse(x), ("B", 3, 3), draw=positive),
-    row("det", lambda x: S.linalg.det(x), ("B", 3, 3), draw=positive),
-    row("syrk", lambda x: S.linalg.syrk(x, alpha=0.5, transpose=True), ("B", 2, 3)),
 ]
 
 SHAPE_ROWS = [*SHAPES, *INDEXING, *REDUCTIONS]

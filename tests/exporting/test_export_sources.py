@@ -5,7 +5,7 @@ import sys
 import tarfile
 
 import mxkit
-from mxkit.errors import CheckpointError, ExportError, MxkitError, UnknownNameError
+from mxkit.errors import CheckpointError, ExportError, MxkitError, NotInitializedError, UnknownNameError
 from mxkit.exporting.proof import Row, compare
 import mxnet as mx
 from mxnet.gluon import nn
@@ -18,10 +18,7 @@ X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
 
 @pytest.fixture
 def net():
-    net = mxkit.models.mlp(3, hidden=[4])
-    mxkit.initialize(net, "xavier")
-    net(mx.nd.array(X))
-    return net
+    return trained()
 
 
 def outputs(net):
@@ -144,33 +141,102 @@ def test_the_proof_is_a_table_and_json(net, tmp_path):
     assert exported.inputs == ("data (N, 5) float32",)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"format": "onxx"}, "onnx"),
-        pytest.param({"format": "onnx"}, "needs the shape of the net's 1 input", marks=needs_onnx),
-        ({"inputs": (X, X)}, "cannot be traced with 2 symbols"),
-        ({"train": True}, "it needs format='torch' and verify=True"),
-        ({"input_shape": (None, None)}, "None may stand for the batch size"),
-        ({"input_shape": (1, 7)}, "does not fit"),
-        ({"which": "best"}, "which: 'best' is for the folder of a run"),
-        ({"outputs": "fc"}, "outputs= and epoch= are for graphs that are read from files"),
-        ({"epoch": 3, "format": "safetensors"}, "outputs= and epoch= are for graphs that are read from files"),
-        ({"inputs": X, "input_shape": (1, 4)}, r"inputs: expected an array of shape \(1, 4\) with samples"),
-        ({"inputs": X[:0]}, r"\(0, 5\)"),
-    ],
-)
-def test_wrong_arguments(net, tmp_path, arguments, text):
-    with pytest.raises(ValueError, match=text):
-        mxkit.export(net, tmp_path / "net", **arguments)
+def uninitialized():
+    return mxkit.models.mlp(3, hidden=[4])
+
+
+def waiting():
+    """A net whose shapes wait for a first batch."""
+    net = uninitialized()
+    mxkit.initialize(net, "xavier")
+    return net
+
+
+def trained():
+    net = waiting()
+    net(mx.nd.array(X))
+    return net
+
+
+def wide():
+    net = trained()
+    net.cast("float64")
+    return net
+
+
+def broken():
+    net = trained()
+    net[2].weight.set_data(net[2].weight.data() * float("nan"))
+    return net
+
+
+def mixed():
+    net = nn.Sequential()
+    net.add(nn.Dense(4), nn.Lambda("tanh"))
+    net.initialize()
+    return net
+
+
+class Lambda(mx.gluon.HybridBlock):
+    """A function as a net."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def hybrid_forward(self, F, *inputs):
+        return self.function(F, *inputs)
+
+
+def function(of):
+    return lambda: Lambda(of)
+
+
+LARGE = function(lambda F, x: x * 2 if F is mx.nd and x.shape[0] > 5 else x)
+OTHER = function(lambda F, x: x * 2 if F is mx.nd else x * 3)
+UNREAD = function(lambda F, x, y: x * 2)
+ONNX = {"format": "onnx", "input_shape": (1, 5)}
+REFUSED = [
+    (uninitialized, {"input_shape": (1, 3)}, NotInitializedError, "initialize"),
+    (waiting, {}, NotInitializedError, "input_shape"),
+    *(
+        (waiting, {"input_shape": one}, ValueError, "input_shape")
+        for one in (3, (1, 0), (1, "3"), [(1, 2), 3], (1.0, 2))
+    ),
+    (trained, {"input_shape": (None, None)}, ValueError, "None may stand for the batch size"),
+    (trained, {"input_shape": (1, 7)}, ValueError, "does not fit"),
+    (
+        trained,
+        {"inputs": X, "input_shape": (1, 4)},
+        ValueError,
+        r"inputs: expected an array of shape \(1, 4\) with samples",
+    ),
+    (trained, {"inputs": X[:0]}, ValueError, r"received \(0, 5\)"),
+    (trained, {"inputs": (X, X)}, ValueError, "cannot be traced with 2 symbols"),
+    (trained, {"format": "symbols"}, UnknownNameError, "unknown format of export 'symbols': did you mean 'symbol'"),
+    (trained, {"format": "onnx"}, ValueError, "needs the shape of the net's 1 input"),
+    (trained, {"train": True}, ValueError, "it needs format='torch' and verify=True"),
+    (trained, {"which": "best"}, ValueError, "which: 'best' is for the folder of a run"),
+    (trained, {"outputs": "fc"}, ValueError, "outputs= and epoch= are for graphs that are read from files"),
+    (trained, {"epoch": 3, "format": "safetensors"}, ValueError, "outputs= and epoch= are for graphs"),
+    *((trained, {"epoch": one}, ValueError, "epoch") for one in (-1, 1.0, True)),
+    (wide, {**ONNX, "format": "torch", "verify": False}, ValueError, r"received float64: .*net.cast\('float32'\)"),
+    (broken, ONNX, ExportError, "output 0 of the net holds NaN or infinity only.*NaN in the weights"),
+    (mixed, {"input_shape": (1, 3)}, ValueError, "must be a HybridBlock"),
+    (UNREAD, {"input_shape": [(1, 4), (1, 3)]}, ValueError, "the net does not read data1 of its inputs data0, data1"),
+    (UNREAD, {"input_shape": (2, 4)}, ValueError, "a list with a shape for each"),
+    (OTHER, {"input_shape": (1, 4)}, ExportError, "of the traced graph differs from the net's own, for a batch of 1"),
+    (LARGE, ONNX, ExportError, "differs from the net's own, for a batch of 7: relative difference"),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "error", "text"), REFUSED)
+def test_what_is_refused_leaves_no_file(make, arguments, error, text, tmp_path):
+    if arguments.get("format") == "onnx":
+        pytest.importorskip("onnxruntime")
+    with pytest.raises(error, match=text):
+        mxkit.export(make(), tmp_path / "net", **arguments)
     assert not list(tmp_path.iterdir())
-
-
-def test_other_formats_replace_nothing_unasked(net, tmp_path):
-    mxkit.export(net, tmp_path / "net", format="safetensors")
-    with pytest.raises(ValueError, match=r"net.safetensors exists. Choose another path, or overwrite=True"):
-        mxkit.export(net, tmp_path / "net", format="safetensors")
-    mxkit.export(net, tmp_path / "net", format="safetensors", overwrite=True)
 
 
 @needs_onnx
@@ -189,13 +255,6 @@ def test_safetensors_without_a_description(tmp_path):
     (tmp_path / "y.safetensors").write_bytes((tmp_path / "x.safetensors").read_bytes()[:-4])
     with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
         mxkit.load_parameters(nn.Dense(1), tmp_path / "y.safetensors")
-
-
-def test_the_room_is_the_function(net, tmp_path):
-    import mxkit.exporting.writing
-
-    assert mxkit.export(net, tmp_path / "net").files["symbol"].is_file()
-    assert mxkit.exporting.Exported is mxkit.exporting.writing.Exported
 
 
 @pytest.mark.parametrize("count", [100, long(2000)])
@@ -269,49 +328,9 @@ def test_an_epoch_that_is_not_there(tmp_path):
         mxkit.export(epochs(tmp_path), tmp_path / "out", epoch=7)
 
 
-class Lambda(mx.gluon.HybridBlock):
-    """A function as a net."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def hybrid_forward(self, F, *inputs):
-        return self.function(F, *inputs)
-
-
-def test_the_graph_is_compared_with_the_net_itself(tmp_path):
-    with pytest.raises(ExportError, match="output 0 of the traced graph differs from the net's own, for a batch of 1"):
-        mxkit.export(Lambda(lambda F, x: x * 2 if F is mx.nd else x * 3), tmp_path / "net", input_shape=(1, 4))
-
-    def large(F, x):
-        return x * 2 if F is mx.nd and x.shape[0] > 5 else x
-
-    shape = {"format": "onnx", "input_shape": (1, 4)}
-    pytest.importorskip("onnxruntime")
-    with pytest.raises(ExportError, match="differs from the net's own, for a batch of 7: relative difference"):
-        mxkit.export(Lambda(large), tmp_path / "net", **shape)
-
-
-@needs_onnx
-def test_a_net_of_nan_proves_nothing(net, tmp_path):
-    net[2].weight.set_data(net[2].weight.data() * float("nan"))
-    with pytest.raises(ExportError, match="output 0 of the net holds NaN or infinity only.*NaN in the weights"):
-        mxkit.export(net, tmp_path / "net.onnx", input_shape=(1, 5))
-    assert np.isnan(
-        outputs(mxkit.load_exported(mxkit.export(net, tmp_path / "net").files["symbol"].parent / "net"))
-    ).all()
-
-
-def test_an_input_that_is_not_read(tmp_path):
-    with pytest.raises(ValueError, match="the net does not read data1 of its inputs data0, data1"):
-        mxkit.export(Lambda(lambda F, x, y: x * 2), tmp_path / "net", input_shape=[(1, 4), (1, 3)])
-
-
-def test_other_floats_are_refused_with_the_cast(net, tmp_path):
-    net.cast("float64")
-    with pytest.raises(ValueError, match=r"takes parameters of float32; received float64: .*net.cast\('float32'\)"):
-        mxkit.export(net, tmp_path / "net.py", input_shape=(1, 5), verify=False)
+def test_a_net_of_nan_is_written_as_it_is(tmp_path):
+    mxkit.export(broken(), tmp_path / "net")
+    assert np.isnan(outputs(mxkit.load_exported(tmp_path / "net"))).all()
 
 
 def test_gammas_that_mxnet_reads_as_ones_are_written_as_ones(tmp_path):
@@ -335,7 +354,7 @@ def test_not_inside_a_recording(net, tmp_path):
         mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
 
 
-def test_the_command_says_its_own_options(net, tmp_path):
+def test_other_formats_replace_nothing_unasked(net, tmp_path):
     mxkit.save_net(tmp_path / "a.net", net)
     code, _, err = command("export", tmp_path / "a.net", tmp_path / "b.safetensors")
     assert code == 0
@@ -343,6 +362,9 @@ def test_the_command_says_its_own_options(net, tmp_path):
     assert code == 2
     assert "--overwrite" in err
     assert "Traceback" not in err
+    with pytest.raises(ValueError, match=r"b.safetensors exists. Choose another path, or overwrite=True"):
+        mxkit.export(net, tmp_path / "b.safetensors")
+    mxkit.export(net, tmp_path / "b", format="safetensors", overwrite=True)
 
 
 def test_the_command_takes_both_files_of_a_graph_and_names_of_outputs(net, tmp_path):

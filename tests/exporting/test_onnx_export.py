@@ -5,11 +5,9 @@ import re
 
 import cancelling_nets
 import mxkit
-from mxkit.core.arrays import switches
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import graph_of
+from mxkit.exporting.net_graph import GraphInput, example_batches, graph_of
 from mxkit.exporting.to_onnx import layers
-from mxkit.exporting.to_onnx import onnx_model as model_of
 from mxkit.exporting.to_onnx.onnx_model import onnx_model
 from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
 from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS
@@ -28,24 +26,12 @@ def layer(function):
     return nn.HybridLambda(function)
 
 
-def batches_of(shapes, names, sizes=(1, 4), axes=None):
-    """Random batches of float32; axes are those of the batch."""
-    random = np.random.RandomState(0)
-    axes = axes or [0] * len(shapes)
-    return [
-        {
-            name: random.uniform(-1, 1, (*shape[:axis], size, *shape[axis + 1 :])).astype("float32")
-            for name, shape, axis in zip(names, shapes, axes)
-        }
-        for size in sizes
-    ]
-
-
 def compared(net, shapes, axes=None):
-    """The rows of a net's comparison."""
+    """The rows of a net's comparison; axes are those of the batch."""
     graph = graph_of(net, shapes)
     model = onnx_model(graph, shapes, ["float32"] * len(shapes), {}).SerializeToString()
-    return compare_onnx(graph, model, batches_of(shapes, graph.inputs, axes=axes))
+    forms = [GraphInput(*one) for one in zip(graph.inputs, shapes, ["float32"] * 2, axes or [0] * len(shapes))]
+    return compare_onnx(graph, model, example_batches(graph, forms, ()))
 
 
 def all_within(made):
@@ -77,27 +63,6 @@ def lstm():
     return net
 
 
-class Attention(mx.gluon.HybridBlock):
-    """Self-attention with queries, keys and values side by side, time first."""
-
-    def __init__(self):
-        super().__init__()
-        self.project = nn.Dense(24, flatten=False)
-
-    def hybrid_forward(self, F, x):
-        mixed = self.project(x)
-        weights = F.softmax(F.contrib.interleaved_matmul_selfatt_qk(mixed, heads=2))
-        return F.contrib.interleaved_matmul_selfatt_valatt(mixed, weights, heads=2)
-
-
-@pytest.fixture(scope="module")
-def attention():
-    mxkit.seed_all(0)
-    net = Attention()
-    net.initialize(mx.init.Xavier())
-    return net
-
-
 def test_a_net_of_the_zoo():
     mxkit.seed_all(0)
     net = get_model("zoo:resnet18_v2", classes=5)
@@ -117,51 +82,6 @@ def test_recurrent_layers_with_states(lstm):
     plain = rnn.GRU(4, num_layers=2, layout="NTC")
     plain.initialize()
     all_within(compared(plain, [(2, 5, 3)]))
-
-
-class WithStates(mx.gluon.HybridBlock):
-    """A recurrent layer whose states are inputs and outputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.cells = rnn.GRU(4, num_layers=2)
-
-    def hybrid_forward(self, F, x, state):
-        made, states = self.cells(x, [state])
-        return made, states[0]
-
-
-def test_states_as_inputs_and_outputs():
-    net = WithStates()
-    net.initialize()
-    all_within(compared(net, [(5, 2, 3), (2, 2, 4)], axes=[1, 1]))
-
-
-def test_attention(attention):
-    all_within(compared(attention, [(5, 2, 8)], axes=[1]))
-
-
-class OfNumpy(mx.gluon.HybridBlock):
-    """Layers and functions under npx.set_np()."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.HybridSequential()
-        self.layers.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.MaxPool2D(), nn.LeakyReLU(0.1), nn.Flatten(), nn.Dense(6))
-
-    def hybrid_forward(self, F, x):
-        y = self.layers(x)
-        y = F.np.concatenate([y * 2.0 + 1.0 - y / 3, F.np.tanh(y)], axis=1)
-        y = F.npx.softmax(y, axis=-1) + F.np.mean(y, axis=1, keepdims=True)
-        y = F.np.transpose(F.np.expand_dims(y, 1).reshape(-1, 3, 4), (0, 2, 1))
-        return F.np.where(y > 0.5, y, y * 0), F.np.sum(y), F.np.max(y, axis=1), F.np.argmax(y, axis=-1), F.npx.relu(-y)
-
-
-def test_a_net_of_numpy():
-    with switches(True):
-        net = OfNumpy()
-        net.initialize()
-    all_within(compared(net, [(2, 3, 8, 8)]))
 
 
 def test_two_inputs():
@@ -240,12 +160,6 @@ def test_a_fixed_batch_is_refused():
         onnx_model(graph_of(layer(lambda F, x: F.Reshape(x, shape=(2, 2, 2))), [(2, 4)]), [(2, 4)], ["float32"], {})
 
 
-def test_a_file_beyond_protobuf_is_refused(net, monkeypatch):
-    monkeypatch.setattr(model_of, "_LARGEST", 1000)
-    with pytest.raises(ExportError, match="an ONNX file holds up to 2 GB"):
-        onnx_model(graph_of(net), [(2, 3, 8, 8)], ["float32"], {})
-
-
 def changed(kind, **attributes):
     """A conversion that reads other attributes than the operator's."""
     own = CONVERTERS[kind]
@@ -268,28 +182,24 @@ def scaled(kind):
 
 
 WRONG = {
-    "pads": ("net", changed("Convolution", pad="(1, 2)", dilate="(1, 2)")),
-    "bias": ("net", without_bias("Convolution")),
-    "fix_gamma": ("net", changed("BatchNorm", fix_gamma="False")),
-    "eps": ("net", changed("BatchNorm", eps="0.001")),
-    "slope": ("net", changed("LeakyReLU", slope="0.11")),
-    "border": ("net", changed("Pooling", count_include_pad="False")),
-    "axes": ("net", changed("L2Normalization", mode="channel")),
-    "weight": ("net", ("FullyConnected", turned_weight)),
-    "layer_norm_eps": ("net", changed("LayerNorm", eps="0.01")),
-    "softmax_axis": ("net", changed("softmax", axis="2")),
-    "attention_scale": ("attention", scaled("_contrib_interleaved_matmul_selfatt_qk")),
+    "pads": changed("Convolution", pad="(1, 2)", dilate="(1, 2)"),
+    "bias": without_bias("Convolution"),
+    "fix_gamma": changed("BatchNorm", fix_gamma="False"),
+    "eps": changed("BatchNorm", eps="0.001"),
+    "slope": changed("LeakyReLU", slope="0.11"),
+    "border": changed("Pooling", count_include_pad="False"),
+    "axes": changed("L2Normalization", mode="channel"),
+    "weight": ("FullyConnected", turned_weight),
+    "layer_norm_eps": changed("LayerNorm", eps="0.01"),
+    "softmax_axis": changed("softmax", axis="2"),
 }
-SHAPES = {"net": ((2, 3, 8, 8), 0), "attention": ((5, 2, 8), 1)}
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_conversion_is_found_where_it_is(wrong, request, monkeypatch):
-    fixture, (kind, converter) = WRONG[wrong]
-    shape, axis = SHAPES[fixture]
+def test_a_wrong_conversion_is_found_where_it_is(wrong, net, monkeypatch):
+    kind, converter = WRONG[wrong]
     monkeypatch.setitem(CONVERTERS, kind, converter)
-    rows = compared(request.getfixturevalue(fixture), [shape], axes=[axis]).rows
-    first = next(row for row in rows if not row.relative <= TOLERANCE)
+    first = next(row for row in compared(net, [(2, 3, 8, 8)]).rows if not row.relative <= TOLERANCE)
     assert first.operator == kind
 
 
@@ -301,17 +211,13 @@ def test_a_wrong_order_of_gates_is_found(lstm, monkeypatch):
 
 def test_a_wrong_shape_is_found_where_it_is(net, monkeypatch):
     monkeypatch.setitem(CONVERTERS, *changed("Convolution", pad="(0, 2)"))
-    with pytest.raises(ExportError, match=r"differs first at \w+ \(Convolution\): expected \(1, 4, 4, 4\), got"):
+    with pytest.raises(ExportError, match="onnxruntime cannot compute the file, and it was not written"):
         compared(net, [(2, 3, 8, 8)])
 
 
 def swapped(operator, writer):
     first, second = operator.inputs
     return writer.op("Sub", second, first)
-
-
-def summed(operator, writer):
-    return CONVERTERS["sum"](operator._replace(kind="sum"), writer)
 
 
 def negated(kind):

@@ -19,11 +19,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="mxkit[onnx] is not inst
 
 BATCHES = (1, 3)
 REFUSED = {
-    "Pooling last": "layout NHWC: MXNet computes it on a GPU only",
-    "Pooling global last": "layout NHWC: MXNet computes it on a GPU only",
-    "arange_like all": "axis 0 of 'output' has the size of the batch",
-    "diag axes": "only the main diagonal of a square matrix is converted",
-    **{f"topk mask{end}": "ret_typ='mask'" for end in ("", " of equal numbers, False", " of equal numbers, True")},
+    "dot 3d": "a second array of more than two axes",
+    "repeat flat": "axis=None repeats across the batch",
     "topk flat": "axis=None sorts across the batch",
     "cumsum flat": "axis=None sums across the batch",
     "np concatenate flat": "axis=None joins across the batch",

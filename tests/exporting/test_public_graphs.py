@@ -83,7 +83,8 @@ def test_damage_of_old_json_is_refused(change, text, tmp_path):
 
 @needs("safetensors")
 @needs("onnxruntime")
-def test_t264_inputs_have_the_order_that_is_named_in_every_format(tmp_path):
+def test_inputs_have_the_order_that_is_named_in_every_format(tmp_path):
+    """T264."""
     graph = GRAPHS["recommender"]()
     path, x = write(graph, tmp_path), pixels(graph)
     (expected,), called = outputs(graph, x), {"user": x["user"], "item": x["item"]}

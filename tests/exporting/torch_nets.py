@@ -50,10 +50,10 @@ class Shared(gluon.HybridBlock):
 class Language(gluon.HybridBlock):
     """Tokens and states in, scores and states out."""
 
-    def __init__(self, layer=gluon.rnn.LSTM):
+    def __init__(self, layer=gluon.rnn.LSTM, count=3):
         super().__init__()
         self.encoder = nn.Embedding(11, 6)
-        self.rnn = layer(5, 3, dropout=0.2)
+        self.rnn = layer(5, count, dropout=0.2)
         self.drop = nn.Dropout(0.5)
         self.decoder = nn.Dense(11, flatten=False)
 

@@ -34,12 +34,6 @@ def binary(operator: Operator, writer: Writer) -> str:
     return _remainder(first, second, operator, writer) if row.onnx == "Mod" else writer.op(row.onnx, first, second)
 
 
-@converts("_hypot", "broadcast_hypot", "_npi_hypot", "_hypot_scalar")
-def hypot(operator: Operator, writer: Writer) -> str:
-    first, second = _operands(operator, writer)
-    return writer.op("Sqrt", writer.op("Add", writer.op("Mul", first, first), writer.op("Mul", second, second)))
-
-
 def _operands(operator: Operator, writer: Writer) -> Any:
     """Return both operands in the dtype of the output; the second one may be a number."""
     first, *others = (_cast(tensor, operator, writer) for tensor in operator.inputs)
@@ -64,7 +58,7 @@ def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> s
 def comparison(operator: Operator, writer: Writer) -> str:
     first: Any = operator.inputs[0]
     if len(operator.inputs) == 1:
-        number = operator.real("scalar", 0)
+        number = operator.real("scalar")
         if np.issubdtype(first.dtype, np.floating):
             second: Any = like(first, number)
         else:  # a whole number is compared with 2.5, not with 2
@@ -95,32 +89,18 @@ def square(operator: Operator, writer: Writer) -> str:
     return writer.op("Mul", operator.inputs[0], operator.inputs[0])
 
 
-@converts("rsqrt", "cbrt", "rcbrt", "_npi_cbrt")
+@converts("rsqrt")
 def root(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    if operator.operator == "rsqrt":
-        return writer.op("Reciprocal", writer.op("Sqrt", data))
-    made = cube_root(data, data, writer)
-    return writer.op("Reciprocal", made) if operator.operator == "rcbrt" else made
+    return writer.op("Reciprocal", writer.op("Sqrt", operator.inputs[0]))
 
 
-def cube_root(data: Any, tensor: Tensor, writer: Writer) -> str:
-    """Write the real cube root, which Pow does not give for negative numbers."""
-    return writer.op("Mul", writer.op("Sign", data), writer.op("Pow", writer.op("Abs", data), like(tensor, 1 / 3)))
-
-
-@converts(
-    "log10", "log2", "log1p", "expm1", "_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1", "degrees", "radians"
-)
+@converts("log10", "log2", "log1p", "expm1", "_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1")
 def logarithm(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    kind = known(operator.operator).kind
+    data, kind = operator.inputs[0], known(operator.operator).kind
     if kind == "log1p":
         return writer.op("Log", writer.op("Add", data, like(data, 1)))
     if kind == "expm1":
         return writer.op("Sub", writer.op("Exp", data), like(data, 1))
-    if kind in ("degrees", "radians"):
-        return writer.op("Mul", data, like(data, 180 / math.pi if kind == "degrees" else math.pi / 180))
     return writer.op("Div", writer.op("Log", data), like(data, math.log(10 if kind == "log10" else 2)))
 
 
@@ -148,9 +128,9 @@ def activation(operator: Operator, writer: Writer) -> str:
 
 @converts("LeakyReLU")
 def leaky_relu(operator: Operator, writer: Writer) -> str:
-    kind, data = operator.text("act_type", "leaky"), operator.inputs[0]
+    kind, data = operator.text("act_type"), operator.inputs[0]
     if kind in ("leaky", "elu"):
-        return writer.op("LeakyRelu" if kind == "leaky" else "Elu", data, alpha=operator.real("slope", 0.25))
+        return writer.op("LeakyRelu" if kind == "leaky" else "Elu", data, alpha=operator.real("slope"))
     if kind == "selu":
         return writer.op("Selu", data, alpha=1.6732632423543772, gamma=1.0507009873554805)
     if kind == "gelu":
@@ -189,16 +169,6 @@ def multicast(operator: Operator, writer: Writer) -> Any:
     return [writer.cast(tensor, output.dtype) for tensor, output in zip(operator.inputs, operator.outputs)]
 
 
-@converts("smooth_l1")
-def smooth_l1(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    squared = operator.real("scalar", 1) ** 2
-    size = writer.op("Abs", data)
-    curved = writer.op("Mul", writer.op("Mul", data, data), like(data, 0.5 * squared))
-    straight = writer.op("Sub", size, like(data, 0.5 / squared))
-    return writer.op("Where", writer.op("Less", size, like(data, 1 / squared)), curved, straight)
-
-
 @converts("where", "_npi_where")
 def where(operator: Operator, writer: Writer) -> str:
     condition, first, second = operator.inputs
@@ -213,27 +183,19 @@ def _cast(tensor: Tensor, operator: Operator, writer: Writer) -> Any:
     return tensor if tensor.dtype == dtype else writer.cast(tensor, dtype)
 
 
-_REDUCED = {
-    "nansum": "ReduceSum",
-    **{kind: f"Reduce{kind.capitalize()}" for kind in ("sum", "mean", "max", "min", "prod")},
-}
-
-
-@converts(*_REDUCED, "_np_sum", "_np_max", "_np_min", "_np_prod", "_npi_mean")
+@converts(*(name for name in operators_that("onto") if known(name).onnx))
 def reduction(operator: Operator, writer: Writer) -> str:
-    data, output = operator.inputs[0], operator.outputs[0]
-    kind = operator.operator.replace("_npi_", "").replace("_np_", "")
-    axes = axes_of(operator)
-    made: Any = data if data.dtype == output.dtype else writer.cast(data, output.dtype)
-    if kind == "nansum":
+    data, output, kind = operator.inputs[0], operator.outputs[0], known(operator.operator).onnx
+    axes, made = axes_of(operator), _cast(data, operator, writer)
+    if operator.operator == "nansum":
         made = writer.op("Where", writer.op("IsNaN", made), like(data, 0), made)
-    if _REDUCED[kind] == "ReduceSum":
-        made = writer.op("ReduceSum", made, integers(*axes), keepdims=0)
+    if kind == "ReduceSum":
+        made = writer.op(kind, made, integers(*axes), keepdims=0)
     else:
-        made = writer.op(_REDUCED[kind], made, axes=axes, keepdims=0)
+        made = writer.op(kind, made, axes=axes, keepdims=0)
     # without np shape, MXNet's reduction of all axes has the shape (1,)
     kept = len(output.dims) == len(data.dims) - len(axes)
-    return made if kept else writer.reshape(made, output.dims)
+    return str(made) if kept else writer.reshape(made, output.dims)
 
 
 @converts("argmax", "argmin", "_npi_argmax", "_npi_argmin")
@@ -249,52 +211,31 @@ def argmax(operator: Operator, writer: Writer) -> str:
 
 @converts("topk")
 def topk(operator: Operator, writer: Writer) -> List[str]:
-    kind = operator.get("ret_typ", "indices")
+    kind = operator.get("ret_typ")
     operator.refuse((kind == "mask", "ret_typ='mask'"))
-    values, places = _sorted(operator, writer, operator.integer("k", 1))
-    if kind == "both":
-        return [values, writer.cast(places, operator.outputs[1].dtype)]
-    return [values if kind == "value" else writer.cast(places, operator.outputs[0].dtype)]
+    values, places = _sorted(operator, writer, operator.integer("k"))
+    found = {"value": [values], "both": [values, places]}.get(kind, [places])
+    return [one if one == values else writer.cast(one, out.dtype) for one, out in zip(found, operator.outputs)]
 
 
 @converts("sort", "argsort")
 def sort(operator: Operator, writer: Writer) -> str:
-    values, places = _sorted(operator, writer, 0, ascending=True)
+    values, places = _sorted(operator, writer, 0)
     return writer.cast(places, operator.outputs[0].dtype) if "argsort" in operator.operator else values
 
 
-def _sorted(operator: Operator, writer: Writer, count: int, ascending: bool = False) -> List[str]:
-    tensor = operator.inputs[0]
-    data: Any = tensor
-    axis = operator.get("axis", -1)
-    if axis is None:
-        data, axis = writer.op("Reshape", tensor, integers(-1)), 0
-        if not all(isinstance(size, int) for size in tensor.dims):
-            raise Unsupported("axis=None sorts across the batch")
-        size = int(np.prod(tensor.dims))
-    else:
-        size = tensor.size(int(axis))
-    largest = not operator.flag("is_ascend", ascending)
-    return writer.ops("TopK", 2, data, integers(count or size), axis=int(axis), largest=int(largest), sorted=1)
+def _sorted(operator: Operator, writer: Writer, count: int) -> List[str]:
+    data, axis = operator.inputs[0], operator.get("axis")
+    operator.refuse((axis is None, "axis=None sorts across the batch"))
+    largest = int(not operator.flag("is_ascend"))
+    return writer.ops("TopK", 2, data, integers(count or data.size(axis)), axis=axis, largest=largest, sorted=1)
 
 
 @converts("_np_cumsum")
 def cumsum(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis")
     operator.refuse((axis is None, "axis=None sums across the batch"))
-    data: Any = operator.inputs[0]
-    dtype = operator.outputs[0].dtype
-    return writer.op("CumSum", data if data.dtype == dtype else writer.cast(data, dtype), np.int64(axis))
-
-
-@converts("moments")
-def moments(operator: Operator, writer: Writer) -> List[str]:
-    data = operator.inputs[0]
-    axes = axes_of(operator, "axes")
-    mean = writer.op("ReduceMean", data, axes=axes, keepdims=1)
-    apart = writer.op("Sub", data, mean)
-    variance = writer.op("ReduceMean", writer.op("Mul", apart, apart), axes=axes, keepdims=1)
-    return [writer.reshape(made, output.dims) for made, output in zip((mean, variance), operator.outputs)]
+    return writer.op("CumSum", _cast(operator.inputs[0], operator, writer), np.int64(axis))
 
 
 def clipped(indices: Tensor, size: int, writer: Writer) -> str:
@@ -310,7 +251,7 @@ def take(operator: Operator, writer: Writer) -> str:
 
 
 def _indices(operator: Operator, indices: Any, size: int, writer: Writer) -> str:
-    mode = operator.get("mode", "clip")
+    mode = operator.get("mode")
     if mode == "clip":
         return clipped(indices, size, writer)
     whole = writer.cast(indices, np.int64)
@@ -326,25 +267,11 @@ def pick(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.op("GatherElements", data, made, axis=axis), operator.outputs[0].dims)
 
 
-def _last(indices: Any, writer: Writer) -> str:
-    """Write the indices of gather_nd with the axis of coordinates last, as ONNX has it."""
-    return writer.transpose(writer.cast(indices, np.int64), *range(1, len(indices.dims)), 0)
-
-
 @converts("gather_nd")
 def gather_nd(operator: Operator, writer: Writer) -> str:
     data, indices = operator.inputs
-    return writer.op("GatherND", data, _last(indices, writer))
-
-
-@converts("scatter_nd")
-def scatter_nd(operator: Operator, writer: Writer) -> str:
-    from onnx import numpy_helper
-
-    data, indices = operator.inputs
-    value = numpy_helper.from_array(np.zeros(1, data.dtype))
-    empty = writer.op("ConstantOfShape", writer.shape(operator.outputs[0].dims), value=value)
-    return writer.op("ScatterND", empty, _last(indices, writer), data)
+    last = writer.transpose(writer.cast(indices, np.int64), *range(1, len(indices.dims)), 0)  # ONNX's coordinates
+    return writer.op("GatherND", data, last)
 
 
 @converts("one_hot")
@@ -354,7 +281,7 @@ def one_hot(operator: Operator, writer: Writer) -> str:
     # ONNX's OneHot counts negative indices from the end; MXNet gives them no place
     column = writer.reshape(writer.cast(indices, np.int64), (*indices.dims, 1))
     same = writer.op("Equal", column, np.arange(depth, dtype=np.int64))
-    values = operator.real("on_value", 1), operator.real("off_value", 0)
+    values = operator.real("on_value"), operator.real("off_value")
     return writer.op("Where", same, *(like(output, value) for value in values))
 
 
@@ -426,16 +353,6 @@ def slice_like(operator: Operator, writer: Writer) -> str:
     return writer.op("Slice", data, integers(*[0] * len(axes)), ends, integers(*axes))
 
 
-@converts("Crop")
-def crop(operator: Operator, writer: Writer) -> str:
-    data, output = operator.inputs[0], operator.outputs[0]
-    sizes = [output.size(axis) for axis in (2, 3)]
-    starts = [int(place) for place in operator.sizes("offset", 2, 0)]
-    if operator.flag("center_crop"):
-        starts = [(data.size(axis) - size) // 2 for axis, size in zip((2, 3), sizes)]
-    return writer.slice(data, starts, [start + size for start, size in zip(starts, sizes)], [2, 3])
-
-
 @converts("SliceChannel", "_split_v2")
 def split(operator: Operator, writer: Writer) -> List[str]:
     data = operator.inputs[0]
@@ -456,7 +373,7 @@ def split(operator: Operator, writer: Writer) -> List[str]:
 
 @converts("Concat", "_rnn_param_concat", "_npi_concatenate")
 def concat(operator: Operator, writer: Writer) -> str:
-    axis = operator.get("axis", 0) if operator.operator == "_npi_concatenate" else operator.get("dim", 1)
+    axis = operator.get("axis") if operator.operator == "_npi_concatenate" else operator.get("dim")
     operator.refuse((axis is None, "axis=None joins across the batch"))
     return writer.op("Concat", *operator.inputs, axis=int(axis))
 
@@ -464,7 +381,7 @@ def concat(operator: Operator, writer: Writer) -> str:
 @converts("stack", "_npi_stack")
 def stack(operator: Operator, writer: Writer) -> str:
     ndim = len(operator.outputs[0].dims)
-    axis = operator.integer("axis", 0) % ndim
+    axis = operator.integer("axis") % ndim
     parts = [writer.reshape(tensor, (*tensor.dims[:axis], 1, *tensor.dims[axis:])) for tensor in operator.inputs]
     return writer.op("Concat", *parts, axis=axis)
 
@@ -476,26 +393,19 @@ def broadcast(operator: Operator, writer: Writer) -> str:
 
 @converts("tile")
 def tile(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    repeats = _listed(operator.get("reps", 1))
-    ndim = max(len(repeats), len(data.dims))
-    made: Any = data
-    if ndim > len(data.dims):
-        made = writer.reshape(data, (*[1] * (ndim - len(data.dims)), *data.dims))
-    return writer.op("Tile", made, integers(*[1] * (ndim - len(repeats)), *repeats))
+    data, repeats = operator.inputs[0], _listed(operator.get("reps"))
+    more = len(repeats) - len(data.dims)
+    made = writer.reshape(data, (*[1] * more, *data.dims)) if more > 0 else data.name
+    return writer.op("Tile", made, integers(*[1] * -more, *repeats))
 
 
 @converts("repeat")
 def repeat(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    axis, count = operator.get("axis"), operator.integer("repeats", 1)
-    if axis is None:
-        made: Any = writer.op("Tile", writer.op("Reshape", data, integers(-1, 1)), integers(1, count))
-        return writer.op("Reshape", made, integers(-1))
-    axis %= len(data.dims)
-    made = writer.reshape(data, (*data.dims[: axis + 1], 1, *data.dims[axis + 1 :]))
-    repeats = [1] * (len(data.dims) + 1)
-    repeats[axis + 1] = count
+    data, axis, count = operator.inputs[0], operator.get("axis"), operator.integer("repeats")
+    operator.refuse((axis is None, "axis=None repeats across the batch"))
+    place = axis % len(data.dims) + 1
+    made = writer.reshape(data, (*data.dims[:place], 1, *data.dims[place:]))
+    repeats = [count if number == place else 1 for number in range(len(data.dims) + 1)]
     return writer.reshape(writer.op("Tile", made, integers(*repeats)), operator.outputs[0].dims)
 
 
@@ -518,23 +428,15 @@ def filled(operator: Operator, writer: Writer) -> str:
     return writer.op("ConstantOfShape", writer.shape(output.dims), value=value)
 
 
-@converts("_arange", "_npi_arange", "_contrib_arange_like", "_linspace", "_eye")
-@converts("_npi_eye", "_npi_identity")
-def of_shape_only(operator: Operator, writer: Writer) -> str:
+@converts("_arange", "_npi_arange", "_contrib_arange_like")
+def arange(operator: Operator, writer: Writer) -> str:
     """Write what MXNet computes from constants and shapes as a constant."""
     output = operator.outputs[0]
     sizes = [output.size(axis) for axis in range(len(output.dims))]
-    if "eye" in operator.operator or "identity" in operator.operator:
-        return writer.constant(np.eye(sizes[0], sizes[1], operator.integer("k", 0), output.dtype))
-    alone = "arange" in operator.operator and "like" not in operator.operator and operator.get("stop") is None
-    start = 0.0 if alone else operator.real("start", 0)  # arange(20) ends at 20
-    repeat = operator.integer("repeat", 1)
-    places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
-    if "linspace" in operator.operator:
-        step = (operator.real("stop", 1) - start) / max(len(places) - operator.flag("endpoint", True), 1)
-    else:
-        step = operator.real("step", 1)
-    return writer.constant((start + places * step).reshape(sizes).astype(output.dtype))
+    alone = "like" not in operator.operator and operator.get("stop") is None
+    start = 0.0 if alone else operator.real("start")  # arange(20) ends at 20
+    places = np.arange(int(np.prod(sizes)), dtype=np.float64) // operator.integer("repeat")
+    return writer.constant((start + places * operator.real("step")).reshape(sizes).astype(output.dtype))
 
 
 @converts("shape_array", "size_array")
@@ -543,23 +445,12 @@ def shape_array(operator: Operator, writer: Writer) -> str:
     return made if operator.operator == "shape_array" else writer.op("ReduceProd", made, axes=[0], keepdims=1)
 
 
-@converts("diag")
-def diag(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    square = len(data.dims) == 2 and data.dims[0] == data.dims[1]
-    operator.refuse((not square or operator.get("k", 0), "only the main diagonal of a square matrix is converted"))
-    eye = np.eye(data.size(0), dtype=data.dtype)
-    return writer.op("ReduceSum", writer.op("Mul", data, like(data, 1) * eye), integers(1), keepdims=0)
-
-
 def _before_end(data: Tensor, lengths: Tensor, axis: int, writer: Writer) -> str:
     """Write whether each position in time stands before the end of its sequence."""
-    ndim = len(data.dims)
-    time, batch = [1] * ndim, [1] * ndim
-    time[axis] = data.size(axis)
-    sizes = (lengths.dims[0], 1) if axis == 1 else (1, lengths.dims[0])
-    ends = writer.reshape(writer.cast(lengths, np.int64), (*sizes, *batch[2:]))
-    return writer.op("Less", np.arange(data.size(axis), dtype=np.int64).reshape(time), ends)
+    rest = [1] * (len(data.dims) - 2)
+    ends = (lengths.dims[0], 1) if axis == 1 else (1, lengths.dims[0])
+    time = np.arange(data.size(axis), dtype=np.int64).reshape([*((1, -1) if axis == 1 else (-1, 1)), *rest])
+    return writer.op("Less", time, writer.reshape(writer.cast(lengths, np.int64), (*ends, *rest)))
 
 
 @converts("SequenceMask")
@@ -567,22 +458,8 @@ def sequence_mask(operator: Operator, writer: Writer) -> str:
     data, *lengths = operator.inputs
     if not operator.flag("use_sequence_length"):
         return data.name
-    inside = _before_end(data, lengths[0], operator.integer("axis", 0), writer)
-    return writer.op("Where", inside, data, like(data, operator.real("value", 0)))
-
-
-@converts("SequenceLast")
-def sequence_last(operator: Operator, writer: Writer) -> str:
-    data, *lengths = operator.inputs
-    axis = operator.integer("axis", 0)
-    if not operator.flag("use_sequence_length"):
-        return writer.op("Squeeze", writer.slice(data, -1, 2**62, axis), integers(axis))
-    last = writer.op("Sub", writer.cast(lengths[0], np.int64), np.int64(1))
-    rest = data.dims[2:]
-    sizes = (lengths[0].dims[0], 1) if axis == 1 else (1, lengths[0].dims[0])
-    places = writer.reshape(last, (*sizes, *[1] * len(rest)))
-    places = writer.op("Expand", places, writer.shape((*sizes, *rest)))
-    return writer.op("Squeeze", writer.op("GatherElements", data, places, axis=axis), integers(axis))
+    inside = _before_end(data, lengths[0], operator.integer("axis"), writer)
+    return writer.op("Where", inside, data, like(data, operator.real("value")))
 
 
 @converts("SequenceReverse")

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from mxkit.exporting.to_onnx.arrays import clipped, cube_root
+from mxkit.exporting.to_onnx.arrays import clipped
 from mxkit.exporting.to_onnx.onnx_writer import (
     Batch,
     Operator,
@@ -15,9 +15,7 @@ from mxkit.exporting.to_onnx.onnx_writer import (
     converts,
     integers,
     like,
-    spread,
 )
-import mxnet as mx
 import numpy as np
 
 
@@ -28,53 +26,36 @@ def check_layout(operator: Operator) -> None:
         raise Unsupported(f"layout {layout}: MXNet computes it on a GPU only. Transpose the input to NCHW in the net")
 
 
-@converts("Convolution")
+@converts("Convolution", "Deconvolution")
 def convolution(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
-    kernel = operator.ints("kernel")
-    pad = operator.sizes("pad", len(kernel), 0)
-    return writer.op(
-        "Conv",
-        *operator.inputs,
-        kernel_shape=kernel,
-        pads=[*pad, *pad],
-        strides=operator.sizes("stride", len(kernel), 1),
-        dilations=operator.sizes("dilate", len(kernel), 1),
-        group=operator.integer("num_group", 1),
-    )
-
-
-@converts("Deconvolution")
-def deconvolution(operator: Operator, writer: Writer) -> str:
-    check_layout(operator)
-    data = operator.inputs[0]
-    kernel = operator.ints("kernel")
+    data, kernel = operator.inputs[0], operator.ints("kernel")
     count = len(kernel)
     stride, dilate = operator.sizes("stride", count, 1), operator.sizes("dilate", count, 1)
-    pad, adjusted = operator.sizes("pad", count, 0), operator.sizes("adj", count, 0)
-    target = operator.sizes("target_shape", count, 0)
-    if any(target):  # it replaces pad and adj
-        full = [
-            stride[axis] * (data.size(axis + 2) - 1) + (kernel[axis] - 1) * dilate[axis] + 1 - target[axis]
-            for axis in range(count)
-        ]
-        pad, adjusted = [(size + 1) // 2 for size in full], [size % 2 for size in full]
+    pad, more = operator.sizes("pad", count, 0), {}
+    if operator.operator == "Deconvolution":
+        adjusted, target = operator.sizes("adj", count, 0), operator.sizes("target_shape", count, 0)
+        if any(target):  # it replaces pad and adj
+            ends = zip(map(data.size, range(2, count + 2)), kernel, stride, dilate, target)
+            full = [step * (size - 1) + (wide - 1) * apart + 1 - end for size, wide, step, apart, end in ends]
+            pad, adjusted = [(size + 1) // 2 for size in full], [size % 2 for size in full]
+        more = {"output_padding": adjusted}
     return writer.op(
-        "ConvTranspose",
+        "ConvTranspose" if more else "Conv",
         *operator.inputs,
         kernel_shape=kernel,
         pads=[*pad, *pad],
         strides=stride,
         dilations=dilate,
-        output_padding=adjusted,
-        group=operator.integer("num_group", 1),
+        group=operator.integer("num_group"),
+        **more,
     )
 
 
 @converts("FullyConnected")
 def fully_connected(operator: Operator, writer: Writer) -> str:
     data, weight, *bias = operator.inputs
-    if operator.flag("flatten", True):
+    if operator.flag("flatten"):
         flat = data.name if len(data.dims) == 2 else writer.op("Flatten", data, axis=1)
         return writer.op("Gemm", flat, weight, *bias, transB=1)
     made = writer.op("MatMul", data, writer.transpose(weight, 1, 0))
@@ -86,13 +67,13 @@ def batch_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta, mean, variance = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
     axis = operator.axis(1)
-    eps = operator.real("eps", 1e-3)
-    scale: Any = np.ones(gamma.dims, gamma.dtype) if operator.flag("fix_gamma", True) else gamma
+    eps = operator.real("eps")
+    scale: Any = np.ones(gamma.dims, gamma.dtype) if operator.flag("fix_gamma") else gamma
     if axis == 1:
         return writer.op("BatchNormalization", data, scale, beta, mean, variance, epsilon=eps)
     scale = writer.op("Div", scale, writer.op("Sqrt", writer.op("Add", variance, like(variance, eps))))
     shift = writer.op("Sub", beta, writer.op("Mul", mean, scale))
-    shape = tuple(spread(gamma, axis, len(data.dims)))
+    shape = tuple(gamma.size(0) if place == axis else 1 for place in range(operator.rank))
     return writer.op("Add", writer.op("Mul", data, writer.reshape(scale, shape)), writer.reshape(shift, shape))
 
 
@@ -101,8 +82,8 @@ def layer_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
     ndim = len(data.dims)
-    axis = operator.integer("axis", -1) % ndim
-    eps = operator.real("eps", 1e-5)
+    axis = operator.integer("axis") % ndim
+    eps = operator.real("eps")
     if axis == ndim - 1:
         return writer.op("LayerNormalization", data, gamma, beta, axis=-1, epsilon=eps)
     order = [*(index for index in range(ndim) if index != axis), axis]
@@ -114,12 +95,12 @@ def layer_norm(operator: Operator, writer: Writer) -> str:
 def group_norm(operator: Operator, writer: Writer) -> str:
     data, gamma, beta = operator.inputs
     operator.refuse((operator.flag("output_mean_var"), "output_mean_var=True"))
-    groups = operator.integer("num_groups", 1)
+    groups = operator.integer("num_groups")
     operator.refuse((gamma.dims != (groups,), f"gamma has the shape {gamma.dims}, not ({groups},)"))
     # MXNet 1.9.1 scales each group by one number, as InstanceNorm does with channels
     size = math.prod(data.size(axis) for axis in range(1, len(data.dims)))
     grouped = writer.reshape(data, (data.dims[0], groups, size // groups))
-    made = writer.op("InstanceNormalization", grouped, gamma, beta, epsilon=operator.real("eps", 1e-5))
+    made = writer.op("InstanceNormalization", grouped, gamma, beta, epsilon=operator.real("eps"))
     return writer.reshape(made, operator.outputs[0].dims)
 
 
@@ -127,15 +108,15 @@ def group_norm(operator: Operator, writer: Writer) -> str:
 def l2_normalization(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     ndim = len(data.dims)
-    axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode", "instance")]
+    axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode")]
     total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
-    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps", 1e-10))))
+    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps"))))
     return writer.op("Div", data, root)
 
 
 @converts("Dropout")
 def dropout(operator: Operator, writer: Writer) -> str:
-    operator.refuse((operator.get("mode", "training") != "training", "mode='always' draws random numbers"))
+    operator.refuse((operator.get("mode") != "training", "mode='always' draws random numbers"))
     return operator.inputs[0].name
 
 
@@ -172,61 +153,38 @@ def _inside(data: Tensor, length: Tensor, axis: int, writer: Writer) -> str:
 
 @converts("SoftmaxActivation")
 def softmax_activation(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    if operator.get("mode", "instance") == "channel":
-        return writer.op("Softmax", data, axis=1)
     # MXNet documents a softmax over all axes but the first, and computes one over the last axis
-    return writer.op("Softmax", data, axis=-1)
+    return writer.op("Softmax", operator.inputs[0], axis=1 if operator.get("mode") == "channel" else -1)
 
 
 @converts("UpSampling")
 def upsampling(operator: Operator, writer: Writer) -> str:
-    scale = operator.integer("scale")
-    if operator.get("sample_type") == "bilinear":
-        return writer.op(
-            "ConvTranspose",
-            *operator.inputs,
-            strides=[scale] * 2,
-            pads=[math.ceil((scale - 1) / 2)] * 4,
-            group=operator.inputs[0].size(1),
-        )
-    height, width = (operator.outputs[0].size(axis) for axis in (2, 3))
-    grown: List[str] = []
-    for data in operator.inputs:
-        scales = np.array([1, 1, height // data.size(2), width // data.size(3)], np.float32)
-        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        grown.append(writer.op("Resize", data, "", scales, **mode))
-    if operator.get("multi_input_mode", "concat") == "sum":
-        return writer.op("Sum", *grown)
-    return writer.op("Concat", *grown, axis=1)
+    several = operator.get("sample_type") != "nearest" or len(operator.inputs) > 1
+    operator.refuse((several, "sample_type='bilinear', or several inputs"))
+    scales = np.array([1, 1, *[operator.integer("scale")] * 2], np.float32)
+    mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return writer.op("Resize", operator.inputs[0], "", scales, **mode)
 
 
 @converts("_contrib_BilinearResize2D")
 def bilinear_resize(operator: Operator, writer: Writer) -> str:
-    corners = operator.flag("align_corners", True)
-    return writer.op(
-        "Resize",
-        operator.inputs[0],
-        "",
-        "",
-        writer.shape(operator.outputs[0].dims),
-        mode="linear",
-        coordinate_transformation_mode="align_corners" if corners else "half_pixel",
-    )
+    place = "align_corners" if operator.flag("align_corners") else "half_pixel"
+    mode = {"mode": "linear", "coordinate_transformation_mode": place}
+    return writer.op("Resize", operator.inputs[0], "", "", writer.shape(operator.outputs[0].dims), **mode)
 
 
 @converts("Pad")
 def pad(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     widths = list(operator.get("pad_width"))
-    value = like(data, operator.real("constant_value", 0))
+    value = like(data, operator.real("constant_value"))
     mode = operator.get("mode")
     return writer.op("Pad", data, integers(*widths[::2], *widths[1::2]), value, mode=mode)
 
 
 @converts("norm", "_npi_norm")
 def norm(operator: Operator, writer: Writer) -> str:
-    order = operator.get("ord", 2)
+    order = operator.get("ord")
     operator.refuse((order not in (1, 2), f"ord={order}"))
     kind = "ReduceL1" if order == 1 else "ReduceL2"
     made = writer.op(kind, operator.inputs[0], axes=axes_of(operator), keepdims=0)
@@ -241,29 +199,15 @@ def _turned(tensor: Tensor, turn: bool, writer: Writer) -> Any:
 
 @converts("dot", "_np_dot")
 def dot(operator: Operator, writer: Writer) -> str:
-    first, second = operator.inputs
+    ranks = [len(tensor.dims) for tensor in operator.inputs]
     turns = operator.flag("transpose_a"), operator.flag("transpose_b")
-    if len(first.dims) > 2 or len(second.dims) > 2 or 0 in (len(first.dims), len(second.dims)):
-        operator.refuse((any(turns), "a transposed array of more than two axes"))
-        return _of_more_axes(operator, writer)
+    operator.refuse(
+        (ranks[1] > 2 or 0 in ranks, "a second array of more than two axes, or a number"),
+        (ranks[0] > 2 and any(turns), "a transposed array of more than two axes"),
+    )
     turned = [_turned(tensor, turn and len(tensor.dims) == 2, writer) for tensor, turn in zip(operator.inputs, turns)]
     made = writer.op("MatMul", *turned)
-    return writer.reshape(made, operator.outputs[0].dims) if len(first.dims) == len(second.dims) == 1 else made
-
-
-def _of_more_axes(operator: Operator, writer: Writer) -> str:
-    """Write the product over the last axis of the first array and an axis of the second one."""
-    first, second = operator.inputs
-    if not first.dims or not second.dims:
-        return writer.op("Mul", first, second)
-    if operator.operator == "dot":  # mx.nd sums over the first axis of the second array, mx.np over the last but one
-        if not all(isinstance(size, int) for size in second.dims[1:]):
-            raise Unsupported("the second array has the batch behind its first axis")
-        flat: Any = writer.reshape(second, (second.dims[0], math.prod(int(str(size)) for size in second.dims[1:])))
-    else:
-        operator.refuse((len(second.dims) > 2, "a second array of more than two axes"))
-        flat = second
-    return writer.reshape(writer.op("MatMul", first, flat), operator.outputs[0].dims)
+    return writer.reshape(made, operator.outputs[0].dims) if ranks == [1, 1] else made
 
 
 @converts("batch_dot", "_linalg_gemm2", "_linalg_gemm", "_npi_matmul")
@@ -282,68 +226,30 @@ def batch_dot(operator: Operator, writer: Writer) -> str:
 @converts("Pooling")
 def pooling(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
-    data = operator.inputs[0]
-    kind = operator.get("pool_type", "max")
+    data, kind, convention = operator.inputs[0], operator.get("pool_type"), operator.get("pooling_convention")
     operator.refuse(
-        (operator.get("pooling_convention") == "same", "pooling_convention='same', which MXNet computes for no input")
+        (kind not in ("max", "avg") or convention == "same", f"pool_type={kind!r}, pooling_convention={convention!r}")
     )
     if operator.flag("global_pool"):
-        return _of_all(operator, kind, writer)
-    if kind == "max":
-        return _windows("MaxPool", data, operator, writer)
-    if kind == "avg":
-        return _average(operator, writer)
-    if kind == "sum":
-        return _summed(data, operator, writer)
-    order = operator.integer("p_value", 2)
-    return _root(_summed(_power(data, order, writer), operator, writer), order, operator, writer)
-
-
-def _of_all(operator: Operator, kind: str, writer: Writer) -> str:
-    data = operator.inputs[0]
-    if kind in ("max", "avg"):
         return writer.op("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", data)
-    order = operator.integer("p_value", 2) if kind == "lp" else 1
-    axes = np.arange(2, len(data.dims))
-    total = writer.op("ReduceSum", _power(data, order, writer), axes, keepdims=1)
-    return _root(total, order, operator, writer)
-
-
-def _power(data: Any, order: int, writer: Writer) -> Any:
-    made = data
-    for _ in range(order - 1):
-        made = writer.op("Mul", made, data)
-    return made
-
-
-def _root(total: str, order: int, operator: Operator, writer: Writer) -> str:
-    if order == 1:
-        return total
-    return writer.op("Sqrt", total) if order == 2 else cube_root(total, operator.inputs[0], writer)
-
-
-def _average(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
+    if kind == "max":
+        return _windows("MaxPool", operator, writer)
     with_border = operator.flag("count_include_pad", True)
     kernel, _, pads = _geometry(operator)
     count = len(kernel)
     if pads[:count] == pads[count:] and all(size > pad for size, pad in zip(kernel, pads)):
-        return _windows("AveragePool", data, operator, writer, count_include_pad=int(with_border))
+        return _windows("AveragePool", operator, writer, count_include_pad=int(with_border))
     # A window beyond the border is divided by the part of it that MXNet counts
-    total = _summed(data, operator, writer)
-    return writer.op("Div", total, _counts(operator, with_border).astype(data.dtype))
+    mean = _windows("AveragePool", operator, writer, count_include_pad=1)
+    share = math.prod(kernel) / np.maximum(_counts(operator, with_border), 1)
+    return writer.op("Mul", mean, share.astype(data.dtype))
 
 
-def _summed(data: Any, operator: Operator, writer: Writer) -> str:
-    kernel, _, _ = _geometry(operator)
-    mean = _windows("AveragePool", data, operator, writer, count_include_pad=1)
-    return writer.op("Mul", mean, like(operator.inputs[0], math.prod(kernel)))
-
-
-def _windows(kind: str, data: Any, operator: Operator, writer: Writer, **attributes: Any) -> str:
+def _windows(kind: str, operator: Operator, writer: Writer, **attributes: Any) -> str:
     kernel, stride, pads = _geometry(operator)
+    data: Any = operator.inputs[0]
     if any(pad >= size for pad, size in zip(pads, kernel * 2)):  # ONNX pools only with less padding than a window
-        value = like(operator.inputs[0], float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
+        value = like(data, float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
         begin, end = pads[: len(kernel)], pads[len(kernel) :]
         data = writer.op("Pad", data, np.array([0, 0, *begin, 0, 0, *end], np.int64), value)
         pads = [0] * len(pads)
@@ -397,29 +303,8 @@ def _means(size: int, parts: int) -> np.ndarray:
     return matrix
 
 
-@converts("_contrib_ROIAlign")
-def roi_align(operator: Operator, writer: Writer) -> str:
-    if operator.flag("position_sensitive"):
-        raise Unsupported("position_sensitive=True")
-    data, rois = operator.inputs
-    height, width = operator.get("pooled_size")
-    number = writer.slice(rois, 0, 1, 1)
-    return writer.op(
-        "RoiAlign",
-        data,
-        writer.slice(rois, 1, 5, 1),
-        writer.reshape(writer.cast(number, np.int64), rois.dims[:1]),
-        output_height=height,
-        output_width=width,
-        sampling_ratio=max(operator.integer("sample_ratio", -1), 0),
-        spatial_scale=operator.real("spatial_scale", 1),
-        coordinate_transformation_mode="half_pixel" if operator.flag("aligned") else "output_half_pixel",
-    )
-
-
 # Order of MXNet's gates by ONNX's: i, o, f, c of MXNet's i, f, c, o; z, r, n of r, z, n
 _GATES = {"lstm": [0, 3, 1, 2], "gru": [1, 0, 2], "rnn_tanh": [0], "rnn_relu": [0]}
-_KINDS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
 class _Sizes(NamedTuple):
@@ -468,7 +353,8 @@ def _layer(data: Any, weights: List[str], lengths: Any, initial: List[str], size
         attributes["linear_before_reset"] = 1  # MXNet applies the reset after the product
     if sizes.mode == "rnn_relu":
         attributes["activations"] = ["Relu"] * sizes.directions
-    return writer.ops(_KINDS[sizes.mode], 1 + len(initial), data, *weights, lengths, *initial, **attributes)
+    kind = sizes.mode.partition("_")[0].upper()
+    return writer.ops(kind, 1 + len(initial), data, *weights, lengths, *initial, **attributes)
 
 
 def _weights(flat: Any, layer: int, sizes: _Sizes, writer: Writer) -> List[str]:
@@ -511,25 +397,13 @@ def _times(batch: Size, count: int) -> Size:
     return Batch(batch.factor * count, batch.offset * count) if isinstance(batch, Batch) else batch * count
 
 
-def _scores(query: str, width: int, key: str, tensor: Tensor, writer: Writer) -> str:
-    scaled = writer.op("Div", query, like(tensor, math.sqrt(width)))
-    return writer.op("MatMul", scaled, writer.transpose(key, 0, 2, 1))
-
-
-@converts("_contrib_interleaved_matmul_selfatt_qk")
-def self_attention_scores(operator: Operator, writer: Writer) -> str:
-    heads = operator.integer("heads")
-    data = operator.inputs[0]
-    query, width = _part(data, heads, 3, 0, writer)
-    return _scores(query, width, _part(data, heads, 3, 1, writer)[0], data, writer)
-
-
-@converts("_contrib_interleaved_matmul_encdec_qk")
+@converts("_contrib_interleaved_matmul_selfatt_qk", "_contrib_interleaved_matmul_encdec_qk")
 def attention_scores(operator: Operator, writer: Writer) -> str:
-    heads = operator.integer("heads")
-    query, width = _part(operator.inputs[0], heads, 1, 0, writer)
-    key = _part(operator.inputs[1], heads, 2, 0, writer)[0]
-    return _scores(query, width, key, operator.inputs[0], writer)
+    heads, data, of_one = operator.integer("heads"), operator.inputs[0], "selfatt" in operator.operator
+    query, width = _part(data, heads, 3 if of_one else 1, 0, writer)
+    key, _ = _part(operator.inputs[-1], heads, 3 if of_one else 2, int(of_one), writer)
+    scaled = writer.op("Div", query, like(data, math.sqrt(width)))
+    return writer.op("MatMul", scaled, writer.transpose(key, 0, 2, 1))
 
 
 @converts("_contrib_interleaved_matmul_selfatt_valatt", "_contrib_interleaved_matmul_encdec_valatt")
@@ -549,25 +423,15 @@ def div_sqrt_dim(operator: Operator, writer: Writer) -> str:
     return writer.op("Div", data, like(data, math.sqrt(data.size(len(data.dims) - 1))))
 
 
-@converts("_contrib_MultiBoxPrior")
-def anchors(operator: Operator, writer: Writer) -> str:
-    """Write the anchors as a constant: they depend on the map's height and width only."""
-    data = operator.inputs[0]
-    given = {name: operator.get(name) for name in ("sizes", "ratios", "clip", "steps", "offsets")}
-    known = {name: value for name, value in given.items() if value is not None}
-    size = mx.nd.zeros((1, 1, data.size(2), data.size(3)))
-    return writer.constant(mx.nd.contrib.MultiBoxPrior(size, **known).asnumpy())
-
-
 @converts("_contrib_box_decode")
 def box_decode(operator: Operator, writer: Writer) -> str:
     data, anchors = operator.inputs
     boxes: List[Any] = writer.ops("Split", 4, anchors, axis=2)
-    if operator.get("format", "center") == "corner":
+    if operator.get("format") == "corner":
         boxes = _to_center(boxes, like(data, 0.5), writer)
     moves = writer.ops("Split", 4, data, axis=2)
     moves = [writer.op("Mul", move, like(data, operator.real(f"std{n}", 1))) for n, move in enumerate(moves)]
-    limit = operator.real("clip", -1)
+    limit = operator.real("clip")
     sizes = [writer.op("Min", move, like(data, limit)) if limit > 0 else move for move in moves[2:]]
     halves = [
         writer.op("Mul", writer.op("Mul", writer.op("Exp", size), box), like(data, 0.5))
@@ -592,23 +456,23 @@ def _to_center(corners: List[Any], half: Any, writer: Writer) -> List[Any]:
 def box_nms(operator: Operator, writer: Writer) -> str:
     """Write MXNet's suppression: sort by score, then a loop over the boxes, each of which removes later ones."""
     data = operator.inputs[0]
-    formats = operator.get("in_format", "corner"), operator.get("out_format", "corner")
+    formats = operator.get("in_format"), operator.get("out_format")
     operator.refuse((formats != ("corner", "corner"), "boxes in the format center"))
     operator.refuse((len(data.dims) != 3, "boxes of other than three axes"))
-    place, start = operator.integer("score_index", 1), operator.integer("coord_start", 2)
+    place, start = operator.integer("score_index"), operator.integer("coord_start")
     scores = _column(data, place, writer)
-    usable = writer.op("Greater", scores, like(data, operator.real("valid_thresh", 0)))
-    kind, background = operator.integer("id_index", -1), operator.integer("background_id", -1)
+    usable = writer.op("Greater", scores, like(data, operator.real("valid_thresh")))
+    kind, background = operator.integer("id_index"), operator.integer("background_id")
     if kind >= 0 and background >= 0:
         other = writer.op("Not", writer.op("Equal", _column(data, kind, writer), like(data, background)))
         usable = writer.op("And", usable, other)
     total = data.size(1)
-    count = min(operator.integer("topk", -1), total) if operator.integer("topk", -1) > 0 else total
+    count = min(operator.integer("topk"), total) if operator.integer("topk") > 0 else total
     key = writer.op("Where", usable, scores, like(data, -np.inf))
     best, order = writer.ops("TopK", 2, key, integers(count), axis=1)
     rows = _rows(data, order, count, writer)
     corners = writer.slice(rows, start, start + 4, 2)
-    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.real("overlap_thresh", 0.5)))
+    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.real("overlap_thresh")))
     if kind >= 0 and not operator.flag("force_suppress"):
         ids = writer.slice(rows, kind, kind + 1, 2)
         near = writer.op("And", near, writer.op("Equal", ids, writer.transpose(ids, 0, 2, 1)))
@@ -703,7 +567,6 @@ _NODES: Dict[str, Tuple[str, Dict[str, Tuple[str, Any]]]] = {
     ),
     "depth_to_space": ("DepthToSpace", {"blocksize": ("block_size", None)}),
     "space_to_depth": ("SpaceToDepth", {"blocksize": ("block_size", None)}),
-    "ROIPooling": ("MaxRoiPool", {"pooled_shape": ("pooled_size", None), "spatial_scale": ("spatial_scale", 1.0)}),
 }
 
 

@@ -24,7 +24,6 @@ import mxnet as mx
 import numpy as np
 
 _IR = 8  # onnx 1.12 of 2022 and later read it
-_LARGEST = 2**31 - 2**20  # protobuf refuses messages of 2 GiB
 
 
 def onnx_model(
@@ -52,17 +51,11 @@ def onnx_model(
         A `ModelProto` that onnx's checker accepts.
 
     Raises:
-        ExportError: An operator has no exact conversion (the text lists all such operators), the net accepts one batch
-            size only, or its parameters are larger than ONNX's limit of 2 GB.
+        ExportError: An operator has no exact conversion (the text lists all such operators), or the net accepts
+            one batch size only.
     """
     from onnx import checker, helper
 
-    size = sum(array.size * array.dtype().itemsize for array in graph.arrays.values())
-    if size > _LARGEST:
-        raise ExportError(
-            f"export: the parameters have {size / 1e9:.1f} GB, and an ONNX file holds up to 2 GB. format='safetensors' "
-            "has no limit; or cast the net to float16"
-        )
     parts = operators_of(graph, shapes, dtypes, axes)
     writer = _converted(parts)
     for tensor, name in zip(parts.outputs, parts.output_names):
@@ -152,14 +145,9 @@ def _size(size: Any) -> Any:
 
 
 def _refusal(refused: Sequence[Tuple[Operator, str]]) -> str:
-    lines = [f"  {operator.operator} ({operator.name}): {reason}" for operator, reason in refused[:40]]
-    more = [f"  and {len(refused) - 40} more"] if len(refused) > 40 else []
-    return "\n".join(
-        [
-            f"export: {len(refused)} operators cannot be converted to ONNX; nothing was written:",
-            *lines,
-            *more,
-            'Replace them in the net, or export the part of the net before them; docs page "What cannot leave" has '
-            "the way round for each. format='symbol' takes every net",
-        ]
+    lines = "\n".join(f"  {operator.operator} ({operator.name}): {reason}" for operator, reason in refused)
+    return (
+        f"export: {len(refused)} operators cannot be converted to ONNX; nothing was written:\n{lines}\nReplace them in "
+        'the net, or export the part of the net before them; docs page "What cannot leave" has the way round for each. '
+        "format='symbol' takes every net"
     )

@@ -1,16 +1,14 @@
 """Compares an ONNX file with MXNet, operator by operator, in onnxruntime."""
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.arrays import legacy
 from mxkit.core.graph import Entry, Graph
 from mxkit.errors import ExportError
-from mxkit.exporting.net_graph import NetGraph, Value, computed, variables_of
+from mxkit.exporting.net_graph import NetGraph, computed, variables_of
 from mxkit.exporting.proof import JUMPING, Draw, Row, beside_summands, compare, summands
-from mxkit.exporting.to_onnx.onnx_writer import count, operators_of, tensor_names
-
-_MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
+from mxkit.exporting.to_onnx.onnx_writer import tensor_names
 
 
 class Compared(NamedTuple):
@@ -28,6 +26,8 @@ class Compared(NamedTuple):
 def compare_onnx(graph: NetGraph, model: bytes, batches: Sequence[Mapping[str, Any]]) -> Compared:
     """Compute batches with MXNet and with onnxruntime, and compare every output of every operator.
 
+    Operators whose results jump read MXNet's own inputs.
+
     Args:
         graph: Result of `graph_of`.
         model: The file's content.
@@ -36,130 +36,72 @@ def compare_onnx(graph: NetGraph, model: bytes, batches: Sequence[Mapping[str, A
     Raises:
         ExportError: onnxruntime cannot compute the file.
     """
-    names = tensor_names(graph)
-    exposed = _Exposed(model, graph, names)
-    given = [{**batch, **exposed.fed_arrays(graph, batch)} for batch in batches]
-    of_files = exposed.run_file(given, graph, batches)
+    import onnx
+
+    names, file = tensor_names(graph), onnx.load_model_from_string(model)
+    nodes = Graph.of(graph.symbol, internals=True).nodes
+    jumping = {name for one, name in names.items() if not one.output and nodes[one.node].operator in JUMPING}
+    fed = _feed(file, jumping, set(names.values()))
+    whole = _Session(file, [one.name for one in file.graph.output], optimized=True)
+    made = {name for node in file.graph.node for name in node.output}
+    inner = [name for name in dict.fromkeys(names.values()) if name in made]
+    del file.graph.output[:]
+    file.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
+    every = _Session(file, inner, optimized=False)
     rows: List[Row] = []
-    missing: List[str] = []
-    for batch, feed, of_file in zip(batches, given, of_files):
-        size = len(next(iter(batch.values())))
-        actual = exposed.outputs(graph, batch, feed)
+    missing: Set[str] = set()
+    for batch in batches:
+        size, values = len(next(iter(batch.values()))), list(computed(graph, batch))
+        own = {fed[names[one.entry]]: one.array for one in values if names[one.entry] in fed}
+        of_file, actual = whole.run({**batch, **own}), every.run({**batch, **own})
         found: List[Tuple[Entry, Row]] = []
-        for value in computed(graph, batch):
-            key = value.entry
-            name = names[key]
+        for value in values:
+            key, name = value.entry, names[value.entry]
             described = value.name if not key.output else f"{value.name}[{key.output}]"
-            if name not in exposed.made:
-                missing.append(f"{value.operator} ({described})")
+            if name not in made:
+                missing.add(f"{value.operator} ({described})")
                 continue
-            found.append((key, compare(described, value.operator, size, value.array, actual(name))))
+            found.append((key, compare(described, value.operator, size, value.array, actual[name])))
             if name in of_file:
                 found.append((key, compare(name, "optimized file", size, value.array, of_file[name])))
         rows += beside_summands(found, partial(_summands, graph, batch))
-    return Compared(rows, sorted(set(missing)))
+    return Compared(rows, sorted(missing))
 
 
 def _summands(graph: NetGraph, batch: Mapping[str, Any]) -> Draw:
     return summands(legacy(graph.symbol).get_internals(), variables_of(graph, batch), graph.numpy)
 
 
-class _Exposed:
-    """The model with all tensors as outputs, and with MXNet's tensors as inputs of the jumping operators."""
+class _Session:
+    """A model in onnxruntime.
 
-    def __init__(self, content: bytes, graph: NetGraph, names: Mapping[Entry, str]) -> None:
-        import onnx
+    Args:
+        model: The model.
+        names: Of its outputs.
+        optimized: Whether onnxruntime may join operators.
+    """
 
-        self._model = onnx.load_model_from_string(content)
-        self._names = names
-        self.fed = _feed(self._model, _jumping(graph, names), set(names.values()))
-        self._inputs = {tensor.name for tensor in self._model.graph.input}
-        self.made = {name for node in self._model.graph.node for name in node.output}
-        self._session: Tuple[Tuple[str, ...], Any] = ((), None)
+    def __init__(self, model: Any, names: List[str], optimized: bool) -> None:
+        import onnxruntime
 
-    def fed_arrays(self, graph: NetGraph, batch: Mapping[str, Any]) -> Dict[str, Any]:
-        """Compute MXNet's values of the inputs of jumping operators."""
-        if not self.fed:
-            return {}
-        values = ((self._names[value.entry], value.array) for value in computed(graph, batch))
-        return {self.fed[name]: array for name, array in values if name in self.fed}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if not optimized:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # it grows by doubling
+        self._names, self._inputs = names, [one.name for one in model.graph.input]
+        content = model.SerializeToString()
+        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
-    def run_file(self, given: Sequence[Any], graph: NetGraph, batches: Sequence[Any]) -> List[Dict[str, Any]]:
-        """Compute the file's own outputs, with onnxruntime's optimizations."""
-        names = [output.name for output in self._model.graph.output]
-        session = _session(self._model.SerializeToString(), optimized=True)
-        return [dict(zip(names, self._run(session, names, feed, graph, batch))) for feed, batch in zip(given, batches)]
-
-    def outputs(self, graph: NetGraph, batch: Mapping[str, Any], feed: Mapping[str, Any]) -> Callable[[str], Any]:
-        """Return a function that gives each tensor once, by name; groups of them limit the memory."""
-        groups = self._groups(graph, batch)
-        made: Dict[str, Any] = {}
-
-        def actual(name: str) -> Any:
-            if name not in made:
-                group = groups[name]
-                made.clear()
-                made.update(zip(group, self._run(self._session_of(group), group, feed, graph, batch)))
-            return made.pop(name)
-
-        return actual
-
-    def _groups(self, graph: NetGraph, batch: Mapping[str, Any]) -> Dict[str, List[str]]:
-        given = [batch[name] for name in graph.inputs]
-        parts = operators_of(graph, [array.shape for array in given], [array.dtype for array in given])
-        groups: Dict[str, List[str]] = {}
-        group: List[str] = []
-        size = 0
-        largest = max(given[0].shape[parts.batch_axes[0]], 1)
-        for tensor in (tensor for operator in parts.operators for tensor in operator.outputs):
-            size += count(tensor.dims, largest) * tensor.dtype.itemsize
-            if size > _MEMORY and group:
-                group, size = [], 0
-            if tensor.name in self.made:
-                group.append(tensor.name)
-                groups[tensor.name] = group
-        return groups
-
-    def _session_of(self, names: Sequence[str]) -> Any:
-        import onnx
-
-        if self._session[0] != tuple(names):
-            self._session = ((), None)  # free the last one first
-            del self._model.graph.output[:]
-            self._model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-            self._session = (tuple(names), _session(self._model.SerializeToString(), optimized=False))
-        return self._session[1]
-
-    def _run(
-        self, session: Any, names: Sequence[str], feed: Mapping[str, Any], graph: NetGraph, batch: Any
-    ) -> List[Any]:
+    def run(self, feed: Mapping[str, Any]) -> Dict[str, Any]:
+        """Compute the outputs, by name."""
         try:
-            return list(session.run(list(names), {name: feed[name] for name in self._inputs}))
+            return dict(zip(self._names, self._session.run(self._names, {name: feed[name] for name in self._inputs})))
         except Exception as error:  # onnxruntime's errors have no common class
             raise ExportError(
-                "export: onnxruntime cannot compute the file, and it was not written. "
-                f"{self._other_shape(computed(graph, batch))}"
-                f"onnxruntime, which names nodes after MXNet's operators: {' '.join(str(error).split())[:500]}"
+                "export: onnxruntime cannot compute the file, and it was not written. onnxruntime, which names nodes "
+                f"after MXNet's operators: {' '.join(str(error).split())[:500]}"
             ) from error
-
-    def _other_shape(self, values: Iterable[Value]) -> str:
-        """Name the first operator whose shape in the file is another one than in MXNet."""
-        from onnx import shape_inference
-
-        inferred = shape_inference.infer_shapes(self._model).graph
-        stated = {value.name: value.type.tensor_type.shape.dim for value in [*inferred.value_info, *inferred.output]}
-        for value in values:
-            sizes = [size.dim_value or None for size in stated.get(self._names[value.entry], ())]
-            wanted = value.array.shape
-            if any(size not in (None, other) for size, other in zip(sizes, wanted)):
-                return f"The shape differs first at {value.name} ({value.operator}): expected {wanted}, got {sizes}. "
-        return ""
-
-
-def _jumping(graph: NetGraph, names: Mapping[Entry, str]) -> Set[str]:
-    """Return the names of the jumping operators' first outputs, under which the file has their nodes."""
-    nodes = Graph.of(graph.symbol, internals=True).nodes
-    return {name for one, name in names.items() if not one.output and nodes[one.node].operator in JUMPING}
 
 
 def _feed(model: Any, prefixes: Set[str], tensors: Set[str]) -> Dict[str, str]:
@@ -180,14 +122,3 @@ def _feed(model: Any, prefixes: Set[str], tensors: Set[str]) -> Dict[str, str]:
                 fed[name] = node.input[place] = f"{name}:mxnet"
     model.graph.input.extend(helper.make_tensor_value_info(other, kinds[name], None) for name, other in fed.items())
     return fed
-
-
-def _session(content: bytes, optimized: bool) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimized:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # it grows by doubling
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

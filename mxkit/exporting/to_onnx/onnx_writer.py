@@ -206,11 +206,6 @@ def like(tensor: Tensor, value: float) -> np.ndarray:
     return np.array(value).astype(tensor.dtype)
 
 
-def spread(tensor: Tensor, axis: int, ndim: int) -> List[int]:
-    """Return the shape in which a vector lies along one axis of `ndim`."""
-    return [tensor.size(0) if index == axis % ndim else 1 for index in range(ndim)]
-
-
 def axes_of(operator: Operator, name: str = "axis") -> List[int]:
     """Return an attribute with axes as a list, counted from 0; absent, None and () are all axes."""
     every = range(operator.rank)
@@ -350,7 +345,7 @@ def _dims(
     for axes in sorted(candidates[:64], key=sum):
         inferred = []
         for batch in _BATCHES:
-            given = [_with(shape, axis, batch) for shape, axis in zip(shapes, axes)]
+            given = [(*shape[:axis], batch, *shape[axis + 1 :]) for shape, axis in zip(shapes, axes)]
             found = _infer(graph, internals, dict(zip(graph.inputs, given)))
             if found is None:
                 break
@@ -402,7 +397,3 @@ def _types(graph: NetGraph, internals: Any, dtypes: Sequence[Any]) -> List[Any]:
     known.update((name, np.dtype(dtype)) for name, dtype in zip(graph.inputs, dtypes))
     _, types, _ = internals.infer_type(**{name: dtype for name, dtype in known.items() if name in names})
     return [np.dtype(dtype) for dtype in types]
-
-
-def _with(shape: Sequence[int], axis: int, batch: int) -> Tuple[int, ...]:
-    return (*shape[:axis], batch, *shape[axis + 1 :])

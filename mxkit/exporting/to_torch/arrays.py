@@ -1,11 +1,15 @@
-"""Operators that move, join, select, make or resize arrays, and those of sequences, attention and detection.
+"""Operators that compute with numbers, or move, join, select, make or resize arrays; those of sequences and detection.
 
-A row an operator: a pattern as `Node.filled` takes it, or a function. Several call a function of `emitted.py`.
+A word of the book `core/operators.py`, or a row: a pattern as `Node.filled` takes it, or a function. Several call a
+function of `emitted.py`.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from functools import reduce
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
+from mxkit.core.operators import Operator, book, known
 from mxkit.exporting.to_torch.expressions import (
+    TYPES,
     Conversion,
     Node,
     atom,
@@ -23,31 +27,27 @@ _CODES = {0: -2, -2: -4, -3: -5, -4: -6}
 
 def _resized(node: Node, codes: Sequence[int]) -> str:
     """Write a reshape by npx's codes: -2 copies a size, -3 drops one of 1, -4 copies the rest, -5 merges, -6 splits."""
-    rank, reverse = node.rank, node.flag("reverse")
-    at, dims, rest = 0, [], list(codes[::-1] if reverse else codes)
-
-    def have(number: int) -> str:
-        return f"{node.a}.shape[{-1 - number if reverse else number}]"
-
+    if node.flag("reverse"):
+        raise node.refused("reverse=True")
+    have = [f"{node.a}.shape[{number}]" for number in range(node.rank)]
+    at, dims, rest = 0, [], list(codes)
     while rest:
         code = rest.pop(0)
         if code == -2:
-            dims.append(have(at))
+            dims.append(have[at])
         elif code == -4:
-            dims += [have(number) for number in range(at, rank)]
-            at = rank - 1
+            dims += have[at:]
+            at = node.rank - 1
         elif code == -5:
-            dims.append(f"{have(at)} * {have(at + 1)}")
+            dims.append(f"{have[at]} * {have[at + 1]}")
             at += 1
         elif code == -6:
             parts = [rest.pop(0), rest.pop(0)]
-            dims += [str(p) if p != -1 else f"{have(at)} // {parts[1 - i]}" for i, p in enumerate(parts)]
+            dims += [str(p) if p != -1 else f"{have[at]} // {parts[1 - i]}" for i, p in enumerate(parts)]
         elif code != -3:
             dims.append(str(code))
         at += 1
-    if not reverse and dims == [have(axis) for axis in range(rank)]:
-        return node.x
-    return f"{node.a}.reshape({listed(dims[::-1] if reverse else dims)})"
+    return node.x if dims == have else f"{node.a}.reshape({listed(dims)})"
 
 
 def _reshape(node: Node) -> str:
@@ -56,8 +56,8 @@ def _reshape(node: Node) -> str:
         codes = tuple(part or -1 for part in node.ints("target_shape"))
         if node.flag("keep_highest"):
             raise node.refused("keep_highest=True; state shape=(0, ...)")
-    merged = _merged(codes, rank) if not node.flag("reverse") else None
-    if merged is None:
+    merged = _merged(codes, rank)
+    if merged is None or node.flag("reverse"):
         return _resized(node, [_CODES.get(code, code) for code in codes])
     first, last = merged
     if last == rank - 1:
@@ -201,10 +201,12 @@ def _arange(node: Node) -> str:
 
 
 def _arange_like(node: Node) -> str:
-    axis, count = node.integer("axis"), node.integer("repeat") or 1
+    axis = node.integer("axis")
+    if node.integer("repeat", 1) != 1:
+        raise node.refused("repeat")
     start, step = node.number("start"), node.number("step")
     total = f"{node.a}.numel()" if axis is None else f"{node.a}.shape[{axis}]"
-    values = f"torch.arange({total}, device={node.a}.device){f' // {count}' if count != 1 else ''}"
+    values = f"torch.arange({total}, device={node.a}.device)"
     values = cast(values, node.dtypes[0] if node.dtypes else "float32")
     if step != 1:
         values = binary(values, "*", literal(step))
@@ -294,18 +296,6 @@ def _diag(node: Node) -> str:
     return f"{node.a}.diagonal({k}, {node.integer('axis1', 0)}, {node.integer('axis2', 1)})"
 
 
-def _crop(node: Node) -> str:
-    like = atom(node.y)
-    sizes = [f"{like}.shape[{axis}]" for axis in (2, 3)] if len(node.inputs) > 1 else [*map(str, node.ints("h_w"))]
-    if node.flag("center_crop"):
-        return f"centred({node.x}, {listed(sizes)})"
-    parts = []
-    for start, wanted in zip(node.ints("offset") or (0, 0), sizes):
-        end = str(start + int(wanted)) if wanted.isdigit() else f"{start} + {wanted}" if start else wanted
-        parts.append(f"{start or ''}:{end}" if wanted.isdigit() else f"{start or ''} : {end}".lstrip())
-    return f"{node.a}[:, :, {listed(parts)}]"
-
-
 def _one_hot(node: Node) -> str:
     on, off, dtype = node.number("on_value"), node.number("off_value"), node.text("dtype")
     # F.one_hot refuses an index outside of the range, for which MXNet returns a row of zeros
@@ -317,43 +307,22 @@ def _one_hot(node: Node) -> str:
 
 
 def _up_sampling(node: Node) -> str:
-    scale, kind = node.integer("scale"), node.text("sample_type")
-    if kind == "bilinear":
-        kernel, shape = 2 * scale - scale % 2, node.shapes[1]
-        if tuple(shape[2:]) != (kernel, kernel):
-            raise node.refused(f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
-        extra = options(stride=(scale, None), padding=(-(-(scale - 1) // 2), 0), groups=(node.shapes[0][1], 1))
-        return f"F.conv_transpose2d({node.x}, {node.y}{extra})"
-    scaled = [f'F.interpolate({node.x}, scale_factor={scale}, mode="nearest")']
-    sizes = listed(binary(f"{node.a}.shape[{axis}]", "*", str(scale)) for axis in (2, 3))
-    scaled += [f'F.interpolate({data}, size=({sizes}), mode="nearest")' for data in node.inputs[1:]]
-    if len(scaled) == 1 or node.text("multi_input_mode") == "sum":
-        return " + ".join(scaled)
-    return f"torch.cat([{listed(scaled)}], dim=1)"
-
-
-# The output's size by `mode`; "{n}" is the input's, "{s}" the scale
-_RESIZED = {
-    "size": "int({n} * {s})",
-    "odd_scale": "int({n} * {s}) if {n} % 2 == 0 else int(({n} - 1) * {s}) + 1",
-    "to_even_down": "{n} // 2 * 2",
-    "to_even_up": "({n} + 1) // 2 * 2",
-    "to_odd_down": "({n} - 1) // 2 * 2 + 1",
-    "to_odd_up": "{n} // 2 * 2 + 1",
-}
+    if node.text("sample_type") != "nearest" or len(node.inputs) > 1:
+        raise node.refused("sample_type=bilinear, or several inputs; use BilinearResize2D")
+    return f'F.interpolate({node.x}, scale_factor={node.integer("scale")}, mode="nearest")'
 
 
 def _bilinear_resize(node: Node) -> str:
     mode, scales = node.text("mode"), [node.number(f"scale_{side}") for side in ("height", "width")]
     if mode == "like":
         target = f"{atom(node.y)}.shape[2:]"
-    elif mode == "size" and not any(scales):
+    elif mode == "size":
         target = literal((node.integer("height"), node.integer("width")))
-    elif mode in _RESIZED:
-        sizes = [(f"{node.a}.shape[{axis}]", literal(scale)) for axis, scale in enumerate(scales, start=2)]
-        target = f"({listed(_RESIZED[mode].format(n=own, s=scale) for own, scale in sizes)})"
+        if any(scales):
+            sizes = (f"int({node.a}.shape[{axis}] * {literal(scale)})" for axis, scale in enumerate(scales, start=2))
+            target = f"({listed(sizes)})"
     else:
-        raise node.refused(f"mode={mode} is unknown; expected like or one of {listed(_RESIZED)}")
+        raise node.refused(f"mode={mode}; expected size or like")
     corners = node.flag("align_corners")
     return f'F.interpolate({node.x}, size={target}, mode="bilinear", align_corners={corners})'
 
@@ -368,10 +337,6 @@ def _sequence(function: str, without: Conversion) -> Conversion:
         return f"{function}({node.x}, {node.y}{extra})"
 
     return convert
-
-
-def _last_step(node: Node) -> str:
-    return f"{node.a}[{':, -1' if node.integer('axis', 0) else '-1'}]"
 
 
 def _box_nms(node: Node) -> str:
@@ -402,74 +367,259 @@ def _box_decode(node: Node) -> str:
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
 
 
-def _prior_boxes(node: Node) -> str:
-    steps, offsets = node.numbers("steps", (-1, -1)), node.numbers("offsets", (0.5, 0.5))
-    extra = _four("steps", steps if min(steps) > 0 else (), ()) + _four("offsets", offsets, (0.5, 0.5))
-    extra += options(clip=(node.flag("clip"), False))
-    return (
-        f"prior_boxes({node.x}, {literal(node.numbers('sizes', (1,)))}, {literal(node.numbers('ratios', (1,)))}{extra})"
-    )
+def _between(sign: str, reverse: bool = False) -> Conversion:
+    def convert(node: Node) -> str:
+        if len(node.inputs) == 1:
+            return _with_scalar(node, sign, reverse)
+        if sign == "/" and node.is_whole and not node.is_numpy:
+            return f'torch.div({node.x}, {node.y}, rounding_mode="trunc")'
+        return binary(node.x, sign, node.y)
+
+    return convert
 
 
-def _detection(node: Node) -> str:
-    overlap, standard = node.number("nms_threshold"), (0.1, 0.1, 0.2, 0.2)
-    if not 0 < overlap <= 1 or node.integer("background_id"):
-        raise node.refused("a background_id other than 0, or nms_threshold outside of 0 to 1")
-    first = options(threshold=(node.number("threshold"), 0.01), overlap=(overlap, 0.5))
-    rest = options(
-        clip=(node.flag("clip"), True),
-        topk=(node.integer("nms_topk"), -1),
-        across_labels=(node.flag("force_suppress"), False),
-    )
-    variances = _four("variances", node.numbers("variances", standard), standard)
-    return f"detect_boxes({listed(node.inputs)}{first}{variances}{rest})"
+def _with_scalar(node: Node, sign: str, reverse: bool) -> str:
+    value = _scalar(node)
+    if node.is_whole and not node.is_numpy:
+        if sign == "/" and reverse:
+            raise node.refused(f"a division of {value} by an array of {node.dtypes[0]}")
+        value = int(value)  # MXNet computes in the array's type
+        if sign == "/":
+            return f'torch.div({node.x}, {value}, rounding_mode="trunc")'
+    if value < 0 and sign == "+":
+        return binary(node.x, "-", literal(-value))
+    if value == -1 and sign == "*" and isinstance(value, int):
+        return f"-{node.a}"
+    return binary(literal(value), sign, node.x) if reverse else binary(node.x, sign, literal(value))
 
 
-def _roi_align(node: Node) -> str:
-    ratio = node.integer("sample_ratio")
-    if node.flag("position_sensitive"):
-        raise node.refused("position_sensitive=True")
-    if ratio < 1:
-        raise node.refused("sample_ratio=-1, whose number of samples differs from box to box; state a positive one")
-    pooled, scale = literal(node.ints("pooled_size")), literal(node.number("spatial_scale", 1))
-    return f"roi_align({node.x}, {node.y}, {pooled}, {scale}, {ratio}{options(aligned=(node.flag('aligned'), False))})"
+def _scalar(node: Node) -> Any:
+    """Return the attribute `scalar`; a float without decimals makes an array of floats in `mx.np`."""
+    value = node.number("scalar")
+    is_int = node.flag("is_int", isinstance(value, int)) or node.dtypes[0].startswith("float")
+    return value if is_int or not node.is_numpy else float(value)
 
 
-def _sampled(data: str, grid: str) -> str:
-    return f"F.grid_sample({data}, {grid}, align_corners=True)"
+def _compared(sign: str) -> Conversion:
+    def convert(node: Node) -> str:
+        right = literal(_scalar(node)) if len(node.inputs) == 1 else node.y
+        return node.as_first(binary(node.x, sign, right))
+
+    return convert
 
 
-def _affine_grid(matrix: str, sizes: List[Any]) -> str:
-    return f"F.affine_grid({atom(matrix)}.reshape(-1, 2, 3), ({listed(sizes)}), align_corners=True)"
+def _logical(node: Node) -> str:
+    name = known(node.operator).onnx.lower()
+    if len(node.inputs) == 2:
+        return node.as_first(f"torch.logical_{name}({node.x}, {node.y})")
+    value, is_true = node.number("scalar") != 0, node.as_first(binary(node.x, "!=", "0"))
+    if name == "xor":
+        return node.as_first(binary(node.x, "==", "0")) if value else is_true
+    fixed = f"torch.{'zeros' if name == 'and' else 'ones'}_like({node.x})"
+    return is_true if value == (name == "and") else fixed
 
 
-def _grid_generator(node: Node) -> str:
-    if node.text("transform_type") != "affine":
-        raise node.refused(f"transform_type={node.text('transform_type')}; expected affine")
-    grid = _affine_grid(node.x, [f"{node.a}.shape[0]", 1, *node.ints("target_shape")])
-    return f"{grid}.permute(0, 3, 1, 2)"
+def _cast(node: Node) -> str:
+    return cast(node.x, node.dtype.partition(".")[2])
 
 
-def _spatial_transformer(node: Node) -> str:
-    sizes = [wanted or own for wanted, own in zip(node.ints("target_shape") or (0, 0), node.shapes[0][2:])]
-    return _sampled(node.x, _affine_grid(node.y, [f"*{node.a}.shape[:2]", *sizes]))
+def _clip(node: Node) -> str:
+    low, high = node.number("a_min"), node.number("a_max")
+    return f"F.relu6({node.x})" if (low, high) == (0, 6) else f"{node.a}.clamp({literal(low)}, {literal(high)})"
+
+
+def _smooth_l1(node: Node) -> str:
+    beta = 1 / float(node.number("scalar", 1)) ** 2
+    return f'F.smooth_l1_loss({node.x}, torch.zeros_like({node.x}), reduction="none", beta={beta!r})'
+
+
+def reduced_axes(node: Node) -> Optional[Tuple[int, ...]]:
+    """Return the axes that a reduction removes; None for all."""
+    axes, rank = node.optional_ints("axis"), node.rank
+    if axes is None or axes == ():
+        return None
+    counted = tuple(sorted((axis or 0) % rank for axis in axes))
+    if node.flag("exclude"):
+        counted = tuple(axis for axis in range(rank) if axis not in counted)
+    return None if len(counted) == rank else counted
+
+
+def _reduction(method: str, extra: str = "") -> Conversion:
+    """Return the conversion of a reduction to a method, with its axes: `x.mean(dim=(2, 3), keepdim=True)`."""
+
+    def convert(node: Node) -> str:
+        if node.text("initial"):
+            raise node.refused("initial")
+        if method == "mean" and node.is_whole:
+            raise node.refused(f"the mean of {node.dtypes[0]}; cast it to float32 before")
+        x, axes, more = node.a, reduced_axes(node), node.filled(extra)
+        if axes is None and not node.keepdim:
+            x = _one_number(node, f"{x}.{method}({more})")
+        else:
+            axes = tuple(range(node.rank)) if axes is None else axes
+            for part in reversed(axes) if method == "prod" else [axes_text(axes)]:
+                x = f"{x}.{method}(dim={part}{node.keepdim}{', ' if more else ''}{more})"
+        dtype = node.text("dtype")
+        return cast(x, dtype) if dtype in TYPES and dtype != node.dtypes[0] else x
+
+    return convert
+
+
+def _one_number(node: Node, result: str) -> str:
+    """Give the result over all axes the shape (1,), as `mx.nd` has it; in `mx.np` it has no axes."""
+    return f"{result}.reshape(1)" if len(node.outputs[0]) == 1 else result
+
+
+def _norm(node: Node) -> str:
+    axes = reduced_axes(node)
+    # the flag is 1 for Frobenius' norm, 0 for the spectral and 2 for the nuclear one
+    if node.is_numpy and len(node.ints("axis")) > 1 and node.integer("flag") != 1:
+        raise node.refused("the spectral or nuclear norm of matrices; torch.linalg.matrix_norm computes them")
+    if node.is_whole:
+        raise node.refused(f"the norm of {node.dtypes[0]}; cast it to float32 before")
+    if node.text("out_dtype", node.dtypes[0]) != node.dtypes[0]:
+        raise node.refused("out_dtype, which MXNet's CPU does not compute")
+    dims = "" if axes is None else f", dim={axes_text(axes)}"
+    result = f"torch.linalg.vector_norm({node.x}, {literal(node.number('ord', 2))}{dims}{node.keepdim})"
+    return _one_number(node, result) if axes is None and not node.keepdim else result
+
+
+def _moments(node: Node) -> str:
+    axes = literal(node.optional_ints("axes") or tuple(range(node.rank)))
+    return f"({node.a}.mean(dim={axes}{node.keepdim}), {node.a}.var(dim={axes}, correction=0{node.keepdim}))"
+
+
+def _extreme(method: str) -> Conversion:
+    """Return the conversion of argmax or argmin; its indices are floats in `mx.nd`."""
+
+    def convert(node: Node) -> str:
+        axis = node.integer("axis")
+        if axis is not None:
+            return node.as_first(f"{node.a}.{method}(dim={axis}{node.keepdim})")
+        found = f"{node.a}.{method}()"
+        shaped = f"{found}.reshape({literal((1,) * node.rank)})" if node.keepdim else _one_number(node, found)
+        return node.as_first(shaped)
+
+    return convert
+
+
+def _in_order(node: Node) -> str:
+    """Write topk, sort and argsort, which keep the order of equals in rows of up to 16; torch's topk does not."""
+    x, axis, dtype = node.a, node.get("axis"), node.text("dtype")
+    if axis is None:
+        x, axis = f"{x}.flatten()", 0
+    ascending = node.flag("is_ascend", node.operator != "topk")
+    arguments = f"(dim={axis}{'' if ascending else ', descending=True'}, stable=True)"
+    count, kind = node.integer("k"), node.text("ret_typ") if node.operator == "topk" else node.operator
+    cut = f".narrow({axis}, 0, {count})" if node.operator == "topk" and count > 0 else ""
+    order, values = f"{x}.argsort{arguments}{cut}", f"{x}.sort{arguments}.values{cut}"
+    if kind == "mask":
+        raise node.refused("ret_typ=mask")
+    if kind == "both":
+        return f"({values}, {cast(order, dtype)})"
+    return values if kind in ("value", "sort") else cast(order, dtype)
+
+
+def _cumsum(node: Node) -> str:
+    axis = node.integer("axis")
+    return f"{node.a}.flatten().cumsum(0)" if axis is None else f"{node.a}.cumsum({axis})"
+
+
+def _turned(value: str, is_turned: bool) -> str:
+    return f"{atom(value)}.mT" if is_turned else value
+
+
+def _dot(node: Node) -> str:
+    (left, right), ranks = node.inputs, [len(shape) for shape in node.shapes]
+    first, second = node.flag("transpose_a"), node.flag("transpose_b")
+    if node.is_numpy:
+        if 0 in ranks:
+            return binary(left, "*", right)
+        if max(ranks) <= 2 or ranks[1] == 1:
+            return binary(left, "@", right)
+        return f"torch.tensordot({left}, {right}, dims=([-1], [{ranks[1] - 2}]))"
+    if ranks == [1, 1]:
+        return _one_number(node, f"torch.dot({left}, {right})")
+    if max(ranks) > 2:
+        if first or second:
+            raise node.refused(f"a transposed array of {max(ranks)} dimensions")
+        return f"torch.tensordot({left}, {right}, dims=1)"
+    return binary(_turned(left, first and ranks[0] == 2), "@", _turned(right, second and ranks[1] == 2))
+
+
+def _batch_dot(node: Node) -> str:
+    left, right = node.inputs[:2]
+    return binary(_turned(left, node.flag("transpose_a")), "@", _turned(right, node.flag("transpose_b")))
+
+
+def _times(factor: Any, value: str) -> str:
+    return value if factor == 1 else binary(literal(factor), "*", value)
+
+
+def _gemm(node: Node) -> str:
+    if node.integer("axis") != -2:
+        raise node.refused(f"axis={node.text('axis')}; expected -2")
+    product = _times(node.number("alpha"), _batch_dot(node))
+    return product if len(node.inputs) == 2 else binary(product, "+", _times(node.number("beta"), node.y))
+
+
+def _tensordot(node: Node) -> str:
+    sides = tuple(list(node.ints(f"{side}_axes_summed")) for side in "ab")
+    dims = node.integer("axes") if node.operator.endswith("int_axes") else sides
+    return f"torch.tensordot({node.x}, {node.y}, dims={dims})"
+
+
+def _from_the_book(row: Operator) -> Any:
+    """Return the conversion of an operator for which the book has PyTorch's word."""
+    if row.facts & {"binary", "swapped"} and "{" not in row.torch:
+        return _between(row.torch or "-", "swapped" in row.facts)
+    if "compared" in row.facts:
+        return _compared(row.torch)
+    if "onto" in row.facts and row.torch:
+        return _reduction(row.kind if row.torch == "." else row.torch)
+    if "logical" in row.facts:
+        return _logical
+    return f"{{a}}.{row.kind}()" if row.torch == "." else row.torch
 
 
 ARRAYS: Dict[str, Union[str, Conversion]] = {
-    **dict.fromkeys(["_copy", "_np_copy", "make_loss", "MakeLoss"], "{x}"),
-    "BlockGrad": "{a}.detach()",
+    **{name: word for name, word in ((name, _from_the_book(row)) for name, row in book().items()) if word},
+    "_npi_matmul": lambda node: binary(node.x, "@", node.y),
+    "logical_not": lambda node: node.as_first(binary(node.x, "==", "0")),
+    "_npi_logical_not": "torch.logical_not({x})",
+    "_maximum_scalar": "{a}.clamp(min={scalar})",
+    "_minimum_scalar": "{a}.clamp(max={scalar})",
+    "_hypot_scalar": "torch.hypot({x}, torch.full_like({x}, {scalar}))",
+    "add_n": lambda node: reduce(lambda total, part: binary(total, "+", part), node.inputs),
+    "Cast": _cast,
+    "amp_cast": _cast,
+    "clip": _clip,
+    "smooth_l1": _smooth_l1,
+    "_npi_std": _reduction("std", "correction={ddof}"),
+    "_npi_var": _reduction("var", "correction={ddof}"),
+    "norm": _norm,
+    "_npi_norm": _norm,
+    "moments": _moments,
+    **{f"{room}{name}": _extreme(name) for name in ("argmax", "argmin") for room in ("", "_npi_")},
+    **dict.fromkeys(["topk", "sort", "argsort"], _in_order),
+    "_np_cumsum": _cumsum,
+    "dot": _dot,
+    "_np_dot": _dot,
+    "batch_dot": _batch_dot,
+    "_linalg_gemm": _gemm,
+    "_linalg_gemm2": _gemm,
+    "_npi_tensordot": _tensordot,
+    "_npi_tensordot_int_axes": _tensordot,
+    "_npi_einsum": lambda node: f'torch.einsum("{node.text("subscripts")}", {listed(node.inputs)})',
     "Reshape": _reshape,
     "_np_reshape": _reshape_of_numpy,
     "_npx_reshape": lambda node: _resized(node, node.ints("newshape")),
     "reshape_like": _reshape_like,
-    "Flatten": "{a}.flatten(1)",
     "transpose": _transpose,
     "_np_transpose": _transpose,
-    "SwapAxis": "{a}.transpose({dim1}, {dim2})",
     "_np_moveaxis": lambda node: (
         f"{node.a}.movedim({literal(node.ints('source'))}, {literal(node.ints('destination'))})"
     ),
-    "expand_dims": "{a}.unsqueeze({axis})",
     "squeeze": _squeeze,
     "_np_squeeze": _squeeze,
     "SliceChannel": _split,
@@ -490,53 +640,28 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "_npi_broadcast_to": _broadcast_to(-2),
     "broadcast_axis": _broadcast_axis,
     "broadcast_like": _broadcast_like,
-    "depth_to_space": "depth_to_space({x}, {block_size})",
-    "space_to_depth": "space_to_depth({x}, {block_size})",
     "_zeros": _filled("zeros", 0),
     "_npi_zeros": _filled("zeros", -1),
-    "zeros_like": "torch.zeros_like({x})",
     "_ones": _filled("ones", 0),
     "_npi_ones": _filled("ones", -1),
-    "ones_like": "torch.ones_like({x})",
     "_full": _filled("full", 0),
-    "_npi_full_like": "torch.full_like({x}, {fill_value})",
     "_arange": _arange,
     "_npi_arange": _arange,
     "_contrib_arange_like": _arange_like,
-    "shape_array": "torch.tensor({a}.shape, device={a}.device)",
-    "size_array": "torch.tensor([{a}.numel()], device={a}.device)",
     "slice": _slice,
     "slice_axis": _slice_axis,
     "slice_like": _slice_like,
     "take": _take,
     "pick": _pick,
-    "batch_take": lambda node: f"{node.a}.gather(1, {_limited(node, 1)}.unsqueeze(1)).squeeze(1)",
     "gather_nd": lambda node: f"{node.a}[tuple({node.long(1)})]",
     "where": _where,
     **dict.fromkeys(["_npi_where", "_npi_where_lscalar", "_npi_where_rscalar", "_npi_where_scalar2"], _where),
     "diag": _diag,
-    "_npi_tril": "{a}.tril({k})",
-    "Crop": _crop,
     "one_hot": _one_hot,
     "UpSampling": _up_sampling,
     "_contrib_BilinearResize2D": _bilinear_resize,
     "SequenceMask": _sequence("mask_after", lambda node: node.x),
-    "SequenceLast": _sequence("last_steps", _last_step),
     "SequenceReverse": _sequence("reverse_steps", lambda node: f"{node.a}.flip(0)"),
-    "_contrib_interleaved_matmul_selfatt_qk": (
-        "attention_scores(part_of_heads({x}, {heads}, 3, 0), part_of_heads({x}, {heads}, 3, 1))"
-    ),
-    "_contrib_interleaved_matmul_encdec_qk": (
-        "attention_scores(part_of_heads({x}, {heads}), part_of_heads({y}, {heads}, 2, 0))"
-    ),
-    "_contrib_interleaved_matmul_selfatt_valatt": "attention_values({y}, part_of_heads({x}, {heads}, 3, 2), {heads})",
-    "_contrib_interleaved_matmul_encdec_valatt": "attention_values({y}, part_of_heads({x}, {heads}, 2, 1), {heads})",
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
-    "_contrib_MultiBoxPrior": _prior_boxes,
-    "_contrib_ROIAlign": _roi_align,
-    "_contrib_MultiBoxDetection": _detection,
-    "BilinearSampler": lambda node: _sampled(node.x, f"{atom(node.y)}.permute(0, 2, 3, 1)"),
-    "GridGenerator": _grid_generator,
-    "SpatialTransformer": _spatial_transformer,
 }

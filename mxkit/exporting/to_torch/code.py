@@ -1,24 +1,304 @@
-"""Converts a Gluon net to one file of PyTorch code and its weights."""
+"""Converts a Gluon net to one file of PyTorch code and its weights.
 
-import ast
+Blocks of one type with the same steps share a class; the numbers in which they differ become its arguments.
+"""
+
+from ast import literal_eval
+from collections import Counter
+from dataclasses import dataclass, field
+from pprint import pformat
 import re
 import textwrap
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.exporting.to_torch.classes import Class, Instance, Statement, classes_of, is_buffer, statements
+from mxkit.core.blocks import join_path
+from mxkit.core.replicas import is_trainable, shape_of
 from mxkit.exporting.to_torch.expressions import Argument, Call
 from mxkit.exporting.to_torch.forward import Forward, Renderer
-from mxkit.exporting.to_torch.modules import Module, identifier, layer_of, modules
 from mxkit.exporting.to_torch.operators import HELPERS, Problem, helpers_used, refuse
-from mxkit.exporting.to_torch.program import Operator, Program, extract
+from mxkit.exporting.to_torch.program import Module, Operator, Program, extract, identifier, layer_of, modules
+from mxkit.storage.params_format import dtype_name
 from mxkit.version import __version__
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
 WIDTH = 88
-# Their parts stand on lines of their own if they do not fit on one with the brackets
-_ONE_A_LINE = ("nn.Sequential", "nn.ModuleList", "[", "super().__init__")
+# The value of an attribute; an object of a class of the file stands for its constructor until the class has a name.
+_Expression = Union[str, Call, "Instance"]
+
+
+class Statement(NamedTuple):
+    """A line of a constructor: an attribute and its value; the attribute is '' for a call alone."""
+
+    target: str
+    value: Any
+
+
+@dataclass(eq=False)
+class Instance:
+    """A block that becomes an object of a class.
+
+    Attributes:
+        module: The block.
+        base: The class from which its class derives.
+        statements: Of its constructor.
+        calls: Its method for each call; () for an nn.Sequential.
+        owner: Its class.
+        given: The arguments with which the class makes it.
+    """
+
+    module: Module
+    base: str
+    statements: List[Statement]
+    calls: Sequence[Forward]
+    owner: Any = None
+    given: Dict[str, str] = field(default_factory=dict)
+
+    @property
+    def forward(self) -> Optional[Forward]:
+        """Its method, which is the same for all calls."""
+        return self.calls[0] if self.calls else None
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the generated file.
+
+    Attributes:
+        base: The class that it derives from.
+        forward: Its method `forward`, or None.
+        instances: Its objects.
+        name: Its name.
+        arguments: Of its constructor, by name: their values in all objects.
+        defaults: Of the arguments that have one.
+        statements: Of its constructor, with the arguments' names.
+    """
+
+    base: str
+    forward: Optional[Forward]
+    instances: List[Instance] = field(default_factory=list)
+    name: str = ""
+    arguments: Dict[str, List[str]] = field(default_factory=dict)
+    defaults: Dict[str, str] = field(default_factory=dict)
+    statements: List[Statement] = field(default_factory=list)
+
+    def order(self) -> List[str]:
+        """Names of the arguments in the constructor's order: those with a default come last."""
+        return sorted(self.arguments, key=lambda name: name in self.defaults)
+
+    def signature(self) -> List[str]:
+        """The arguments of the constructor."""
+        defaults = {name: f" = {value}" for name, value in self.defaults.items()}
+        return [f"{name}: {_annotation(self.arguments[name])}{defaults.get(name, '')}" for name in self.order()]
+
+    def finish(self, name: str) -> None:
+        """Name the class, and write its constructor with arguments for what differs."""
+        self.name = name
+        columns = zip(*([line.value for line in one.statements] for one in self.instances))
+        targets = [line.target for line in self.instances[0].statements]
+        self.statements = [
+            Statement(target, self._joined([_named(value) for value in column], target, Argument("", "")))
+            for target, column in zip(targets, columns)
+        ]
+        for number, instance in enumerate(self.instances):
+            instance.given = {name: column[number] for name, column in self.arguments.items()}
+
+    def _joined(self, column: Sequence[Any], target: str, argument: Argument) -> Any:
+        """Write the value that stands in one place of the constructors of all objects.
+
+        Args:
+            column: The value of each object.
+            target: The attribute in whose value they stand.
+            argument: The argument whose value they are.
+        """
+        first = column[0]
+        if isinstance(first, Call):
+            parts = []
+            for inner in zip(*(one.arguments for one in column)):
+                same = len({one.default for one in inner}) == 1
+                part = inner[0] if same else inner[0]._replace(default="")
+                parts.append(part._replace(value=self._joined([one.value for one in inner], target, part)))
+            return Call(first.function, tuple(parts))
+        return first if len(set(column)) == 1 else self._argument(list(column), target, argument)
+
+    def _argument(self, column: List[str], target: str, argument: Argument) -> str:
+        """Return the name of the argument with these values, or a new one."""
+        for name, other in self.arguments.items():
+            if other == column:
+                return name
+        hint, place = argument.name or "size", target.rpartition(".")[2]
+        names = [hint, *(["out_channels"] if hint == "channels" else []), *([f"{place}_{hint}"] if place else [])]
+        names += [f"{hint}{number}" for number in range(2, len(self.arguments) + 3)]
+        name = next(one for one in names if one not in self.arguments)
+        self.arguments[name] = column
+        if argument.default:
+            common = Counter(column).most_common(1)[0][0]
+            self.defaults[name] = argument.default if argument.default in column else common
+        return name
+
+
+def classes_of(instances: Sequence[Instance], root: str) -> List[Class]:
+    """Group blocks into classes.
+
+    Args:
+        instances: Blocks, inner ones before those that contain them.
+        root: Name of the net's class.
+
+    Returns:
+        Classes, each after those that it uses.
+    """
+    groups: Dict[str, Class] = {}
+    for one in instances:
+        lines = [f"{line.target} = {_skeleton(line.value)}" for line in one.statements]
+        name = type(one.module.block).__name__ if one.module.target else ""
+        key = "\n".join([name, one.base, *lines, one.forward.text() if one.forward else ""])
+        one.owner = groups.setdefault(key, Class(one.base, one.forward))
+        one.owner.instances.append(one)
+    names = {root}
+    for group in groups.values():
+        first = group.instances[0].module
+        group.finish(_free_name(first.block, names) if first.target else root)
+    return list(groups.values())
+
+
+def _skeleton(value: _Expression) -> str:
+    """Write an expression without its literals."""
+    if isinstance(value, Call):
+        return f"{value.function}({', '.join(f'{one.name}={_skeleton(one.value)}' for one in value.arguments)})"
+    if isinstance(value, Instance):
+        return f"@{id(value.owner)}"
+    return "_" if _is_literal(value) else value
+
+
+def _named(value: _Expression) -> Any:
+    """Write the constructors of objects by the names and arguments of their classes."""
+    if isinstance(value, Call):
+        return Call(value.function, tuple(part._replace(value=_named(part.value)) for part in value.arguments))
+    if isinstance(value, str):
+        return value
+    owner = value.owner
+    given = [Argument(name, value.given[name], owner.defaults.get(name)) for name in owner.order()]
+    return Call(owner.name, tuple(given))
+
+
+def _free_name(block: Any, taken: Set[str]) -> str:
+    stem = type(block).__name__.lstrip("_")
+    stem = name = stem[:1].upper() + stem[1:]
+    number = 2
+    while name in taken:
+        name, number = f"{stem}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text is a number, True, False, None or a tuple of them."""
+    try:
+        return not isinstance(literal_eval(text), str)
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _annotation(texts: Sequence[str]) -> str:
+    kinds = set()
+    for value in map(literal_eval, texts):
+        inner = f"[{', '.join(type(part).__name__ for part in value)}]" if type(value) is tuple else ""
+        kinds.add(f"{type(value).__name__}{inner}")
+    return " | ".join(sorted(kinds))
+
+
+def _statements(
+    program: Program, module: Module, forward: Optional[Forward], made: Mapping[str, Instance]
+) -> Tuple[str, List[Statement]]:
+    """Return the base class and the constructor's statements of a block that becomes an object of a class."""
+    if forward is None:
+        return "nn.Sequential", [Statement("", Call("super().__init__", _entries(program, module, made)))]
+    if module.is_numbered and not forward.layers and not forward.parameters:
+        inner = Argument("", Call("[", _numbered(program, module, made)))
+        return "nn.ModuleList", [Statement("", Call("super().__init__", (inner,)))]
+    lines = [Statement("", Call("super().__init__", ()))]
+    lines += [_parameter(name, one, is_buffer(program, one)) for name, one in forward.parameters.items()]
+    lines += [Statement(f"self.{name}", _constructor(program, child, made)) for name, child in module.children.items()]
+    lines += [Statement(f"self.{name}", layer.constructor) for name, (layer, _) in forward.layers.items()]
+    return "nn.Module", lines
+
+
+def _constructor(program: Program, module: Module, made: Mapping[str, Instance]) -> Any:
+    """Return the expression that makes a module inside its parent's constructor."""
+    if module.part is not None:
+        return module.part.layer.constructor
+    if module.kind == "sequential":
+        return Call("nn.Sequential", _entries(program, module, made))
+    if module.kind == "class":
+        return made[module.target]
+    if module.is_numbered:
+        return Call("nn.ModuleList", (Argument("", Call("[", _numbered(program, module, made))),))
+    named = {name: _constructor(program, child, made) for name, child in module.children.items()}
+    return Call("nn.ModuleDict", (Argument("", _ordered(named)),))
+
+
+_IDENTITY = Call("nn.Identity", ())
+
+
+def _ordered(named: Mapping[str, Any]) -> Call:
+    pairs = [Call("", (Argument("", f'"{name}"'), Argument("", value))) for name, value in named.items()]
+    return Call("OrderedDict", (Argument("", Call("[", tuple(Argument("", pair) for pair in pairs))),))
+
+
+def _numbered(program: Program, module: Module, made: Mapping[str, Instance]) -> Tuple[Argument, ...]:
+    """Return constructors of children by number; a number without a child that is called gets an Identity."""
+    children = {int(name): _constructor(program, child, made) for name, child in module.children.items()}
+    count = 1 + max(map(int, [*module.children, *module.shared]))
+    return tuple(Argument("", children.get(number, _IDENTITY)) for number in range(count))
+
+
+def _entries(program: Program, module: Module, made: Mapping[str, Instance]) -> Tuple[Argument, ...]:
+    """Return the arguments of an nn.Sequential: children by number; by name if there are more layers."""
+    named: Dict[str, Any] = {}
+    for name in sorted([*module.children, *module.shared], key=int):
+        child = module.children.get(name)
+        if child is None:
+            named[name] = _IDENTITY
+            continue
+        around: List[Tuple[str, Any]] = []
+        for label, operator in beside(child):
+            found = layer_of(program, operator)
+            around.append((f"{name}_{label}", found.constructor if found else _IDENTITY))
+        count = len(child.part.before) if child.part else 0
+        named.update([*around[:count], (name, _constructor(program, child, made)), *around[count:]])
+    if [*named] == [str(number) for number in range(len(named))]:
+        return tuple(Argument("", value) for value in named.values())
+    return (Argument("", _ordered(named)),)
+
+
+def beside(module: Module) -> List[Tuple[str, Operator]]:
+    """Return the operators around a layer, with the names that follow the layer's number in an nn.Sequential."""
+    found: Dict[str, Operator] = {}
+    for operator in [*module.part.before, *module.part.after] if module.part else ():
+        label = _LABELS.get(operator.operator, operator.operator.strip("_").lower())
+        names = [label, *(f"{label}{number}" for number in range(2, len(found) + 3))]
+        found[next(name for name in names if name not in found)] = operator
+    return list(found.items())
+
+
+_LABELS = {"Activation": "act", "LeakyReLU": "act", "Flatten": "flatten"}
+
+
+def is_buffer(program: Program, parameter: Any) -> bool:
+    """Whether PyTorch does not train a parameter: a constant, or running statistics, which Gluon may not mark."""
+    states = set(program.internals.list_auxiliary_states())
+    names = [program.names[entry] for entry, one in program.parameters.items() if one is parameter]
+    return not is_trainable(parameter) or bool(states.intersection(names))
+
+
+def _parameter(name: str, parameter: Any, buffer: bool) -> Statement:
+    shape = [Argument("", str(size)) for size in shape_of(parameter)] or [Argument("", "()")]
+    dtype = dtype_name(parameter.dtype)
+    zeros = Call("torch.zeros", (*shape, Argument("dtype", f"torch.{dtype}", "torch.float32")))
+    if not buffer:
+        return Statement(f"self.{name}", Call("nn.Parameter", (Argument("", zeros),)))
+    return Statement("", Call("self.register_buffer", (Argument("", f'"{name}"'), Argument("", zeros))))
 
 
 class Source(NamedTuple):
@@ -30,7 +310,7 @@ class Source(NamedTuple):
         instances: The blocks that are objects of a class of the file, by the path in PyTorch.
         classes: The classes of the file.
         docstring: Of the file.
-        constants: Constants of the file by name, as Python expressions.
+        constants: Constants of the file by name.
     """
 
     program: Program
@@ -38,7 +318,7 @@ class Source(NamedTuple):
     instances: Dict[str, Instance]
     classes: List[Class]
     docstring: str
-    constants: Dict[str, str]
+    constants: Dict[str, Any]
 
     def text(self, recorded: bool = False) -> str:
         """The file.
@@ -51,20 +331,21 @@ class Source(NamedTuple):
         frozen = [key for key, (_, trained) in state(self).items() if trained is False]
         parts = [*(HELPERS[name] for name in used), *body, _load(self.classes[-1].name, frozen)]
         rest = "\n\n\n".join(parts)
-        constants = "\n".join(line for name, value in self.constants.items() for line in laid_out(f"{name} = ", value))
+        texts = {name: pformat(one, 1, WIDTH, compact=True, sort_dicts=False) for name, one in self.constants.items()}
+        constants = "\n".join(f"{name} = {text}" for name, text in texts.items())
         head = f'"""{self.docstring}"""\n\n{_imports(rest)}'
         return "\n\n\n".join([f"{head}\n\n{constants}" if constants else head, rest]) + "\n"
 
 
 def torch_files(
-    net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, str]] = None
+    net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, Any]] = None
 ) -> Tuple[str, Dict[str, Any], Source]:
     """Convert a net to the text of a Python file and the arrays of its weights' file.
 
     Args:
         net: An initialized block that can be traced with symbols.
         inputs: An example of each argument by name, as NumPy's arrays, in nested lists.
-        constants: Constants of the file by name, as Python expressions.
+        constants: Constants of the file by name.
 
     Returns:
         The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
@@ -76,12 +357,14 @@ def torch_files(
     root = modules(program)
     shared = {id(module.block): module for module in root.walk()}
     problems: List[Problem] = []
-    instances = [one for module in _inner_first(root) for one in _instance(program, module, shared, problems)]
+    made: Dict[str, Instance] = {}
+    for module in _inner_first(root):
+        if module.kind == "class" or (module.kind == "sequential" and not module.target):
+            made[module.target] = _instance(program, module, shared, problems, made)
     refuse(problems)
-    by_target = {one.module.target: one for one in instances}
-    source = Source(program, root, by_target, [], _docstring(net, inputs), dict(constants or {}))
-    instances[-1].statements.extend(_shared_statements(source))
-    source.classes.extend(classes_of(instances, _root_name(net)))
+    source = Source(program, root, made, [], _docstring(net, inputs), dict(constants or {}))
+    made[""].statements.extend(_shared_statements(source))
+    source.classes.extend(classes_of(list(made.values()), _root_name(net)))
     return source.text(), {key: value for key, (value, _) in state(source).items()}, source
 
 
@@ -114,18 +397,15 @@ def _inner_first(module: Module) -> Iterator[Module]:
 
 
 def _instance(
-    program: Program, module: Module, shared: Dict[int, Module], problems: List[Problem]
-) -> Iterator[Instance]:
-    """Yield the instance of a block that becomes an object of a class."""
-    if module.kind == "sequential" and not module.target:
-        yield Instance(module, *statements(program, module, None), None, [])
-    if module.kind != "class":
-        return
-    forwards = [Renderer(program, module, scope, shared, problems).render() for scope in module.scopes]
-    if len({forward.text() for forward in forwards}) > 1:
+    program: Program, module: Module, shared: Dict[int, Module], problems: List[Problem], made: Mapping[str, Instance]
+) -> Instance:
+    """Return the instance of a block that becomes an object of a class, after those inside it."""
+    scopes = module.scopes if module.kind == "class" else ()
+    calls = [Renderer(program, module, scope, shared, problems).render() for scope in scopes]
+    if len({forward.text() for forward in calls}) > 1:
         reason = "it computes something else in its second call than in its first; give it one kind of arguments"
         problems.append(Problem(module.path, module.block, "several calls", reason))
-    yield Instance(module, *statements(program, module, forwards[0]), forwards[0], forwards)
+    return Instance(module, *_statements(program, module, calls[0] if calls else None, made), calls)
 
 
 def layers_with_state(source: Source) -> Iterator[Tuple[str, Operator]]:
@@ -136,11 +416,7 @@ def layers_with_state(source: Source) -> Iterator[Tuple[str, Operator]]:
         instance = source.instances.get(module.target)
         for name, (layer, operator) in instance.forward.layers.items() if instance and instance.forward else ():
             if layer.state:
-                yield _join(module.target, name), operator
-
-
-def _join(target: str, name: str) -> str:
-    return f"{target}.{name}" if target else name
+                yield join_path(module.target, name), operator
 
 
 def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, Any]:
@@ -153,7 +429,7 @@ def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, 
     found = _own_state(source, values)
     for module in source.root.walk():
         for name, target in module.shared.items():
-            prefix = _join(module.target, name)
+            prefix = join_path(module.target, name)
             inner = {key: value for key, value in found.items() if key.startswith(f"{target}.")}
             found.update({f"{prefix}{key[len(target) :]}": value for key, value in inner.items()})
     return found
@@ -175,7 +451,7 @@ def _own_state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[
     for target, instance in source.instances.items():
         for name, parameter in instance.forward.parameters.items() if instance.forward else ():
             is_trained = parameter.grad_req != "null"
-            found[_join(target, name)] = given[id(parameter)], None if is_buffer(program, parameter) else is_trained
+            found[join_path(target, name)] = given[id(parameter)], None if is_buffer(program, parameter) else is_trained
     return found
 
 
@@ -215,29 +491,17 @@ def _class_lines(one: Class, recorded: bool) -> Iterator[str]:
         yield ""
     if len(one.statements) > 1 or one.base != "nn.Module":
         yield from _signature("__init__", one.signature(), "None")
-        yield from _constructor(one)
+        for target, value in one.statements:
+            yield from laid_out(f"{target} = " if target else "", value, indent=8)
         if one.forward is not None:
             yield ""
     if one.forward is not None:
         yield from _forward(one.forward, recorded)
 
 
-def _signature(name: str, arguments: Sequence[str], returns: str) -> List[str]:
-    line = f"    def {name}({', '.join(['self', *arguments])}) -> {returns}:"
-    if len(line) <= WIDTH:
-        return [line]
-    inner = f"        {', '.join(['self', *arguments])}"
-    parts = [inner] if len(inner) <= WIDTH else [f"        {part}," for part in ["self", *arguments]]
-    return [f"    def {name}(", *parts, f"    ) -> {returns}:"]
-
-
-def _constructor(one: Class) -> Iterator[str]:
-    for target, value in one.statements:
-        child, before = target.partition(".")[2], f"{target} = " if target else ""
-        if child in one.optional:
-            yield f"        {target}: nn.Module = nn.Identity()"
-            yield f"        if {child}:"
-        yield from laid_out(before, str(value), indent=12 if child in one.optional else 8)
+def _signature(name: str, arguments: Sequence[str], returns: str) -> Iterator[str]:
+    call = Call(f"def {name}", tuple(Argument("", one) for one in ("self", *arguments)))
+    return laid_out("", call, f" -> {returns}:", indent=4)
 
 
 def _forward(forward: Forward, recorded: bool) -> Iterator[str]:
@@ -246,9 +510,9 @@ def _forward(forward: Forward, recorded: bool) -> Iterator[str]:
     for number, line in enumerate(forward.lines):
         last = number == len(forward.lines) - 1
         if last and line.target == forward.result and not recorded:
-            yield from laid_out("return ", line.expression, indent=8)
+            yield f"        return {line.expression}"
             return
-        yield from laid_out(f"{line.target} = ", line.expression, indent=8)
+        yield f"        {line.target} = {line.expression}"
         if recorded and line.names:
             yield f"        record(self, {number}, [{', '.join(line.names)}])"
     yield f"        return {forward.result}"
@@ -281,76 +545,20 @@ def _load(name: str, frozen: Sequence[str]) -> str:
         "    net.load_state_dict(load_file(path))",
     ]
     if frozen:
-        keys = ", ".join(f'"{key}"' for key in frozen)
-        lines += laid_out("frozen = ", f"[{keys}]", indent=4)
+        keys = Call("[", tuple(Argument("", f'"{key}"') for key in frozen))
+        lines += laid_out("frozen = ", keys, indent=4)
         lines += ["    for key in frozen:", "        net.get_parameter(key).requires_grad_(False)"]
     return "\n".join([*lines, "    return net.eval()"])
 
 
-def laid_out(before: str, text: str, after: str = "", indent: int = 0) -> Iterator[str]:
-    """Write an expression on lines of at most 88 characters, as `ruff format` writes them."""
+def laid_out(before: str, value: Any, after: str = "", indent: int = 0) -> Iterator[str]:
+    """Write an expression on one line, or each part of a call on lines of its own if it is longer than WIDTH."""
     space = " " * indent
-    node = ast.parse(text, mode="eval").body
-    brackets = None if len(f"{space}{before}{text}{after}") <= WIDTH else _bracketed(node, text)
-    if brackets is None:
-        yield f"{space}{before}{text}{after}"
+    parts = value.written() if isinstance(value, Call) else []
+    if not parts or len(f"{space}{before}{value}{after}") <= WIDTH:
+        yield f"{space}{before}{value}{after}"
         return
-    begin, parts, end = brackets
-    inner = f"{space}    {', '.join(f'{name}{value}' for name, value in parts)}"
-    is_alone = len(parts) == 1 and parts[0][1].startswith(("[", "OrderedDict("))
-    if isinstance(node, ast.BinOp):
-        # a sum inside brackets needs no parentheses of its own
-        inner = f"{space}    {text}"
-        lines = [inner] if len(inner) <= WIDTH else [f"{space}    {part}" for _, part in parts]
-        if after == ",":
-            lines = [f"{space}{before}{parts[0][1]}", *(f"{space}{part}" for _, part in parts[1:])]
-            lines[-1] += after
-            yield from lines
-            return
-        yield from [f"{space}{before}(", *lines]
-    elif len(inner) <= WIDTH and (is_alone or begin.rstrip("(") not in (*_ONE_A_LINE, "{")):
-        yield from [f"{space}{before}{begin}", inner]
-    else:
-        yield f"{space}{before}{begin}"
-        for name, value in parts:
-            yield from laid_out(name, value, "" if is_alone else ",", indent + 4)
-    yield f"{space}{end}{after}"
-
-
-def _bracketed(node: ast.AST, text: str) -> Optional[Tuple[str, List[Tuple[str, str]], str]]:
-    """Divide an expression into an opening bracket, its parts with what stands before them, and a closing one."""
-
-    def source(part: ast.AST) -> str:
-        return ast.get_source_segment(text, part) or ""
-
-    if isinstance(node, ast.Call) and (node.args or node.keywords):
-        parts = [("", source(one)) for one in node.args]
-        parts += [(f"{one.arg}=", source(one.value)) for one in node.keywords]
-        return f"{source(node.func)}(", parts, ")"
-    if isinstance(node, ast.List) or (isinstance(node, ast.Tuple) and text.startswith("(")):
-        return text[0], [("", source(one)) for one in node.elts], text[-1]
-    if isinstance(node, ast.Dict):
-        keys = [f"{source(key)}: " for key in node.keys if key is not None]
-        return "{", list(zip(keys, map(source, node.values))), "}"
-    operands = _operands(node, text)
-    return ("(", [("", one) for one in operands], ")") if operands else None
-
-
-def _operands(node: ast.AST, text: str) -> List[str]:
-    """Operands of a sum or product with the operators before them; none of another expression."""
-    if not isinstance(node, ast.BinOp):
-        return []
-    is_sum = isinstance(node.op, (ast.Add, ast.Sub))
-    kinds = (ast.Add, ast.Sub) if is_sum else (type(node.op),)
-    parts: List[str] = []
-    left: ast.AST = node
-    while isinstance(left, ast.BinOp) and isinstance(left.op, kinds) and isinstance(left.op, _OPERATORS):
-        begin, end = left.left.end_col_offset or 0, left.right.end_col_offset or 0
-        if text[:begin].count("(") != text[:begin].count(")"):
-            break
-        parts.insert(0, text[begin:end].strip())
-        left = left.left
-    return [ast.get_source_segment(text, left) or "", *parts] if parts else []
-
-
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult)
+    yield f"{space}{before}{'[' if value.function == '[' else f'{value.function}('}"
+    for name, part in parts:
+        yield from laid_out(name, part, ",", indent + 4)
+    yield f"{space}{']' if value.function == '[' else ')'}{after}"

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.graph import Attributes
 from mxkit.errors import ExportError
@@ -121,7 +121,7 @@ class Argument(NamedTuple):
     """
 
     name: str
-    value: Union[str, "Call"]
+    value: Any
     default: Optional[str] = None
 
 
@@ -129,7 +129,7 @@ class Call(NamedTuple):
     """An expression that makes a module, or a list or tuple of them.
 
     Attributes:
-        function: What is called; "[" for a list, "" for a tuple, "@" for a class that has no name yet.
+        function: What is called; "[" for a list, "" for a tuple.
         arguments: Its arguments.
     """
 
@@ -137,12 +137,16 @@ class Call(NamedTuple):
     arguments: Tuple[Argument, ...]
 
     def __str__(self) -> str:
-        inner = ", ".join(
-            str(value) if default is None else f"{name}={value}"
+        inner = ", ".join(f"{name}{value}" for name, value in self.written())
+        return f"[{inner}]" if self.function == "[" else f"{self.function}({inner})"
+
+    def written(self) -> List[Tuple[str, Any]]:
+        """Its arguments without those that have torch's default, each with what stands before it."""
+        return [
+            ("" if default is None else f"{name}=", value)
             for name, value, default in self.arguments
             if str(value) != default
-        )
-        return f"[{inner}]" if self.function == "[" else f"{self.function}({inner})"
+        ]
 
 
 class Layer(NamedTuple):

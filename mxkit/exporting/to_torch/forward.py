@@ -10,19 +10,22 @@ from mxkit.core.graph import Entry
 from mxkit.core.graphs import traced_graph
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Layer
-from mxkit.exporting.to_torch.modules import (
+from mxkit.exporting.to_torch.operators import Problem, expression, names_used
+from mxkit.exporting.to_torch.program import (
     Module,
+    Operator,
+    Program,
+    Scope,
     accesses,
     constants,
     data_inputs,
+    flat,
     identifier,
     is_first_state,
     layer_of,
     node_of,
     part_of,
 )
-from mxkit.exporting.to_torch.operators import Problem, expression, names_used
-from mxkit.exporting.to_torch.program import Operator, Program, Scope, flat
 from mxnet import gluon
 
 
@@ -342,26 +345,12 @@ class Renderer:
         keep = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
         free = [name for name in dict.fromkeys(free) if name not in keep]
         for entry in live:
-            name = free.pop(0) if free else self._free(_hint(action), index)
+            name = free.pop(0) if free else self._free("branch", index)
             self.names[entry] = name
 
     def _free(self, hint: str, index: int = -1) -> str:
         used = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
-        for name in ("x", "y", "z", hint):
-            if name not in used and name not in self._lists():
-                return name
-        number = 1
-        while f"{hint}{number}" in used:
-            number += 1
-        return f"{hint}{number}"
-
-    def _lists(self) -> List[str]:
-        """Names of the arguments that are lists."""
         names = argument_names(self.module.block, len(self.scope.inputs))
-        return [name for name, value in zip(names, self.scope.inputs) if type(value) is list]
-
-
-def _hint(action: _Action) -> str:
-    """Return a name for a result when all short names are taken."""
-    name = action.access.rpartition(".")[2].partition("[")[0] if action.access else ""
-    return name if name.isidentifier() and name != "self" else "branch"
+        used.update(name for name, value in zip(names, self.scope.inputs) if type(value) is list)
+        free = ["x", "y", "z", hint, *(f"{hint}{number}" for number in range(1, len(used) + 2))]
+        return next(name for name in free if name not in used)

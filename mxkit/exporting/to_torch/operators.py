@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from mxkit.core.blocks import place_of
 from mxkit.core.operators import draws
 from mxkit.errors import ExportError
-from mxkit.exporting.to_torch.arithmetic import ARITHMETIC
 from mxkit.exporting.to_torch.arrays import ARRAYS
 from mxkit.exporting.to_torch.expressions import (
     Conversion,
@@ -103,16 +102,6 @@ def _convolution_module(node: Node, values: List[Any]) -> Layer:
     name = "ConvTranspose" if node.operator == "Deconvolution" else "Conv"
     made = _weighted(f"nn.{name}{len(kernel)}d", *channels, state=values, **named)
     return made._replace(call=_cut(node, "{layer}({0})")) if any(node.ints("target_shape")) else made
-
-
-def _patches(node: Node) -> str:
-    kernel, named = node.ints("kernel"), _convolution_options(node)
-    if len(kernel) != 2:
-        raise node.refused(f"{len(kernel)} spatial dimensions; expected 2")
-    extra = f"{size(kernel)}{options(**{**named, 'groups': (1, 1)})}"
-    if node.operator == "im2col":
-        return f"F.unfold({node.x}, {extra})"
-    return f"F.fold({node.x}, {literal(node.ints('output_size'))}, {extra})"
 
 
 def _is_flattened(node: Node) -> bool:
@@ -246,8 +235,6 @@ _ACTIVATIONS = {
 
 def _activation(node: Node) -> str:
     kind = node.text("act_type")
-    if kind not in _ACTIVATIONS:
-        raise node.refused(f"act_type={kind} is unknown; expected one of {', '.join(_ACTIVATIONS)}")
     return node.filled(_ACTIVATIONS[kind][0])
 
 
@@ -264,10 +251,7 @@ def _leaky_relu(node: Node) -> str:
         return f"F.prelu({node.x}, {node.y if len(node.shapes[1]) == 1 else f'{atom(node.y)}.flatten()'})"
     if kind in ("selu", "gelu"):
         return f"F.{kind}({node.x})"
-    drawn = kind == "rrelu"
-    raise node.refused(
-        "act_type=rrelu draws its slopes; torch's F.rrelu draws others" if drawn else f"act_type={kind} is unknown"
-    )
+    raise node.refused(f"act_type={kind} draws its slopes; torch's F.rrelu draws others")
 
 
 def _leaky_relu_module(node: Node) -> Optional[Layer]:
@@ -305,15 +289,6 @@ def _softmax_module(node: Node) -> Optional[Layer]:
     return _plain(f"nn.{name}", dim=(node.integer("axis"), None)) if plain else None
 
 
-def _softmax_head(node: Node) -> str:
-    """Write SoftmaxActivation or SoftmaxOutput, by default over all dimensions but the first."""
-    if node.text("mode") == "channel" or node.flag("multi_output"):
-        return f"F.softmax({node.x}, dim=1)"
-    if node.rank <= 2 or node.flag("preserve_shape"):
-        return f"F.softmax({node.x}, dim=-1)"
-    return f"F.softmax({node.a}.flatten(1), dim=1).reshape({node.a}.shape)"
-
-
 def _dropout(node: Node) -> str:
     rate, axes = node.number("p"), node.ints("axes")
     is_always = node.text("mode") == "always"
@@ -338,124 +313,52 @@ def _embedding_module(node: Node, values: List[Any]) -> Layer:
     return made._replace(call="{layer}({0}.long())")
 
 
-class Window(NamedTuple):
-    """What a Pooling operator computes, in torch's terms.
+def _window(node: Node) -> Tuple[str, Tuple[int, ...], _Pairs]:
+    """Return kind, kernel and the other arguments of a Pooling operator in torch's terms; none for the whole input.
 
-    Attributes:
-        kind: "max", "avg", "sum" or "lp".
-        kernel, stride, padding: For each spatial dimension.
-        ceil: Whether the last window may reach beyond the padding.
-        count_padding: Whether an average counts the padding.
-        whole: Whether the window is the whole input.
-        is_last: Whether the channels are the last dimension.
+    What torch has no window for is refused.
     """
-
-    kind: str
-    kernel: Tuple[int, ...]
-    stride: Tuple[int, ...]
-    padding: Tuple[int, ...]
-    ceil: bool
-    count_padding: bool
-    whole: bool
-    is_last: bool
-
-    @property
-    def rank(self) -> int:
-        """Number of spatial dimensions."""
-        return len(self.kernel)
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether the padding is above half of the kernel, which torch refuses."""
-        return any(2 * padding > kernel for padding, kernel in zip(self.padding, self.kernel))
-
-    @property
-    def is_torchs(self) -> bool:
-        """Whether torch has MXNet's windows at every size: it drops those that start in the right padding."""
-        reaches = zip(self.stride, self.padding, self.kernel)
-        native = self.kind in ("avg", "max") and all(stride + pad <= kernel for stride, pad, kernel in reaches)
-        return native or not self.ceil
-
-    @property
-    def named(self) -> _Pairs:
-        """Its arguments besides the kernel, with torch's defaults."""
-        found: _Pairs = {"stride": (self.stride, self.kernel), "padding": (self.padding, (0,) * self.rank)}
-        counts = self.kind != "avg" or not any(self.padding) or self.count_padding
-        return {**found, "ceil_mode": (self.ceil, False), "count_include_pad": (counts, True)}
-
-    @property
-    def widths(self) -> str:
-        """The padding as F.pad takes it: the last dimension first."""
-        return literal(tuple(width for padding in reversed(self.padding) for width in (padding, padding)))
-
-
-def _window(node: Node) -> Window:
-    """Read a Pooling operator; what torch has no window for is refused."""
-    rank, convention, layout = node.rank - 2, node.text("pooling_convention"), node.text("layout", "NC")
-    is_last, whole = not layout.startswith("NC"), node.flag("global_pool")
-    kernel = node.shapes[0][1:-1] if is_last else node.shapes[0][2:]
-    if not whole:
-        kernel = node.ints("kernel")
+    convention, kind, whole = node.text("pooling_convention"), node.text("pool_type"), node.flag("global_pool")
+    rank, kernel = node.rank - 2, node.shapes[0][2:] if whole else node.ints("kernel")
+    _spatial_rank(node)
+    if convention == "same" or kind not in ("max", "avg"):
+        raise node.refused(f"pooling_convention={convention}, pool_type={kind}; expected valid or full, max or avg")
+    if whole:
+        return kind, kernel, {}
     stride, padding = node.ints("stride") or (1,) * rank, node.ints("pad") or (0,) * rank
-    if convention == "same":
-        raise node.refused("pooling_convention=same; torch pads on both sides alike")
     # "full" asks for more windows only where some do not divide the input
-    ceil = not whole and convention == "full" and max(stride) > 1
-    counts = node.flag("count_include_pad", True)
-    return Window(node.text("pool_type"), tuple(kernel), stride, padding, ceil, counts, whole, is_last)
+    ceil = convention == "full" and max(stride) > 1
+    if ceil and any(step + pad > wide for step, pad, wide in zip(stride, padding, kernel)):
+        raise node.refused("pooling_convention=full with a stride and padding above the kernel: torch drops windows")
+    counts = kind != "avg" or not any(padding) or node.flag("count_include_pad", True)
+    named: _Pairs = {"stride": (stride, kernel), "padding": (padding, (0,) * rank)}
+    return kind, kernel, {**named, "ceil_mode": (ceil, False), "count_include_pad": (counts, True)}
+
+
+def _is_wide(kernel: Sequence[int], named: _Pairs) -> bool:
+    """Whether the padding is above half of the kernel, which torch refuses."""
+    return any(2 * padding > wide for padding, wide in zip(named["padding"][0], kernel))
 
 
 def _pooling(node: Node) -> str:
-    window = _window(node)
-    if window.is_last:
-        return f"{_pooled(node, f'{node.a}.movedim(-1, 1)', window)}.movedim(1, -1)"
-    return _pooled(node, node.x, window)
-
-
-def _pooled(node: Node, x: str, window: Window) -> str:
-    kind, rank = window.kind, window.rank
-    if kind == "lp" and node.integer("p_value", 2) != 2:
-        raise node.refused(f"p_value={node.text('p_value')}, for which MXNet does not take magnitudes; expected 2")
-    if window.whole:
-        dims = f"dim={literal(tuple(range(2, rank + 2)))}, keepdim=True"
-        whole = {"sum": f"{atom(x)}.sum({dims})", "lp": f"torch.linalg.vector_norm({x}, {dims})"}
-        return whole.get(kind, f"F.adaptive_{kind}_pool{rank}d({x}, 1)")
-    if kind == "lp" and (window.ceil or rank > 2):
-        raise node.refused("pool_type=lp with pooling_convention=full or in three dimensions")
-    if not window.is_torchs:
-        return _full_pool(node, x, window)
-    if kind == "avg" and not window.count_padding and window.is_wide:
-        raise node.refused("count_include_pad=False with a padding above half of the kernel")
-    if kind == "sum" and rank == 1:
-        raise node.refused("pool_type=sum in one dimension")
-    if window.is_wide or (kind == "lp" and any(window.padding)):
+    (kind, kernel, named), x = _window(node), node.x
+    if not named:
+        return f"F.adaptive_{kind}_pool{len(kernel)}d({x}, 1)"
+    if _is_wide(kernel, named):
+        if named["count_include_pad"][0] is False:
+            raise node.refused("count_include_pad=False with a padding above half of the kernel")
+        widths = literal(tuple(width for padding in reversed(named.pop("padding")[0]) for width in (padding, padding)))
         value = ', value=float("-inf")' if kind == "max" else ""
-        x, window = f"F.pad({x}, {window.widths}{value})", window._replace(padding=(0,) * rank)
-    name = "avg" if kind == "sum" else kind
-    power = "2, " if kind == "lp" else ""
-    extra = options(**window.named, divisor_override=(1 if kind == "sum" else None, None))
-    return f"F.{name}_pool{rank}d({x}, {power}{size(window.kernel)}{extra})"
-
-
-def _full_pool(node: Node, x: str, window: Window) -> str:
-    """Write a pooling whose last windows torch would drop."""
-    if window.kind == "sum":
-        raise node.refused("pool_type=sum with pooling_convention=full")
-    sizes = listed(map(literal, (window.kernel, window.stride, window.padding)))
-    extra = options(count_padding=window.named["count_include_pad"])
-    return f"full_{window.kind}_pool({x}, {sizes}{extra})"
+        x = f"F.pad({x}, {widths}{value})"
+    return f"F.{kind}_pool{len(kernel)}d({x}, {size(kernel)}{options(**named)})"
 
 
 def _pooling_module(node: Node) -> Optional[Layer]:
-    window = _window(node)
-    name = f"{window.kind.title()}Pool{window.rank}d"
-    if window.is_last or window.kind not in ("avg", "max"):
-        return None
-    if window.whole:
+    kind, kernel, named = _window(node)
+    name = f"{kind.title()}Pool{len(kernel)}d"
+    if not named:
         return _plain(f"nn.Adaptive{name}", ("size", 1))
-    if window.is_wide or not window.is_torchs:
-        return None
-    return _plain(f"nn.{name}", ("kernel_size", window.kernel), **window.named)
+    return None if _is_wide(kernel, named) else _plain(f"nn.{name}", ("kernel_size", kernel), **named)
 
 
 def _adaptive_size(node: Node) -> Tuple[int, ...]:
@@ -473,9 +376,6 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 def _check_recurrent(node: Node) -> None:
     """Refuse what torch's recurrent modules do not compute."""
-    mode = node.text("mode")
-    if mode not in _GATES:
-        raise node.refused(f"mode={mode} is unknown; expected one of {', '.join(_GATES)}")
     if node.integer("projection_size"):
         raise node.refused("projection_size; MXNet computes it on a GPU alone")
     if node.flag("use_sequence_length"):
@@ -533,13 +433,9 @@ def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, direc
 
 
 EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
-    **ARITHMETIC,
     **ARRAYS,
     "Convolution": _convolution,
-    "Convolution_v1": _convolution,
     "Deconvolution": _convolution,
-    "im2col": _patches,
-    "col2im": _patches,
     "FullyConnected": _fully_connected,
     "BatchNorm": _batch_norm,
     "_contrib_SyncBatchNorm": _batch_norm,
@@ -554,20 +450,16 @@ EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
     "softmax": _softmax,
     "softmin": _softmax,
     "log_softmax": _softmax,
-    "SoftmaxActivation": _softmax_head,
-    "SoftmaxOutput": _softmax_head,
-    **dict.fromkeys(["LinearRegressionOutput", "MAERegressionOutput", "SVMOutput"], "{x}"),
-    "LogisticRegressionOutput": "{a}.sigmoid()",
+    # MXNet documents a softmax over all axes but the first, and computes one over the last axis
+    "SoftmaxActivation": lambda node: f"F.softmax({node.x}, dim={1 if node.text('mode') == 'channel' else -1})",
     "Dropout": _dropout,
     "Embedding": lambda node: f"F.embedding({node.long(0)}, {node.inputs[1]})",
     "Pooling": _pooling,
-    "Pooling_v1": _pooling,
     "_contrib_AdaptiveAvgPooling2D": lambda node: f"F.adaptive_avg_pool2d({node.x}, {size(_adaptive_size(node))})",
 }
 
 MODULES: Dict[str, _Module] = {
     "Convolution": _convolution_module,
-    "Convolution_v1": _convolution_module,
     "Deconvolution": _convolution_module,
     "FullyConnected": _fully_connected_module,
     "BatchNorm": _batch_norm_module,
@@ -580,7 +472,6 @@ MODULES: Dict[str, _Module] = {
     **dict.fromkeys(["Activation", "relu", "sigmoid", "tanh"], _activation_module),
     "LeakyReLU": _leaky_relu_module,
     "Pooling": _pooling_module,
-    "Pooling_v1": _pooling_module,
     "_contrib_AdaptiveAvgPooling2D": lambda node: _plain("nn.AdaptiveAvgPool2d", ("size", _adaptive_size(node))),
     "Flatten": lambda node: _plain("nn.Flatten"),
     "Dropout": _dropout_module,
@@ -595,16 +486,21 @@ FREE_NAMES = ("batch_size", "device")
 
 # Operators over subgraphs; MXNet may be unable to infer their shapes
 SUBGRAPHS = {
-    "_foreach": "a loop over a subgraph; write it as a loop in forward",
-    "_while_loop": "a loop over a subgraph; write it as a loop in forward",
+    **dict.fromkeys(["_foreach", "_while_loop"], "a loop over a subgraph; write it as a loop in forward"),
     "_cond": "a condition over subgraphs; write it as an if in forward",
 }
 _REASONS = {
     "Custom": "a custom operator is Python code of its author; write it as a function of torch",
     "RNN": "its parameters must be the net's own; nn.LSTM, nn.GRU and nn.RNN hold them",
-    "_contrib_DeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
-    "_contrib_ModulatedDeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
-    "ROIPooling": "torch has no such function; torchvision.ops.roi_pool has",
+    **{
+        name: f"torch has no such function; torchvision.ops.{other} has"
+        for name, other in (
+            ("_contrib_DeformableConvolution", "deform_conv2d"),
+            ("_contrib_ModulatedDeformableConvolution", "deform_conv2d"),
+            ("ROIPooling", "roi_pool"),
+            ("_contrib_ROIAlign", "roi_align"),
+        )
+    },
     **SUBGRAPHS,
 }
 

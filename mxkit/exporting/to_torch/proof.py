@@ -10,10 +10,8 @@ from mxkit.core.graph import Entry, Graph
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import JUMPING, Draw, Row, above, beside_summands, compare, net_outputs, summands
-from mxkit.exporting.to_torch.classes import beside
-from mxkit.exporting.to_torch.code import Source, layers_with_state, state
-from mxkit.exporting.to_torch.modules import Module, part_of
-from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat
+from mxkit.exporting.to_torch.code import Source, beside, layers_with_state, state
+from mxkit.exporting.to_torch.program import Module, Operator, Program, as_lists, flat, part_of
 import mxnet as mx
 import numpy as np
 
@@ -227,43 +225,34 @@ class _Run:
         instance = self._source.instances[target]
         call = self._calls[target, number]
         self._calls[target, number] += 1
-        line = instance.lines(call)[number]
-        if line is not None:
-            self._add(instance.module.path, line.label, line.entries, tensors)
+        line = instance.calls[call].lines[number]
+        self._add(instance.module.path, line.label, line.entries, tensors)
 
     def _watch(self) -> None:
         """Record the outputs of layers."""
         found = dict(self.net.named_modules())
         for module in self._source.root.walk():
-            if not module.scopes:
-                continue
-            found[module.target].register_forward_hook(self._hook(module))
-            for name, operator in beside(module) if module.target else ():
+            if module.scopes:
+                found[module.target].register_forward_hook(self._hook(module))
+            for name, operator in beside(module) if module.scopes and module.target else ():
                 inner = found.get(f"{module.target}_{name}")
                 if inner is not None:
-                    inner.register_forward_hook(self._hook_beside(module, operator))
+                    inner.register_forward_hook(self._hook(module, operator))
 
-    def _hook(self, module: Module) -> Callable[..., None]:
+    def _hook(self, module: Module, operator: Optional[Operator] = None) -> Callable[..., None]:
+        """Return a hook for a module, or for an operator beside it."""
+
         def hook(_: Any, __: Any, outputs: Any) -> None:
-            call = self._calls[module.target, -1]
-            self._calls[module.target, -1] += 1
-            scope = module.scopes[call]
-            if module.part is not None and module.part.core is not None:
-                self._add(module.path, module.part.core.operator, module.part.core.outputs[:1], _first(outputs))
+            core = operator or (module.part.core if module.part else None)
+            if core is not None:
+                self._add(module.path, core.operator, core.outputs[:1], [flat(as_lists(outputs))[0]])
             elif module.part is None:
-                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(as_lists(outputs)))
+                call = self._calls[module.target, -1]
+                self._calls[module.target, -1] += 1
+                entries = flat(module.scopes[call].outputs)
+                self._add(module.path, type(module.block).__name__, entries, flat(as_lists(outputs)))
 
         return hook
-
-    def _hook_beside(self, module: Module, operator: Operator) -> Callable[..., None]:
-        def hook(_: Any, __: Any, outputs: Any) -> None:
-            self._add(module.path, operator.operator, operator.outputs, [outputs])
-
-        return hook
-
-
-def _first(outputs: Any) -> List[Any]:
-    return [outputs[0]] if isinstance(outputs, tuple) else [outputs]
 
 
 class _NoDropout:
