@@ -140,18 +140,15 @@ class LearningRateSearch:
             noise = float(np.median(np.abs(np.diff(self.losses, 2)))) / (0.6745 * 6**0.5)
         if len(smoothed) < FEWEST or not fall > CLEAR * noise:
             raise ValueError(
-                f"find_learning_rate: the loss did not fall in {len(self.rates)} updates from {self.rates[0]:g} to "
-                f"{self.rates[-1]:g} by clearly more than it varies from batch to batch: no rate can be suggested. "
-                "Start lower, take more updates, or larger batches (accumulate=)"
+                f"find_learning_rate: the loss did not fall in {len(self.rates)} updates by clearly more than it "
+                "varies: no rate can be suggested. Start lower, take more updates, or larger batches"
             )
         steepest = int(np.gradient(smoothed, np.log(self.rates))[:upto].argmin())
         if self._reach <= steepest < len(smoothed) - self._reach:
             return self.rates[steepest]
-        end = "start" if steepest < self._reach else "end"
-        raise ValueError(
-            f"find_learning_rate: the loss falls fastest at the {end} of the range, {self.rates[steepest]:g}: no rate "
-            f"can be suggested. Pass a {'lower start' if end == 'start' else 'higher end'}"
-        )
+        end, way = ("start", "lower start") if steepest < self._reach else ("end", "higher end")
+        text = f"the loss falls fastest at the {end} of the range, {self.rates[steepest]:g}"
+        raise ValueError(f"find_learning_rate: {text}: no rate can be suggested. Pass a {way}")
 
     def plot(self, path: Union[str, Path, None] = None) -> Any:
         """Draw the losses over the rates, with the suggestion if there is one.

@@ -164,14 +164,8 @@ class Training:
         self.workers = workers or get_workers()
         for metric in options.metrics:
             metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
-        self._window = partial(
-            Accumulator,
-            trainer,
-            options.accumulate,
-            clip_norm=options.clip_norm,
-            clip_value=options.clip_value,
-            precision=options.precision,
-        )
+        limits: Any = {"clip_norm": options.clip_norm, "clip_value": options.clip_value, "precision": options.precision}
+        self._window = partial(Accumulator, trainer, options.accumulate, **limits)
         # of the first epoch; made here, because it raises its errors before any data is read
         self._first_window: Optional[Accumulator] = self._window()
         self._graph: Any = None  # the OneGraph

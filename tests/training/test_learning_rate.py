@@ -274,7 +274,7 @@ def test_the_suggestion_is_the_steepest_point_of_a_known_curve(tmp_path):
     assert found.plot(tmp_path / "search.png").axes[0].get_xscale() == "log"
     assert (tmp_path / "search.png").stat().st_size > 5000
     rising = LearningRateSearch(rates[:20], list(range(20)))
-    with pytest.raises(ValueError, match="loss did not fall in 20 updates from 1e-05 to .* no rate can be suggested"):
+    with pytest.raises(ValueError, match="loss did not fall in 20 updates .* no rate can be suggested"):
         _ = rising.suggestion
     assert "did not fall" in rising.plot().axes[0].get_title()
 
@@ -289,7 +289,7 @@ def curve(seed, middle=None, noise=0.3, updates=100):
 @pytest.mark.parametrize("updates", [60, 100, 300])
 def test_noise_alone_suggests_no_rate(updates):
     for seed in range(20):
-        with pytest.raises(ValueError, match="did not fall .* by clearly more than it varies from batch to batch"):
+        with pytest.raises(ValueError, match="did not fall .* by clearly more than it varies"):
             _ = curve(seed, updates=updates).suggestion
         assert 10**-2.6 < curve(seed, middle=-2, updates=updates).suggestion < 10**-1.4
 
