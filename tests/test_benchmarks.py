@@ -58,11 +58,8 @@ def test_ratios_are_medians_of_the_rounds_not_ratios_of_medians():
     assert (first.value, first.low, first.high, first.ratio, first.bar) == (20.0, 10.0, 40.0, 1.0, None)
     assert (second.value, second.cpu, second.against, second.bar) == (20.0, 5.0, "a", 1.5)
     assert (second.ratio_low, second.ratio, second.ratio_high) == (0.5, 2.0, 10.0)
-
-
-def test_ratios_of_rates_are_those_of_the_rates():
     taken = {"a": Taken([1.0, 1.0], [1.0, 1.0]), "b": Taken([2.0, 4.0], [1.0, 1.0])}
-    row = rows_of("case", taken, against="a", scale=100, unit="images/s")[1]
+    row = rows_of("case", taken, against="a", scale=100, unit="images/s")[1]  # of rates, those of the rates
     assert (row.value, row.low, row.high, row.cpu) == (37.5, 25, 50, None)
     assert (row.ratio_low, row.ratio_high) == (0.25, 0.5)
 
@@ -216,39 +213,25 @@ FOLDER = {"CASES": [folder.Case("LeNet", "lenet", (28, 28), folder.SMALL, 10, 1,
 LOADERS = {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2}
 GROWTH = {**growth.QUICK_SIZES, "samples": (1_000, 5_000)}
 STARTUP = {"python": "pass", "import mxkit, mxnet": "import mxkit, mxnet"}
+AGAINST_GLUON = ("against", "Trainer.update")
+ONE_CASE = [processes.Case("LeNet", "lenet", (1, 28, 28), (2,))]
+QUICK_LOADERS = {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]}
+QUICK_FEATURES = {"QUICK": {"rounds": 1, "batch": 1, "size": 32, "calls": 1}}
+LENET_WORKERS = {"CASES": [("lenet", (1, 28, 28), 8, 2)]}
+WORKERS = ("lenet, 28 px, joint batch 8", several_workers.TOGETHER)
 # Each question at a tiny size, and what some of its rows must be.
 QUESTIONS_AT_TINY_SIZES = [
     (kernel_share, {"CASES": {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)}}, {}),
     (memory, {"SIZES": {"net": "lenet", "pixels": 32}}, {}),
     (startup, {"IMPORTS": STARTUP, "ROUNDS": {True: 1}}, {("imports", "import mxkit, mxnet"): ("bar", 1.15)}),
     (growth, {"ROUNDS": {True: 1}, "QUICK_SIZES": GROWTH}, {("updates", "update 200"): ("bar", 1.05)}),
-    (
-        optimizers,
-        {"SIZES": {True: (100,)}},
-        {("SGD, momentum, 100 weights, 1 thread", "mxkit"): ("against", "Trainer.update")},
-    ),
+    (optimizers, {"SIZES": {True: (100,)}}, {("SGD, momentum, 100 weights, 1 thread", "mxkit"): AGAINST_GLUON}),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
     (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
-    (
-        processes,
-        {"CASES": [processes.Case("LeNet", "lenet", (1, 28, 28), (2,))]},
-        {("LeNet, batch 2", processes.EACH): ("against", processes.ONE)},
-    ),
-    (
-        loaders,
-        {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]},
-        {("300 arrays of 28x28, batch 64", "ArrayLoader"): ("against", "NumPy loop")},
-    ),
-    (
-        features,
-        {"QUICK": {"rounds": 1, "batch": 1, "size": 32, "calls": 1}},
-        {("features.4: beside the whole net", "Features"): ("against", "forward")},
-    ),
-    (
-        several_workers,
-        {"CASES": [("lenet", (1, 28, 28), 8, 2)]},
-        {("lenet, 28 px, joint batch 8", several_workers.TOGETHER): ("against", several_workers.ALONE)},
-    ),
+    (processes, {"CASES": ONE_CASE}, {("LeNet, batch 2", processes.EACH): ("against", processes.ONE)}),
+    (loaders, QUICK_LOADERS, {("300 arrays of 28x28, batch 64", "ArrayLoader"): ("against", "NumPy loop")}),
+    (features, QUICK_FEATURES, {("features.4: beside the whole net", "Features"): ("against", "forward")}),
+    (several_workers, LENET_WORKERS, {WORKERS: ("against", several_workers.ALONE)}),
 ]
 
 

@@ -194,13 +194,6 @@ def test_one_and_the_same_number_everywhere_can_be_drawn(shape):
     plot_activations({"a": mx.nd.zeros(shape)}).canvas.draw()
 
 
-def test_half_precision_and_integers_are_drawn_as_they_are():
-    feature = mx.nd.full((1, 2, 2, 2), 60000, dtype="float16")
-    feature[0, 0] = -60000
-    assert grid(plot_features({"a": feature}, order="strength")["a"])[0].images[0].get_clim() == (-60000, 60000)
-    assert grid(plot_features({"a": mx.nd.ones((1, 2, 2, 2), dtype="int32")})["a"])[1][0].tolist() == [[1, 1], [1, 1]]
-
-
 def test_lists_are_drawn_one_by_one_and_a_notebook_shows_all():
     figures = plot_features({"state": [normal(2, 4), normal(2, 3, 5)], "out": (normal(2, 3),)})
     assert list(figures) == ["state[0]", "state[1]", "out[0]"]
@@ -216,10 +209,7 @@ def test_each_layer_has_a_file_of_its_own_in_a_folder(tmp_path):
     assert files == sorted([*expected, "x" * 120 + "-2.png"])
     assert len({file.lower() for file in files}) == 8
     assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
-
-
-def test_one_layer_goes_into_the_file_that_is_named(tmp_path):
-    plot_features({"a": normal(1, 2)}, path=str(tmp_path / "sub/run.pdf"))
+    plot_features({"a": normal(1, 2)}, path=str(tmp_path / "sub/run.pdf"))  # one layer goes into the file
     assert (tmp_path / "sub/run.pdf").read_bytes().startswith(b"%PDF")
 
 
@@ -268,11 +258,6 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_written(features, optio
     with pytest.raises(ValueError, match=re.escape(text)):
         plot_features(features, **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_features_without_a_value():
-    with mx.util.np_shape(True), pytest.raises(ValueError, match=r"'a' holds no value: its shape is \(0, 3\)"):
-        plot_features({"a": mx.nd.zeros((0, 3))})
 
 
 # plot_filters
@@ -349,14 +334,11 @@ def test_kernels_that_are_not_there(layer, options, error, text):
     net(mx.nd.array(DIGITS))
     with pytest.raises(error, match=re.escape(text)):
         plot_filters(net, layer, **options)
+    with pytest.raises(NotInitializedError, match="has no value yet: its shape is .*run one batch"):
+        plot_filters(lenet()[0], "")
 
 
 @pytest.mark.parametrize("net", [nn.Conv2D(3, 3), lenet()[0]], ids=["never", "deferred"])
-def test_kernels_without_values(net):
-    with pytest.raises(NotInitializedError, match="has no value yet: its shape is .*run one batch"):
-        plot_filters(net, "")
-
-
 # plot_activations
 
 
@@ -391,6 +373,8 @@ def test_histograms_hold_every_value_and_dead_units_are_counted(tmp_path):
 
 
 def test_what_counts_as_dead():
+    linear = plot_activations({"a": mx.nd.arange(600).reshape((6, 100))})  # no panel needs logarithms
+    assert (linear.axes[0].get_yscale(), linear._supylabel.get_text()) == ("linear", "values in a bin")
     batch = np.random.RandomState(0).randn(6, 8, 5).astype("float32")
     batch[:, :, 1], batch[:, :, 2], batch[:5, :, 3] = 0, 3.5, 0
     batch[:, :, 4] = float("nan")
@@ -418,17 +402,6 @@ def test_a_range_that_cannot_be_cut_into_bins_is_widened(values):
     counts, edges, _ = plot_activations({"a": feature}).axes[0].patches[0].get_data()
     assert counts.sum() == 2
     assert (np.diff(edges) > 0).all()
-
-
-def test_counts_are_linear_where_no_panel_needs_more():
-    figure = plot_activations({"a": mx.nd.arange(600).reshape((6, 100))})
-    assert figure.axes[0].get_yscale() == "linear"
-    assert figure._supylabel.get_text() == "values in a bin"
-
-
-def test_bins_that_are_none():
-    with pytest.raises(ValueError, match="plot_activations: bins: expected a whole number, at least 1"):
-        plot_activations(FEATURE, bins=0)
 
 
 # plot_gradients
@@ -562,15 +535,11 @@ def test_of_many_parameters_a_row_is_a_block():
 
 
 def test_gradients_that_are_not_there():
-    with pytest.raises(NotInitializedError, match="the net is not initialized: parameter 'weight' has no value"):
-        plot_gradients(nn.Dense(3))
     net = nn.Dense(3)
     mxkit.initialize(net, "xavier")
     with pytest.raises(NotInitializedError, match="'weight' has no value yet: its shape is .* Run one batch"):
         plot_gradients(net)
     net(normal(2, 4))
-    with pytest.raises(ValueError, match="every gradient of the net is 0 and no backward pass wrote it: call it"):
-        plot_gradients(net)
     with autograd.record():
         loss = (net(normal(2, 4)) * 0).sum()
     loss.backward()

@@ -20,6 +20,8 @@ def test_lines_are_the_columns_and_gaps_are_left_out():
     assert drawn == [([1, 2, 3], [0.9, 0.5, 0.4]), ([1, 3], [1.0, 0.6])]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["train 0.4", "valid 0.6"]
     assert len(accuracy.lines) == 1
+    with pytest.raises(ValueError, match="plot: the history has no epoch yet"):
+        plot_history([])
 
 
 @pytest.mark.parametrize(("last", "scale"), [(0.1, "linear"), (0.001, "log"), (0.0, "linear")])
@@ -34,11 +36,6 @@ def test_the_suffix_decides_the_format_and_pyplot_is_left_alone(tmp_path, name, 
     plot_history(ROWS, str(tmp_path / name))
     assert (tmp_path / name).read_bytes().startswith(magic)
     assert ("matplotlib.pyplot" in sys.modules) == had
-
-
-def test_a_history_without_an_epoch():
-    with pytest.raises(ValueError, match="plot: the history has no epoch yet"):
-        plot_history([])
 
 
 def test_every_figure_shows_itself_in_a_notebook():
