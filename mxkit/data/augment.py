@@ -257,9 +257,7 @@ class Augment:
         if isinstance(steps, (str, Mapping)) or not isinstance(steps, Sequence):
             raise TypeError(f'Augment: expected a list of steps, like ["flip", "to_tensor"]; received {steps!r}')
         if not white > 0:
-            raise ValueError(
-                f"Augment: white: expected the value of white in float images, above 0; received {white!r}"
-            )
+            raise ValueError(f"Augment: white: expected white in float images, above 0; received {white!r}")
         self.steps: List[Step] = [step for spec in steps for step in _steps_of(spec)]
         self.white = white
         foreign = [step for step in self.steps if isinstance(step, Foreign)]
@@ -267,10 +265,7 @@ class Augment:
         kinds = [type(step) for step in self.steps]
         tail = kinds[kinds.index(ToTensor) :] if ToTensor in kinds else []
         if tail not in ([], [ToTensor], [ToTensor, Normalize]) or (not tail and Normalize in kinds):
-            raise ValueError(
-                "Augment: expected 'to_tensor' and then 'normalize' at the end, or 'to_tensor' alone, or neither; "
-                f"received {self.steps}"
-            )
+            raise ValueError(f"Augment: 'to_tensor' and then 'normalize' must be at the end; received {self.steps}")
         self.tensor = bool(tail)
         self._changes = self.steps[: len(kinds) - len(tail)]
         self.normalize: Optional[Normalize] = self.steps[-1] if len(tail) == 2 else None  # type: ignore[assignment]
@@ -344,10 +339,8 @@ class Augment:
             if batch is None:
                 batch = np.empty((len(host), *changed.shape), np.float32 if self.tensor else changed.dtype)
             if changed.shape != batch.shape[1:]:
-                raise DataError(
-                    f"Augment.batch: image {number} becomes {changed.shape}, image 0 {batch.shape[1:]} (C, H, W); end "
-                    "with a crop or a resize to one size"
-                )
+                shapes = f"image {number} becomes {changed.shape}, image 0 {batch.shape[1:]}"
+                raise DataError(f"Augment.batch: {shapes} (C, H, W); end with a crop or a resize to one size")
             batch[number] = changed
         batch = self._normalized(batch, white) if self.tensor else batch
         return like(x, batch), y
@@ -356,10 +349,8 @@ class Augment:
         if rng is None and any(step.draws for step in self.steps):
             return np.random.Generator(np.random.PCG64(np.random.randint(0, 2**31)))
         if rng is not None and not isinstance(rng, np.random.Generator):
-            raise TypeError(
-                f"Augment: rng: expected a numpy.random.Generator; received {type(rng).__name__}. An Augment changes "
-                "images and knows nothing of labels: dataset.transform_first(augment), or transform=augment"
-            )
+            way = "pass dataset.transform_first(augment), or transform=augment"
+            raise TypeError(f"Augment: rng: expected a numpy.random.Generator; received {type(rng).__name__}: {way}")
         return rng
 
     def _checked(self, image: "np.ndarray") -> Tuple["np.ndarray", float]:
@@ -391,9 +382,7 @@ class Augment:
         if self.normalize is not None:
             mean, std = (np.array(part, np.float32) for part in (self.normalize.mean, self.normalize.std))
             if {mean.size, std.size} - {1, image.shape[-3]}:
-                raise DataError(
-                    f"Augment: normalize has {mean.size} means and {std.size} stds, an image {image.shape[-3]} channels"
-                )
+                raise DataError(f"Augment: normalize has {mean.size} means, an image {image.shape[-3]} channels")
             tensor -= mean.reshape(-1, 1, 1)
             tensor /= std.reshape(-1, 1, 1)
         return tensor
@@ -432,10 +421,8 @@ def _check_layout(image: "np.ndarray") -> "np.ndarray":
     """Refuse other layouts than (height, width, channels), which would be read as other pixels silently (T13)."""
     if image.ndim == 3 and image.shape[2] in (1, 3) and image.size:
         return image
-    raise DataError(
-        f"Augment: expected an image of shape (height, width, 1 or 3); received {image.shape}. augment.batch takes "
-        "(N, C, H, W); image.transpose(1, 2, 0) puts channels last, image[:, :, None] makes one"
-    )
+    way = "augment.batch takes (N, C, H, W), image.transpose(1, 2, 0) puts channels last"
+    raise DataError(f"Augment: expected an image (height, width, 1 or 3); received {image.shape}: {way}")
 
 
 def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: float = 0.1) -> Tuple[Any, Any]:
@@ -552,10 +539,8 @@ def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
     if labels.ndim == 2 and labels.shape[1] == classes and labels.dtype.kind == "f":
         return labels.astype(np.float32)
     if labels.ndim != 1:
-        raise LabelError(
-            f"{name}: expected class numbers of shape (N,) or soft labels of shape (N, {classes}); "
-            f"received {labels.shape} of {labels.dtype}"
-        )
+        expected = f"class numbers of shape (N,), or soft labels (N, {classes})"
+        raise LabelError(f"{name}: expected {expected}; received {labels.shape} of {labels.dtype}")
     with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
         wrong = labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
     if wrong.size:

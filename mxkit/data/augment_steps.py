@@ -238,10 +238,8 @@ class Normalize(Step):
     def __post_init__(self) -> None:
         mean, std = np.atleast_1d(np.asarray(self.mean, float)), np.atleast_1d(np.asarray(self.std, float))
         if mean.ndim > 1 or std.ndim > 1 or not (std > 0).all() or not np.isfinite(mean).all() or mean.max() > 2:
-            raise ValueError(
-                "normalize: expected a number for each channel, in a unit where white is 1, and std above 0; received "
-                f"mean {self.mean!r}, std {self.std!r}"
-            )
+            expected = "a number for each channel, in a unit where white is 1, and std above 0"
+            raise ValueError(f"normalize: expected {expected}; received mean {self.mean!r}, std {self.std!r}")
 
 
 def clipped(image: "np.ndarray", white: float) -> "np.ndarray":
@@ -301,10 +299,8 @@ def _margins(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tu
     """Rows and columns that remain around a crop."""
     (width, height), (rows, columns) = _pair(size), image.shape[:2]
     if rows + 2 * padding < height or columns + 2 * padding < width:
-        raise DataError(
-            f"Augment: {name}: an image of height {rows} and width {columns} is too small to cut height {height} and "
-            f"width {width} out of it; put a 'resize' before, or use 'resized_crop'"
-        )
+        text = f"an image of height {rows} and width {columns} is too small to cut {height} x {width} out of it"
+        raise DataError(f"Augment: {name}: {text}; put a 'resize' before, or use 'resized_crop'")
     return rows + 2 * padding - height, columns + 2 * padding - width
 
 

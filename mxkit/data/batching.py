@@ -80,9 +80,7 @@ def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> St
     structure = _structure(samples[0])
     for sample, row in zip(samples, rows):
         if _structure(sample) != structure:
-            raise DataError(
-                f"samples {rows[0]} and {row} have different parts: {samples[0]!r:.100} and {sample!r:.100}"
-            )
+            raise DataError(f"samples {rows[0]} and {row} have different parts: {samples[0]!r:.60}, {sample!r:.60}")
     columns = list(zip(*(list(map(_host, _leaves(sample))) for sample in samples)))
     plans = [_plan(column, rows) for column in columns]
     for (_, arrays), out in zip(plans, allocate([spec for spec, _ in plans])):

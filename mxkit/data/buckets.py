@@ -88,9 +88,7 @@ class BucketLoader(EpochOrder):
         self._bucket = np.searchsorted(self.limits, self._lengths)
         self._cuts = _cuts(np.bincount(self._bucket), whole_number(batch_size, "BucketLoader: batch_size"), drop_last)
         if not self._cuts:
-            raise EmptyDataError(
-                f"BucketLoader: drop_last leaves no batch: none of {len(self.limits)} buckets has {batch_size}"
-            )
+            raise EmptyDataError(f"BucketLoader: drop_last leaves no batch: no bucket has {batch_size} sequences")
         super().__init__(len(self.sequences), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
@@ -153,10 +151,8 @@ def _sequences(sequences: Sequence[Any]) -> List["np.ndarray"]:
             raise DataError(f"{where} has the shape {array.shape}: expected (T, ...) with T at least 1; leave it out")
         arrays.append(narrow(array, where))
         if array.shape[1:] != arrays[0].shape[1:]:
-            raise DataError(
-                f"BucketLoader: sequences 0 and {number} have the shapes {arrays[0].shape} and {array.shape}: only the "
-                "first number may differ, the length"
-            )
+            shapes = f"{arrays[0].shape} and {array.shape}: only the length may differ"
+            raise DataError(f"BucketLoader: sequences 0 and {number} have the shapes {shapes}")
     if not arrays:
         raise EmptyDataError("BucketLoader: there is no sequence")
     return arrays
@@ -167,9 +163,7 @@ def _labels(labels: Any, size: int) -> "np.ndarray":
         labels = np.stack([np.asarray(label) for label in labels])
     array = narrow(to_host(labels), "BucketLoader: labels")
     if array.shape[:1] != (size,):
-        raise DataError(
-            f"BucketLoader: there are {size} sequences, and labels of shape {array.shape}; expected one per sequence"
-        )
+        raise DataError(f"BucketLoader: there are {size} sequences, and labels of shape {array.shape}")
     return array
 
 
@@ -188,10 +182,8 @@ def _limits(lengths: "np.ndarray", buckets: Union[int, Sequence[int]]) -> "np.nd
         raise ValueError(f"BucketLoader: buckets: expected increasing limits; received {limits.tolist()}")
     if lengths.max() > limits[-1]:
         over = np.flatnonzero(lengths > limits[-1])
-        raise DataError(
-            f"BucketLoader: {len(over)} of {len(lengths)} sequences are longer than the last limit {limits[-1]}, the "
-            f"first is sequence {over[0]} of {lengths[over[0]]}. Add a limit of {lengths.max()}, or cut them before"
-        )
+        text = f"{len(over)} of {len(lengths)} sequences are longer than the last limit {limits[-1]}"
+        raise DataError(f"BucketLoader: {text}, the first is {over[0]}: add a limit of {lengths.max()}")
     return limits
 
 

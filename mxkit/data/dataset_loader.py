@@ -191,10 +191,8 @@ def _length(dataset: Any) -> int:
     try:
         size = len(dataset)
     except TypeError:
-        raise DataError(
-            f"DatasetLoader: the dataset, a {type(dataset).__name__}, has no len(), so its samples cannot be read by "
-            "number. For what can only be read in one direction use mxkit.data.StreamLoader"
-        ) from None
+        kind = f"the dataset, a {type(dataset).__name__}, has no len()"
+        raise DataError(f"DatasetLoader: {kind}: use mxkit.data.StreamLoader for what has no number") from None
     if not size:
         raise EmptyDataError(f"DatasetLoader: the dataset, a {type(dataset).__name__}, has no sample")
     return size

@@ -229,10 +229,8 @@ def _idx_splits(name: str, root: Root, valid: Share, offline: Optional[bool], cl
     for images, labels in ((train_x, train_y), (test_x, test_y)):
         x, y = read_idx(images), read_idx(labels)
         if x.ndim != 3 or x.dtype != np.uint8 or y.shape != x.shape[:1]:
-            raise DataError(
-                f"{images} and {labels.name}: expected images (N, height, width) of uint8 and N labels; "
-                f"received {x.shape} of {x.dtype} and {y.shape}"
-            )
+            found = f"{x.shape} of {x.dtype} and {y.shape}"
+            raise DataError(f"{images}: expected images (N, height, width) of uint8 and N labels; received {found}")
         parts.append(Split(x[:, None], y.astype(np.int32)))
     return _splits(parts[0], parts[1], classes, valid, train_x.parent, (60000, 10000) if root is None else None)
 
@@ -282,10 +280,8 @@ def _splits(
     train: Split, test: Split, classes: Sequence[str], valid: Share, place: Path, sizes: Optional[Tuple[int, int]]
 ) -> Splits:
     if sizes not in (None, (len(train.y), len(test.y))):
-        raise DataError(
-            f"{place}: expected the {sizes} samples of training and test; received {(len(train.y), len(test.y))}. "
-            f"If they are your own, name the folder: root={str(place)!r}"
-        )
+        found = (len(train.y), len(test.y))
+        raise DataError(f"{place}: expected the {sizes} samples of MXNet's; received {found}. Pass root= for your own")
     labels = np.concatenate([train.y, test.y])
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(f"{place}: labels {labels.min()} to {labels.max()}; expected 0 to {len(classes) - 1}")
@@ -310,9 +306,7 @@ def upsample(x: "np.ndarray", size: int) -> "np.ndarray":
     side = x.shape[-1]
     factor, rest = divmod(size, side)
     if factor < 1 or rest % 2:
-        raise ValueError(
-            f"size: expected {side}, or a number whose rest after division by {side} is even; received {size}"
-        )
+        raise ValueError(f"size: expected {side}, or a number with an even rest of division by {side}; received {size}")
     border = rest // 2
     enlarged = x.repeat(factor, axis=2).repeat(factor, axis=3)
     return np.pad(enlarged, ((0, 0), (0, 0), (border, border), (border, border)))

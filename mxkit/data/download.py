@@ -307,9 +307,7 @@ def fetch_files(
             rest = [file for file in missing if not is_right(folder / file.name, file)]
             raise _by_hand(rest, folder, str(failed).splitlines()) from None
         except OSError as error:
-            raise DownloadError(
-                f"{folder}: {error}. Free some space, or name another folder by root= or the variable MXNET_HOME"
-            ) from error
+            raise DownloadError(f"{folder}: {error}. Free some space, or pass root= or set MXNET_HOME") from error
     return paths
 
 

@@ -71,10 +71,8 @@ def read_idx(path: Path) -> "np.ndarray":
             raise DataError(f"{path}: the gzip file is damaged or was cut off ({error}). Fetch it again") from error
     start = 4 + 4 * content[3] if len(content) > 3 else 4
     if content[:2] != b"\0\0" or len(content) < start or start == 4 or content[2] not in _IDX_TYPES:
-        raise DataError(
-            f"{path}: expected an IDX file, which begins with 00 00, a type and a number of dimensions; "
-            f"received {content[:4].hex(' ') if content else 'an empty file'}"
-        )
+        begin = content[:4].hex(" ") if content else "an empty file"
+        raise DataError(f"{path}: expected an IDX file, which begins with 00 00 and a type; received {begin}")
     dtype = np.dtype(_IDX_TYPES[content[2]])
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
     size = start + math.prod(shape) * dtype.itemsize
@@ -130,9 +128,7 @@ def _batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.ndarray",
     records = np.frombuffer(content, np.uint8).reshape(count, kinds + _PIXELS)
     for (key, classes), column in zip(files.labels.items(), records.T):
         if column.max() >= classes:
-            raise DataError(
-                f"{where}: {key} up to {column.max()}; expected 0 to {classes - 1}. "
-                "Is it the other CIFAR, or a damaged file?"
-            )
+            most = f"{key} up to {column.max()}; expected 0 to {classes - 1}"
+            raise DataError(f"{where}: {most}. Is it the other CIFAR, or a damaged file?")
     x = np.ascontiguousarray(records[:, kinds:]).reshape(-1, 3, 32, 32)
     return x, records[:, :kinds].astype(np.int32)

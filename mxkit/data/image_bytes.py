@@ -86,10 +86,8 @@ def read_index(index: Path, size: int) -> "np.ndarray":
     except (ValueError, IndexError, OverflowError) as error:
         raise DataError(f"{index}: expected lines of a key, a tab and a place in the file ({error!s:.200})") from error
     if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
-        raise DataError(
-            f"{index}: it has records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
-            "bytes. One of the two was cut off, or belongs to another file"
-        )
+        most = offsets.max() if len(offsets) else 0
+        raise DataError(f"{index}: it has records up to byte {most}; the .rec file has {size} bytes. One was cut off")
     if len(np.unique(offsets)) < len(offsets):
         raise DataError(f"{index}: it names a record twice. Remove it, and the records are found without it")
     return offsets
@@ -121,9 +119,7 @@ def _parts(file: BinaryIO, offset: int, size: int, path: Path) -> Iterator[Tuple
         magic, length = head[:4], int.from_bytes(head[4:], "little")
         kind, length = length >> 29, length & (1 << 29) - 1
         if len(head) < 8 or magic != MAGIC or kind not in allowed:
-            raise DataError(
-                f"{path}: no {what} begins at byte {offset}; the file is not a RecordIO file, or it was cut off"
-            )
+            raise DataError(f"{path}: no {what} begins at byte {offset}: it was cut off, or is no RecordIO file")
         start = offset + 8
         offset = start + ((length + 3) & ~3)
         if offset > size:

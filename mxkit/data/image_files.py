@@ -109,9 +109,7 @@ class ImageFiles(ImageDataset):
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(
-                f"{path}: the image cannot be read: {error.strerror}. Remove it, or permit reading"
-            ) from error
+            raise DataError(f"{path}: the image cannot be read: {error.strerror}") from error
         return decode(content, str(path), self.channels, self.reduce_to), self.labels[index]
 
     def __repr__(self) -> str:
@@ -189,9 +187,7 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None) -> ImageFolder:
     if new:
         raise DataError(f"{root}: expected one folder for each class of the training part; it has {new[:5]} too")
     if not folders:
-        raise DataError(
-            f"{root}: expected one folder for each class; it has none. If it is a class, pass the folder above it"
-        )
+        raise DataError(f"{root}: expected one folder for each class; it has none. Pass the folder above a class")
     names: List[str] = []
     labels: List[int] = []
     others: List[str] = []
@@ -237,12 +233,8 @@ def find_images(paths: Sequence[Union[str, Path]]) -> List[str]:
 
 def _warn_of_others(root: Path, others: Sequence[str]) -> None:
     if others:
-        warnings.warn(
-            f"{root}: left out {len(others)} files that are no images by their names, like {others[0]}; "
-            f"images end with {', '.join(sorted(SUFFIXES))}",
-            TrapWarning,
-            stacklevel=4,
-        )
+        text = f"{root}: left out {len(others)} files that are no images by their names, like {others[0]}"
+        warnings.warn(text, TrapWarning, stacklevel=4)
 
 
 def _images(folder: Path, others: List[str]) -> List[str]:
@@ -272,11 +264,8 @@ def _part_folders(root: Path) -> Dict[str, Path]:
 def _has_classes(test: Path) -> bool:
     if _visible_folders(test):
         return True
-    warnings.warn(
-        f"{test}: it has no folders of classes, so its images have no labels; the test part is left empty",
-        TrapWarning,
-        stacklevel=4,
-    )
+    text = f"{test}: it has no folders of classes, so its images have no labels; the test part is left empty"
+    warnings.warn(text, TrapWarning, stacklevel=4)
     return False
 
 
@@ -304,10 +293,8 @@ def _as_splits(
 ) -> Splits:
     lost = sorted(set(range(len(classes))) - set(parts[0].labels))
     if lost:
-        raise DataError(
-            f"{root}: the training part has no image of {[classes[label] for label in lost][:5]}; "
-            "add images, lower valid and test, or change the seed"
-        )
+        names = [classes[label] for label in lost][:5]
+        raise DataError(f"{root}: the training part has no image of {names}; lower valid and test, or add images")
     warn_of_missing_classes(
         str(root),
         [part.labels for part in parts],
@@ -473,10 +460,8 @@ def _offsets(path: Path, size: int) -> "np.ndarray":
         # checks only the first and the last record, so that a file of millions of records opens at once
         end_of(file, int(indexed.min()), size, path)
         if end_of(file, int(indexed.max()), size, path) != size:
-            raise DataError(
-                f"{path}: it does not end where the last record of {index.name} ends: one of them is of another file, "
-                "or was cut off. Remove the index, and the records are found without it"
-            )
+            text = f"it does not end where the last record of {index.name} ends"
+            raise DataError(f"{path}: {text}: remove the index, and the records are found without it")
     return indexed
 
 
@@ -527,10 +512,8 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
             return splits._replace(mean=IMAGENET_MEAN, std=IMAGENET_STD)
     root = next((place for place in (top, top / "ILSVRC/Data/CLS-LOC") if (place / "train").is_dir()), None)
     if root is None:
-        raise DataError(
-            f"imagenet: {top} has neither a folder train/ with folders like n01440764, nor train.rec. ImageNet is "
-            "given out to registered users only: https://www.image-net.org/download.php"
-        )
+        way = "registered users get ImageNet at https://www.image-net.org/download.php"
+        raise DataError(f"imagenet: {top} has neither folders train/n01440764, ... nor train.rec; {way}")
     train = scan(root / "train")
     wrong = [name for name in train.classes if not _WORDNET.fullmatch(name)]
     if wrong:
@@ -566,10 +549,8 @@ def _validation(
     candidates = [place / name for place in places for name in _LABEL_FILES]
     file = next(filter(Path.is_file, candidates), None) if val_labels is None else Path(val_labels).expanduser()
     if file is None:
-        raise DataError(
-            f"{val}: its images are in no folders of classes, and there is no file of labels. Pass val_labels=, a "
-            f"text file with a WordNet id for each image; looked for {', '.join(_LABEL_FILES)} in {places[0]}"
-        )
+        way = f"pass val_labels=, a text file with a WordNet id for each image; looked for {', '.join(_LABEL_FILES)}"
+        raise DataError(f"{val}: it has no folders of classes, and there is no file of labels: {way}")
     ids = _labels_in(file, list(stems))
     missing = [name for stem, name in stems.items() if stem not in ids]
     if missing:

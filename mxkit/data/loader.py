@@ -318,20 +318,13 @@ class PairLoader(EpochOrder):
     def _check_classes(self) -> None:
         sizes = self._classes.sizes
         if self._needs_partners and sizes.max() < 2:
-            raise DataError(
-                f"PairLoader: each of the {len(sizes)} classes has one sample only, so that no two are alike. "
-                "Are these the labels?"
-            )
+            raise DataError(f"PairLoader: each of the {len(sizes)} classes has one sample: no two are alike")
         if len(sizes) < 2 and (self.kind == "triplets" or self.same < 1):
             raise DataError(f"PairLoader: all {sizes[0]} samples are of one class, so that no two are unlike")
         alone = int((sizes == 1).sum())
         if alone and self._needs_partners:
-            warnings.warn(
-                f"PairLoader: {alone} of {len(sizes)} classes have a single sample: it is never an anchor, but drawn "
-                "as the one that is unlike",
-                TrapWarning,
-                stacklevel=3,
-            )
+            text = f"PairLoader: {alone} of {len(sizes)} classes have a single sample: it is never an anchor"
+            warnings.warn(text, TrapWarning, stacklevel=3)
 
     def __repr__(self) -> str:
         sizes = self._classes.sizes
@@ -349,10 +342,7 @@ class _Classes:
     def __init__(self, y: Any, size: int) -> None:
         labels = to_host(y)
         if labels.shape != (size,):
-            raise DataError(
-                f"PairLoader: x has {size} samples, so y must have the shape ({size},), a class for each; it has "
-                f"{labels.shape}"
-            )
+            raise DataError(f"PairLoader: y: expected the shape ({size},), a class for each; received {labels.shape}")
         _, self.codes = np.unique(labels, return_inverse=True)
         self._sorted = self.codes.argsort(kind="stable")
         self.sizes = np.bincount(self.codes)

@@ -28,10 +28,8 @@ def class_weights(labels: Any) -> Dict[int, float]:
     """
     host = _labels(labels, "class_weights: labels")
     if host.dtype.kind not in "iufb" or not (np.isfinite(host) & (host == np.floor(host)) & (host >= 0)).all():
-        raise DataError(
-            "class_weights: labels: expected class numbers from 0; received other values. Number the classes first: "
-            "np.unique(labels, return_inverse=True)[1]"
-        )
+        way = "number the classes first: np.unique(labels, return_inverse=True)[1]"
+        raise DataError(f"class_weights: labels: expected class numbers from 0: {way}")
     classes, counts = np.unique(host.astype(np.int64), return_counts=True)
     return {int(one): len(host) / (len(classes) * int(count)) for one, count in zip(classes, counts)}
 
@@ -161,9 +159,7 @@ class EpochOrder(Epochs):
         self._codes = None if balance is None else class_codes(balance, size, name)
         self.balance = None if self._codes is None else digest_of(self._codes)
         if not len(self):
-            raise EmptyDataError(
-                f"{name}: drop_last leaves no batch: there are {size} samples, a batch has {self.batch_size}"
-            )
+            raise EmptyDataError(f"{name}: drop_last leaves no batch: {size} samples, a batch has {self.batch_size}")
 
     def __len__(self) -> int:
         """Number of batches; a smaller last batch counts unless `drop_last` leaves it out."""
@@ -199,10 +195,8 @@ class EpochOrder(Epochs):
         self._skip = whole_number(batches, f"{type(self).__name__}.skip", least=0)
         if self._skip > len(self):
             skipped, self._skip = self._skip, 0
-            raise DataError(
-                f"{type(self).__name__}.skip: an epoch has {len(self)} batches, of which {skipped} cannot be left "
-                "out: resume a run with the same data and batch_size"
-            )
+            text = f"an epoch has {len(self)} batches, of which {skipped} cannot be left out"
+            raise DataError(f"{type(self).__name__}.skip: {text}: resume with the same data and batch_size")
 
     def _begin(self) -> Tuple[int, range]:
         """Count an epoch; return its number, and the numbers of the batches to read."""

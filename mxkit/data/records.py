@@ -267,10 +267,8 @@ def of_folder(folder: Path) -> Tuple[List[Entry], List[str]]:
         if file.suffix.lower() in _IMAGES and not file.is_dir()  # a link to nothing is left out by name
     ]
     if not files:
-        raise DataError(
-            f"{folder}: expected one folder of images per class ({', '.join(_IMAGES)}), received "
-            f"{len(classes)} folders without one. For another layout write a list: index, labels and path, with tabs"
-        )
+        way = "for another layout write a list: index, labels and path, with tabs"
+        raise DataError(f"{folder}: expected one folder of images per class ({', '.join(_IMAGES)}): {way}")
     names = (file.relative_to(folder).as_posix() for _, file in files)
     return [Entry(key, (float(label),), name) for key, ((label, _), name) in enumerate(zip(files, names))], classes
 
@@ -291,10 +289,8 @@ def of_list(path: Path) -> List[Entry]:
         except ValueError:
             labels = ()
         if not labels or not words[-1].strip():
-            raise DataError(
-                f"{path}, line {number}: expected an index, one or more labels and a path, separated by tabs, received "
-                f"{line[:80]!r}"
-            )
+            expected = "an index, one or more labels and a path, with tabs between"
+            raise DataError(f"{path}, line {number}: expected {expected}; received {line[:80]!r}")
         entries.append(Entry(key, labels, words[-1].strip()))
     if not entries:
         raise DataError(f"{path}: the list is empty")

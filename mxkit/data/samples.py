@@ -110,9 +110,8 @@ class Samples:
         try:
             return place(call_user(self.batchify, samples), allocate)
         except Exception as error:  # a user's function, or an array of theirs
-            raise DataError(
-                f"DatasetLoader: batchify could not join the samples {abbreviated(rows)} of {name}: {error_text(error)}"
-            ) from error
+            text = f"batchify could not join the samples {abbreviated(rows)} of {name}: {error_text(error)}"
+            raise DataError(f"DatasetLoader: {text}") from error
 
     @contextmanager
     def in_process(self) -> Iterator[None]:
@@ -136,10 +135,8 @@ class Samples:
             self._read = read
             return sample
         except Exception as error:  # a user's code may raise anything
-            raise DataError(
-                f"DatasetLoader: sample {row} of {type(self.dataset).__name__} could not be read in epoch "
-                f"{epoch + 1}: {error_text(error)}"
-            ) from error
+            text = f"sample {row} of {type(self.dataset).__name__} could not be read in epoch {epoch + 1}"
+            raise DataError(f"DatasetLoader: {text}: {error_text(error)}") from error
 
     def __getstate__(self) -> Any:
         return {**vars(self), "_read": None}

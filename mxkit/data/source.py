@@ -197,10 +197,8 @@ class Source:
         """
         self.check_batches(name)
         if epochs > 1 and isinstance(self.data, _ONE_SHOT):
-            raise DataError(
-                f"{name} is a {self.name}, which can be read only once, but is to be read in {epochs} epochs. "
-                f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
-            )
+            way = f"pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
+            raise DataError(f"{name} is a {self.name}, which can be read only once, not in {epochs} epochs: {way}")
 
     def read(
         self,
@@ -249,19 +247,15 @@ class Source:
             # a subclass may give other batches in `__iter__`, so it needs its own `packed`
             batches = data.packed() if packed and "packed" in vars(type(data)) else iter(data)
         except TypeError:
-            raise DataError(
-                f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
-                f"received {type(data).__name__}"
-            ) from None
+            expected = "an iterable of batches (x, y), or a function that returns one"
+            raise DataError(f"{name}: expected {expected}; received {type(data).__name__}") from None
         if own_epoch is not None and keep_count:
             data.epoch = own_epoch
         first = next(batches, _END)
         of_others = getattr(data, "share", (0, 1))[1] > 1  # fewer samples than workers
         if first is _END and not skip and not of_others:
-            raise EmptyDataError(
-                f"{name} gave no batch in epoch {(epoch or 0) + 1}: it is empty, or an iterator that earlier epochs "
-                f"used up. Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
-            )
+            way = f"pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
+            raise EmptyDataError(f"{name} gave no batch in epoch {(epoch or 0) + 1}: it is empty or used up; {way}")
         # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
         whole = () if first is _END else chain((first,), map(next, repeat(batches)))
         return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
@@ -375,10 +369,8 @@ class _Loader(Source):
             if self.has_shares:
                 data.share = (rank, size)
                 if not len(data):
-                    raise DataError(
-                        f"{self.name}: {data.size} samples do not fill one batch of {data.whole_batch}, which is "
-                        f"{data.batch_size} for each of {size} workers, and drop_last leaves out a smaller batch"
-                    )
+                    text = f"{data.size} samples do not fill one batch of {data.batch_size} for each of {size} workers"
+                    raise DataError(f"{self.name}: {text}, and drop_last leaves out a smaller one")
             yield
         finally:
             if self.has_shares:
@@ -489,11 +481,8 @@ def whole_source(data: Any, name: str, *, labels: bool = True, scale: Optional[f
     if not labels and _is_array(data):
         return _Loader(ArrayLoader(data, None, BATCH, scale=scale))
     if not labels and type(data) is tuple and any(_is_array(part) for part in data):
-        raise DataError(
-            f"{name}: a tuple of arrays can be the inputs of one net, (x, y), or a sequence of batches. Pass "
-            "mxkit.data.ArrayLoader((x1, x2), None, batch_size=256) for two inputs, x alone for (x, y), a list for "
-            "batches"
-        )
+        way = "ArrayLoader((x1, x2), None, batch_size=256) for two inputs, x alone for (x, y), a list for batches"
+        raise DataError(f"{name}: a tuple of arrays can be inputs, (x, y) or batches. Pass mxkit.data.{way}")
     source = source_of(data)
     source.check_batches(name)
     if source.missed:
@@ -538,12 +527,8 @@ def _iterators(data: Any) -> List[Any]:
 def _warn_of_resized_tensors(data: Any, name: str) -> None:
     step = resized_tensor(source_of(data).dataset, getattr(data, "transform", None))
     if step:
-        warnings.warn(
-            f"{name}: {step} comes after ToTensor in the transform, and takes (channels, height, width) for (height, "
-            "width, channels): it changes the number of channels. Put ToTensor, and Normalize, last (T261)",
-            TrapWarning,
-            stacklevel=3,
-        )
+        text = f"{step} comes after ToTensor in the transform, and changes the number of channels: put ToTensor last"
+        warnings.warn(f"{name}: {text} (T261)", TrapWarning, stacklevel=3)
 
 
 class _Padding:
@@ -560,11 +545,8 @@ class _Padding:
         for part in parts:
             layout = getattr(part, "layout", None)
             if isinstance(layout, str) and layout.find("N") > 0:
-                raise DataError(
-                    f"{name}: {type(part).__name__} has the layout {layout!r}, with samples on axis "
-                    f"{layout.find('N')}; axis 0 of every array is the sample axis. Transpose the arrays, and leave "
-                    "layout out"
-                )
+                text = f"{type(part).__name__} has the layout {layout!r}, with samples on axis {layout.find('N')}"
+                raise DataError(f"{name}: {text}: transpose the arrays to axis 0, and leave layout out")
         self._name, self._once = name, once
         self._rolls = any(getattr(part, "last_batch_handle", None) == "roll_over" for part in parts)
         self._rounds = any(isinstance(part, mx.io.MXDataIter) for part in parts)
@@ -586,10 +568,8 @@ class _Padding:
         pad = 0 if unnumbered else pad
         if pad and self._rounds and self._belongs_to_the_next_pass(batch.index, pad):
             if self._once:
-                raise DataError(
-                    f"{self._name}: each sample must be read once, but the last batch holds {pad} samples of the next "
-                    "pass, which will leave them out. Make the iterator with round_batch=False"
-                )
+                text = f"each sample must be read once, but the last batch holds {pad} of the next pass"
+                raise DataError(f"{self._name}: {text}: make the iterator with round_batch=False")
             pad = 0
         self._rows = batch.index
 

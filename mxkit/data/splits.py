@@ -114,9 +114,7 @@ def chosen_part(y: Optional["np.ndarray"], total: int, part: Share, name: str, s
     whole = isinstance(part, (int, np.integer)) and not isinstance(part, bool)
     count = int(part) if whole else round(float(part) * total)
     if not 0 <= count < max(total, 1) or (not whole and not 0 <= part < 1):
-        raise ValueError(
-            f"{name}: expected a number of samples below {total}, or a fraction below 1; received {part!r:.100}"
-        )
+        raise ValueError(f"{name}: expected a number below {total}, or a fraction below 1; received {part!r:.100}")
     draws = np.random.RandomState([seed, _STREAM]).random_sample(total)
     groups = np.zeros(total, np.int64) if y is None else np.unique(y, return_inverse=True)[1].reshape(-1)
     chosen = np.zeros(total, dtype=bool)

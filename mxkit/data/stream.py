@@ -126,9 +126,7 @@ class StreamLoader(Epochs):
         self._warned_of_length = False
         self._last_iterator: Callable[[], Any] = lambda: None
         if drop_last and (self.length or batch_size or 0) < (batch_size or 0):
-            raise EmptyDataError(
-                f"StreamLoader: drop_last leaves no batch: length is {length}, a batch has {batch_size} samples"
-            )
+            raise EmptyDataError(f"StreamLoader: drop_last leaves no batch: length is {length}, not {batch_size}")
 
     @property
     def shuffle(self) -> bool:
@@ -161,10 +159,8 @@ class StreamLoader(Epochs):
             if count > skipped:
                 yield self._batch(taken, epoch)
         if count < skipped:
-            raise DataError(
-                f"{self._name}: epoch {epoch + 1} has {count} batches, of which {skipped} cannot be left out: "
-                "resume a run with the same data and batch_size"
-            )
+            text = f"epoch {epoch + 1} has {count} batches, of which {skipped} cannot be left out"
+            raise DataError(f"{self._name}: {text}: resume with the same data and batch_size")
         if not count:
             few = f"{len(taken)} samples, and drop_last leaves them out" if taken else "no sample"
             raise EmptyDataError(f"{self._name}: epoch {epoch + 1} has {few}")
@@ -199,9 +195,8 @@ class StreamLoader(Epochs):
         except (MxkitError, TrapWarning):
             raise
         except Exception as error:  # a user's code may raise anything
-            raise DataError(
-                f"{self._name}: it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
-            ) from error
+            text = f"it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
+            raise DataError(f"{self._name}: {text}") from error
         if count < (self.length or 0):
             self._warn_of_length(epoch, str(count))
 
@@ -212,15 +207,12 @@ class StreamLoader(Epochs):
         try:
             iterator: Iterator[Any] = iter(source)
         except TypeError:
-            raise DataError(
-                f"{self._name}: the function must return an iterable of samples; it returned {type(source).__name__}"
-            ) from None
+            text = f"expected an iterable of samples; the function returned {type(source).__name__}"
+            raise DataError(f"{self._name}: {text}") from None
         if iterator is source:
             if self._last_iterator() is source:
-                raise DataError(
-                    f"{self._name}: the function returned the same {type(source).__name__} as for the epoch before, "
-                    "which can be read only once: let it make a new one each time"
-                )
+                text = f"the function returned the same {type(source).__name__} as for the epoch before"
+                raise DataError(f"{self._name}: {text}: let it make a new one each time")
             self._last_iterator = _reference(source)
         return iterator
 
@@ -237,9 +229,8 @@ class StreamLoader(Epochs):
         except DataError as error:
             raise DataError(f"{self._name}: {error}") from error.__cause__
         except Exception as error:  # a user's batchify, or an array of theirs
-            raise DataError(
-                f"{self._name}: the samples {names[0]} to {names[-1]} give no batch: {error_text(error)}"
-            ) from error
+            text = f"the samples {names[0]} to {names[-1]} give no batch: {error_text(error)}"
+            raise DataError(f"{self._name}: {text}") from error
 
     def _transformed(self, item: _Item, epoch: int) -> Any:
         if self.transform is None:
@@ -255,12 +246,8 @@ class StreamLoader(Epochs):
     def _warn_of_length(self, epoch: int, count: str) -> None:
         if not self._warned_of_length:
             self._warned_of_length = True
-            warnings.warn(
-                f"{self._name}: length is {self.length}, but epoch {epoch + 1} has {count}: progress and schedules "
-                "that use it are wrong. Pass the true number, or leave length out",
-                TrapWarning,
-                stacklevel=2,
-            )
+            text = f"length is {self.length}, but epoch {epoch + 1} has {count}: schedules that use it are wrong"
+            warnings.warn(f"{self._name}: {text}. Pass the true number, or none", TrapWarning, stacklevel=2)
 
     @property
     def _name(self) -> str:
@@ -283,10 +270,8 @@ class _SizedStreamLoader(StreamLoader):
 
 def _check_factory(factory: Any) -> None:
     if source_of(factory).is_one_shot:
-        raise DataError(
-            f"StreamLoader: a {type(factory).__name__} can be read only once and is empty in the second epoch (T62). "
-            "Pass the function that makes it: StreamLoader(samples, ...) in place of StreamLoader(samples(), ...)"
-        )
+        way = "pass the function that makes it: StreamLoader(samples, ...), not StreamLoader(samples(), ...)"
+        raise DataError(f"StreamLoader: a {type(factory).__name__} can be read only once (T62): {way}")
 
 
 def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -366,10 +351,8 @@ class TextLines:
             try:
                 line.encode()
             except UnicodeEncodeError as error:  # surrogateescape decodes an invalid byte as a lone surrogate
-                raise DataError(
-                    f"{name}: byte 0x{ord(line[error.start]) - 0xDC00:02x} in column {error.start + 1} is not of "
-                    f"the encoding {self._encoding}; pass the right one: encoding='latin-1' takes any byte"
-                ) from None
+                byte = f"byte 0x{ord(line[error.start]) - 0xDC00:02x} in column {error.start + 1}"
+                raise DataError(f"{name}: {byte} is not {self._encoding}; encoding='latin-1' takes any byte") from None
         try:
             return self._parse(line)
         except Exception as error:  # a user's code may raise anything
@@ -390,12 +373,8 @@ class TextLines:
         path, size, now = self.paths[index], self._sizes[index], self.paths[index].stat().st_size
         if now != size:
             self._sizes[index] = now
-            warnings.warn(
-                f"from_lines: {path} had {size} bytes when the loader was made, and has {now}: it is being written to. "
-                "Epochs then differ, and a resumed run cannot equal an uninterrupted one; read a copy",
-                TrapWarning,
-                stacklevel=2,
-            )
+            text = f"{path} had {size} bytes when the loader was made, and has {now}: read a copy, or epochs differ"
+            warnings.warn(f"from_lines: {text}", TrapWarning, stacklevel=2)
 
     @property
     def __name__(self) -> str:

@@ -149,9 +149,8 @@ def lines(
         first = first or place
         for name, array, expected in zip(("x", "y"), samples[-1], samples[0]):
             if array.shape != expected.shape:
-                raise DataError(
-                    f"{name} has shape {expected.shape} in {first} and {array.shape} in {place}; expected one shape"
-                )
+                shapes = f"{expected.shape} in {first} and {array.shape} in {place}"
+                raise DataError(f"{name} has shape {shapes}; expected one shape")
     if not samples:
         raise DataError(f"lines: there is no sample in {paths}")
     x, y = (np.stack(column) for column in zip(*samples))
@@ -192,9 +191,8 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
                 if columns is None:
                     columns = [str(number) for number in range(len(row))]
                 if len(row) != len(columns):
-                    raise DataError(
-                        f"{where}: expected {len(columns)} cells, as columns are {columns[:8]}; received {len(row)}"
-                    )
+                    expected = f"{len(columns)} cells, as columns are {columns[:8]}"
+                    raise DataError(f"{where}: expected {expected}; received {len(row)}")
                 rows.append(row)
                 lines.append(reader.line_num)
     except (csv_format.Error, EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
@@ -210,10 +208,8 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
 def _check_names(where: str, columns: Sequence[str]) -> None:
     """Refuse a header of numbers, which is a row; but 0, 1, 2, ... number the columns."""
     if all(map(_is_number, columns)) and [float(name) for name in columns] != list(range(len(columns))):
-        raise DataError(
-            f"{where}: expected the columns' names; received the numbers {', '.join(columns)[:60]}. If the line "
-            "is a row, pass header=False, or header=[...] with the names"
-        )
+        way = "if the line is a row, pass header=False, or header=[...] with the names"
+        raise DataError(f"{where}: expected names of columns; received {', '.join(columns)[:60]}: {way}")
 
 
 def _is_number(cell: str) -> bool:
@@ -259,12 +255,8 @@ def _numbers(table: _Table, column: int, coded: bool, names: Dict[str, List[str]
     largest = abs(values).max()
     step = 1.0 if (values == np.floor(values)).all() else (values.max() - values.min()) / 100
     if way and largest * 2.0**-24 > step > 0:  # half of float32's step there
-        warnings.warn(
-            f"{table.path}, column {name!r}: numbers up to {largest:.10g}, which float32 rounds to seven digits, so "
-            f"that some become equal (T14); {way}",
-            TrapWarning,
-            stacklevel=3,
-        )
+        text = f"numbers up to {largest:.10g}, of which float32 makes some equal (T14); {way}"
+        warnings.warn(f"{table.path}, column {name!r}: {text}", TrapWarning, stacklevel=3)
     return values
 
 

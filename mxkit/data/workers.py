@@ -184,11 +184,8 @@ def anonymous_file(size: int) -> int:
         os.posix_fallocate(descriptor, 0, size)  # without it, missing memory is a SIGBUS later
     except OSError as error:
         os.close(descriptor)
-        raise DataError(
-            f"DatasetLoader: a worker process needs {size:,} bytes of shared memory for a batch ({error.strerror}). "
-            "Use smaller batches, fewer worker processes, a smaller prefetch, or workers='thread:2'; in a container, "
-            "give it more: docker run --shm-size=1g"
-        ) from error
+        way = "pass a smaller batch or prefetch, fewer workers or 'thread:2'; in a container, docker run --shm-size=1g"
+        raise DataError(f"DatasetLoader: a batch needs {size:,} bytes of shared memory: {error}; {way}") from error
     return descriptor
 
 
@@ -437,11 +434,9 @@ class WorkerPool:
         try:
             return pickle.dumps(samples, pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # a user's objects may raise anything
-            raise DataError(
-                f"DatasetLoader: start_method={self._method!r} sends the dataset {self._name} to each worker process "
-                f"by pickle, which fails: {error}. Use workers='thread:2', start_method='fork', or functions and "
-                "classes at the top level of a module in place of lambdas and inner ones"
-            ) from error
+            how = f"start_method={self._method!r} sends the dataset {self._name} to each worker by pickle, which fails"
+            way = "pass workers='thread:2', start_method='fork', or functions and classes at the top level of a module"
+            raise DataError(f"DatasetLoader: {how}: {error}: {way}") from error
 
     def _died(self, worker: "_Worker") -> DataError:
         worker.process.join(_GRACE_SECONDS)  # the connection breaks a moment before the process ends

@@ -111,7 +111,7 @@ def test_three_parts_share_nothing_and_lose_nothing(total, valid, test):
     counts = [part if isinstance(part, int) else round(part * total) for part in (valid, test)]
     y = np.arange(total) % 3
     if sum(counts) >= total:
-        with pytest.raises(ValueError, match="expected a number of samples below"):
+        with pytest.raises(ValueError, match="expected a number below"):
             three_parts(y, total, valid, test)
         return
     parts = three_parts(y, total, valid, test)

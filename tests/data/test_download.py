@@ -327,7 +327,7 @@ def test_offline_asks_nobody(server, tmp_path, monkeypatch):
 
 def test_a_place_that_cannot_be_written(server, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DownloadError, match=r"Free some space, or name another folder by root="):
+    with pytest.raises(DownloadError, match="Free some space, or pass root="):
         get(server, tmp_path / "file" / "inside", "good")
 
 

@@ -400,7 +400,7 @@ def test_a_record_file_that_was_cut_off(tmp_path):
         ImageRecords(path)
     path.write_bytes(b"<html>not a record</html>")
     path.with_suffix(".idx").unlink()
-    with pytest.raises(DataError, match="no record begins at byte 0; the file is not a RecordIO file"):
+    with pytest.raises(DataError, match="no record begins at byte 0: .* no RecordIO file"):
         ImageRecords(path)
 
 
@@ -497,12 +497,12 @@ def test_imagenet_labels_that_cannot_be(tmp_path, text, words):
     write_imagenet(tmp_path, ("mine.txt", text))
     with pytest.raises(DataError, match=words):
         imagenet(tmp_path, val_labels=tmp_path / "mine.txt")
-    with pytest.raises(DataError, match="there is no file of labels. Pass val_labels="):
+    with pytest.raises(DataError, match="there is no file of labels: pass val_labels="):
         imagenet(tmp_path)
 
 
 def test_imagenet_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="given out to registered users only"):
+    with pytest.raises(DataError, match="registered users get ImageNet"):
         imagenet(tmp_path)
     write_classes(tmp_path / "train", ["ant"])
     with pytest.raises(DataError, match="expected folders like n01440764; there is 'ant'"):

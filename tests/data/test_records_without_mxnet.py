@@ -134,7 +134,7 @@ WHOLE = part(0, struct.pack("<IfQQ", 0, 1, 2, 0) + b"image")
 
 REFUSED = [
     (b"", "the file is empty"),
-    (b"<html>", "no record begins at byte 0; the file is not a RecordIO file, or it was cut off"),
+    (b"<html>", "no record begins at byte 0: it was cut off, or is no RecordIO file"),
     (WHOLE[:-1], "a record ends at byte 40, but the file has 39 bytes: it was cut off"),
     (WHOLE + WHOLE[:6], "no record begins at byte 40"),
     (part(3, b"end") + WHOLE, "no record begins at byte 0"),

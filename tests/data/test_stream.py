@@ -251,7 +251,7 @@ def test_a_bad_line_is_named(tmp_path, suffix):
         list(loader)
     assert isinstance(e.value.__cause__, ValueError)
     loader = from_lines(path, lambda line: int(line[-1]) if line[-1].isdigit() else None, 1)
-    message = "line 6: byte 0xff in column 1 is not of the encoding utf-8-sig; pass the right one: encoding='latin-1'"
+    message = "line 6: byte 0xff in column 1 is not utf-8-sig; encoding='latin-1'"
     with pytest.raises(DataError, match=message):
         list(loader)
     assert len(list(from_lines(path, lambda line: 1, 1, encoding="latin-1"))) == 6
@@ -285,7 +285,7 @@ def test_a_file_that_grows_is_told_once(logs):
     list(loader)
     with path.open("a") as file:
         file.write("\n3 1.5 3\n")
-    text = rf"a\.log had {size} bytes when the loader was made, and has {size + 9}: it is"
+    text = rf"a\.log had {size} bytes when the loader was made, and has {size + 9}: read"
     with pytest.warns(TrapWarning, match=text):
         assert labels(loader) == [[0, 1], [2, 3]]
     list(loader)

@@ -115,10 +115,10 @@ def big_table(folder, rows=200):
 
 def test_a_first_line_of_numbers_is_no_header(tmp_path):
     numbers = write(tmp_path, "62,1.5,0\n63,2.5,1\n64,3.5,0\n", "numbers.csv")
-    with pytest.raises(DataError, match="line 1: expected the columns' names; received the numbers 62, .*header=False"):
+    with pytest.raises(DataError, match="line 1: expected names of columns; received 62, .*header=False"):
         csv(numbers, target=2)
     assert len(csv(numbers, target=2, header=False, valid=0, test=0).train.x) == 3
-    with pytest.raises(DataError, match="line 1: expected the columns' names; received the numbers 1, 2"):
+    with pytest.raises(DataError, match="line 1: expected names of columns; received 1, 2"):
         csv(write(tmp_path, "1,2\n3,3\n4,5\n", "rows.csv"), target="1")
     numbered = write(tmp_path, "0,1,2\n63,2.5,1\n64,3.5,0\n", "numbered.csv")
     assert len(csv(numbered, target="2", valid=0, test=0).train.x) == 2
@@ -253,7 +253,7 @@ def test_lines(tmp_path, name):
         ("1\n", float, r"line 1: parse must return \(x, y\) or None; it returned 1.0"),
         ("1\n", lambda line: (line, 1), "line 1: parse must return numbers"),
         ("1\n1 2\n", lambda line: ([float(one) for one in line.split()], 0), r"line 1 and \(2,\) in .*line 2"),
-        (b"1 2 0\n\xff\n", pair, "line 2: byte 0xff in column 1 is not of the encoding"),
+        (b"1 2 0\n\xff\n", pair, "line 2: byte 0xff in column 1 is not utf-8"),
     ],
 )
 def test_lines_that_cannot_be_read(tmp_path, text, parse, words):

@@ -141,7 +141,7 @@ def test_what_spawn_cannot_pickle():
     before = left()
     for dataset, transform in ((Samples(lambda: None), None), ([1, 2, 3], lambda x: x)):
         loader = DatasetLoader(dataset, 2, workers="process:2", start_method="spawn", transform=transform)
-        text = "start_method='spawn' sends the dataset .* by pickle, which fails: .*Use workers='thread:2'"
+        text = "start_method='spawn' sends the dataset .* by pickle, which fails: .*pass workers='thread:2'"
         with pytest.raises(DataError, match=text):
             list(loader)
     assert left() == before
@@ -178,7 +178,7 @@ def test_what_cannot_be_unpickled_in_the_worker_is_told(monkeypatch):
 def test_memory_that_is_missing_is_explained(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     before = left()
-    with pytest.raises(DataError, match=r"needs 1,000,000,000,000,000 bytes of shared memory .*'thread:2'"):
+    with pytest.raises(DataError, match=r"needs 1,000,000,000,000,000 bytes of shared memory: .*'thread:2'"):
         workers.anonymous_file(10**15)
     assert left() == before
 
@@ -227,7 +227,7 @@ def test_a_full_dev_shm(script):
         pytest.skip("this machine does not let us mount a small /dev/shm")
     first, message, last = done.stdout.splitlines()
     assert (first, last) == ("4", "8 True"), done.stderr
-    assert "a worker process needs 2,000,000 bytes of shared memory for a batch (No space left on device)" in message
+    assert "a batch needs 2,000,000 bytes of shared memory: [Errno 28] No space left on device" in message
 
 
 ENDLESS = """

@@ -35,7 +35,7 @@ ERRORS = {
     "trainer_of_dist_async": ["the Trainer has kvstore='dist_async'", "updates one by one"],
     "other_kvstore": [BEFORE + "kvstore: worker 0 has dist_sync, worker 1 has horovod"],
     "noise": ["the optimizer SGLD draws other noise on each worker"],
-    "too_few_for_drop_last": ["9 samples do not fill one batch of 16, which is 8 for each of 2 workers"],
+    "too_few_for_drop_last": ["9 samples do not fill one batch of 8 for each of 2 workers"],
     "loop_over_other_nets": ["the workers differ in the parameters before update 1", "broadcast_parameters(net)"],
     "not_finite_on_one": ["NonFiniteError: epoch 1, update"],
 }

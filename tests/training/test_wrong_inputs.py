@@ -153,7 +153,7 @@ def test_replicas_of_optimizers_that_would_drift_apart_are_equal_by_default(name
 def test_a_generator_for_several_epochs_is_refused_before_training():
     """T62."""
     net, batches = make_net(), make_batches([4])
-    text = r"train is a generator, .* read in 3 epochs.* a new one \(train=lambda: batches\(\)\), a list, or a load"
+    text = r"train is a generator, .* not in 3 epochs.* a new one \(train=lambda: batches\(\)\), a list, or a load"
     with pytest.raises(DataError, match=text):
         fit(net, (batch for batch in batches), epochs=3)
     fit(net, (batch for batch in batches))
