@@ -568,7 +568,7 @@ class _Padding:
         pad = 0 if unnumbered else pad
         if pad and self._rounds and self._belongs_to_the_next_pass(batch.index, pad):
             if self._once:
-                text = f"each sample must be read once, but the last batch holds {pad} of the next pass"
+                text = f"each sample must be read once, but the last batch holds {pad} samples of the next pass"
                 raise DataError(f"{self._name}: {text}: make the iterator with round_batch=False")
             pad = 0
         self._rows = batch.index
