@@ -340,9 +340,9 @@ class ColourJitter(Step):
 class Hue(ColourJitter):
     """Rotate the hue of all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
 
-    brightness: float = field(default=0.0, init=False)
-    contrast: float = field(default=0.0, init=False)
-    saturation: float = field(default=0.0, init=False)
+    brightness: float = field(default=0.0, init=False, repr=False)
+    contrast: float = field(default=0.0, init=False, repr=False)
+    saturation: float = field(default=0.0, init=False, repr=False)
     hue: float = 0.1
 
 

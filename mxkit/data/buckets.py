@@ -58,8 +58,8 @@ class BucketLoader(EpochOrder):
     >>> [(x.asnumpy().tolist(), lengths.asnumpy().tolist()) for (x, lengths), y in loader]
     [([[5, 6], [7, 0]], [2.0, 1.0]), ([[1, 2, 3, 4]], [4.0])]
     >>> loader.order(epoch=0).tolist(), loader  # doctest: +ELLIPSIS
-    ([0, 1, 2], BucketLoader(3 sequences of 1 to 4 in buckets up to [2, 4], batch_size=2, 2 batches, padding 12%
-    (in one bucket 42%), shuffle=False, seed=...))
+    ([0, 1, 2], BucketLoader(3 sequences of 1 to 4 in buckets up to [2, 4], batch_size=2, 2 batches, shuffle=False,
+    seed=...))
     """
 
     def __init__(
@@ -131,15 +131,9 @@ class BucketLoader(EpochOrder):
         return (inputs,) if self.labels is None else (inputs, to_batch(self.labels[rows]))
 
     def __repr__(self) -> str:
-        plan = self._plan(self.epoch)
-        steps = sum(int(self._lengths[rows].sum()) for rows in plan)
-        padded = sum(self._width(rows) * len(rows) for rows in plan)
-        one_bucket = self._lengths.max() * len(self._lengths)
-        return (
-            f"BucketLoader({self._size} sequences of {self._lengths.min()} to {self._lengths.max()} in buckets up to "
-            f"{self.limits}, batch_size={self.batch_size}, {len(self)} batches, padding {1 - steps / padded:.0%} "
-            f"(in one bucket {1 - self._lengths.sum() / one_bucket:.0%}), shuffle={self.shuffle}, seed={self.seed})"
-        )
+        lengths = f"{self._size} sequences of {self._lengths.min()} to {self._lengths.max()}"
+        text = f"{lengths} in buckets up to {self.limits}, batch_size={self.batch_size}, {len(self)} batches"
+        return f"BucketLoader({text}, shuffle={self.shuffle}, seed={self.seed})"
 
 
 def _sequences(sequences: Sequence[Any]) -> List["np.ndarray"]:

@@ -181,10 +181,8 @@ class DatasetLoader(EpochOrder):
         return {**vars(self), "_idle_pool": None, "_finalizer": None, "_entered": 0}
 
     def __repr__(self) -> str:
-        return (
-            f"DatasetLoader({type(self.dataset).__name__} of {self._size}, batch_size={self.batch_size}, "
-            f"{len(self)} batches, workers={self.workers!r}, shuffle={self.shuffle}, seed={self.seed})"
-        )
+        data = f"{type(self.dataset).__name__} of {self._size}, batch_size={self.batch_size}, {len(self)} batches"
+        return f"DatasetLoader({data}, workers={self.workers!r}, shuffle={self.shuffle}, seed={self.seed})"
 
 
 def _length(dataset: Any) -> int:
@@ -209,9 +207,6 @@ def _parse(workers: Any) -> Tuple[str, int]:
 
 
 def _threads_wait(samples: Samples) -> str:
-    return (
-        f"DatasetLoader: threads read the samples of {type(samples.dataset).__name__} one at a time, because they may "
-        f"use {', '.join(sorted(samples.draws))}, which all threads share; random numbers that other code draws "
-        "meanwhile are not reproducible. Let the transform take a parameter `rng`, pass draws=() if nothing is drawn, "
-        "or use processes: workers='process:2'"
-    )
+    name, drawn = type(samples.dataset).__name__, ", ".join(sorted(samples.draws))
+    way = "let the transform take a parameter `rng`, pass draws=() if nothing is drawn, or workers='process:2'"
+    return f"DatasetLoader: threads read the samples of {name} one at a time: all share {drawn}; {way}"

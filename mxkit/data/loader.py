@@ -164,10 +164,8 @@ class ArrayLoader(EpochOrder):
     def __repr__(self) -> str:
         first = self.x[0] if isinstance(self.x, tuple) else self.x
         shapes = [None if part is None else each(lambda array: array.shape, part) for part in (self.x, self.y)]
-        return (
-            f"ArrayLoader(x {shapes[0]} {first.dtype}, y {shapes[1]}, batch_size={self.batch_size}, "
-            f"{len(self)} batches, shuffle={self.shuffle}, seed={self.seed})"
-        )
+        arrays = f"x {shapes[0]} {first.dtype}, y {shapes[1]}, batch_size={self.batch_size}, {len(self)} batches"
+        return f"ArrayLoader({arrays}, shuffle={self.shuffle}, seed={self.seed})"
 
 
 def _as_ndarray(array: Any) -> "mx.nd.NDArray":
@@ -328,12 +326,9 @@ class PairLoader(EpochOrder):
 
     def __repr__(self) -> str:
         sizes = self._classes.sizes
-        alone = f", {(sizes == 1).sum()} of them with one sample" if (sizes == 1).any() else ""
-        return (
-            f"PairLoader({self._size} {self.kind} an epoch, of {len(self.x)} samples {self.x.shape[1:]} "
-            f"{self.x.dtype} in {len(sizes)} classes{alone}, batch_size={self.batch_size}, {len(self)} batches, "
-            f"seed={self.seed})"
-        )
+        samples = f"{len(self.x)} samples {self.x.shape[1:]} {self.x.dtype} in {len(sizes)} classes"
+        batches = f"batch_size={self.batch_size}, {len(self)} batches, seed={self.seed}"
+        return f"PairLoader({self._size} {self.kind} an epoch, of {samples}, {batches})"
 
 
 class _Classes:

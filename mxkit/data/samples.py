@@ -232,17 +232,13 @@ def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[An
 
 def _plan(dataset: Any, transform: Any) -> _Plan:
     dataset, rows, functions = _layers(dataset, transform)
-    source, steps = pixels.source_of(dataset), []
+    source = pixels.source_of(dataset)
+    steps: List[_Step] = []
     for function, first in functions:
-        steps += [_Step(*part) for part in _parts(function, first)] if source else [_Step(function, first)]
+        parts = pixels.changes(function) if source and first else [(function, None)]
+        steps += [_Step(part, first, change) for part, change in parts]
     count = _computed(steps)
     return _Plan(dataset, rows, source, [step.change for step in steps[:count] if step.change], steps[count:])
-
-
-def _parts(function: Any, first: bool) -> List[Tuple[Any, bool, Optional[pixels.Change]]]:
-    if not first:
-        return [(function, False, None)]
-    return [(part, True, change) for part, change in pixels.changes(function)]
 
 
 def _computed(steps: Sequence[_Step]) -> int:

@@ -559,12 +559,11 @@ class _Padding:
         pad = 0 if self._rolls else batch.pad or 0
         unnumbered = self._rounds and batch.index is not None and len(batch.index) > 1 and not np.any(batch.index)
         if unnumbered and (self._unsure or (self._once and pad)):
-            raise DataError(
-                f"{self._name}: ImageRecordIter does not say which samples of its last batch are "
-                f"{'unwritten memory' if self._unsure else 'of the next pass'}. Read the file with "
-                "mxkit.data.DatasetLoader(mxkit.data.image_records(path, valid=0, test=0).train, batch_size=64)"
-                + (", or make the iterator with round_batch=True" if not self._once else "")
-            )
+            which = "unwritten memory" if self._unsure else "of the next pass"
+            loader = "mxkit.data.DatasetLoader(mxkit.data.image_records(path, valid=0, test=0).train, batch_size=64)"
+            text = f"ImageRecordIter does not say which samples of its last batch are {which}"
+            other = "" if self._once else ", or make the iterator with round_batch=True"
+            raise DataError(f"{self._name}: {text}. Read the file with {loader}{other}")
         pad = 0 if unnumbered else pad
         if pad and self._rounds and self._belongs_to_the_next_pass(batch.index, pad):
             if self._once:

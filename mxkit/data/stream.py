@@ -35,12 +35,8 @@ class NamedSample(NamedTuple):
     sample: Any
 
 
-class _Item(NamedTuple):
-    """A sample, its number in the stream, and its name for error messages."""
-
-    number: int
-    name: str
-    sample: Any
+# A sample with its number in the stream, and its name for error messages.
+_Item = Tuple[int, str, Any]
 
 
 class StreamLoader(Epochs):
@@ -190,7 +186,7 @@ class StreamLoader(Epochs):
             for sample in self._open(epoch):
                 if count == self.length:
                     self._warn_of_length(epoch, f"more than {self.length}")
-                yield _Item(count, *(sample if type(sample) is NamedSample else (str(count), sample)))
+                yield (count, *(sample if type(sample) is NamedSample else (str(count), sample)))
                 count += 1
         except (MxkitError, TrapWarning):
             raise
@@ -218,10 +214,10 @@ class StreamLoader(Epochs):
 
     def _batch(self, items: Sequence[_Item], epoch: int) -> Any:
         if self.batch_size is None:
-            ready = _ready(items[0].sample, f"{self._name}: batch {items[0].name}")
+            ready = _ready(items[0][2], f"{self._name}: batch {items[0][1]}")
             return ready if isinstance(ready, tuple) else (ready,)
-        samples = [self._transformed(item, epoch) for item in items]
-        names: List[Any] = [item.name for item in items]
+        samples = [self._transformed(epoch, *item) for item in items]
+        names: List[Any] = [name for _, name, _ in items]
         try:
             if self.batchify is None:
                 return new_batch(partial(stack, samples, names))
@@ -232,16 +228,16 @@ class StreamLoader(Epochs):
             text = f"the samples {names[0]} to {names[-1]} give no batch: {error_text(error)}"
             raise DataError(f"{self._name}: {text}") from error
 
-    def _transformed(self, item: _Item, epoch: int) -> Any:
+    def _transformed(self, epoch: int, number: int, name: str, sample: Any) -> Any:
         if self.transform is None:
-            return item.sample
-        parts = item.sample if isinstance(item.sample, tuple) else (item.sample,)
-        extra = {"rng": self._generator(epoch, item.number)} if takes_rng(self.transform) else {}
+            return sample
+        parts = sample if isinstance(sample, tuple) else (sample,)
+        extra = {"rng": self._generator(epoch, number)} if takes_rng(self.transform) else {}
         try:
             first = call_user(self.transform, parts[0], **extra)
         except Exception as error:  # a user's code may raise anything
-            raise DataError(f"{self._name}: transform failed on sample {item.name}: {error_text(error)}") from error
-        return (first, *parts[1:]) if isinstance(item.sample, tuple) else first
+            raise DataError(f"{self._name}: transform failed on sample {name}: {error_text(error)}") from error
+        return (first, *parts[1:]) if isinstance(sample, tuple) else first
 
     def _warn_of_length(self, epoch: int, count: str) -> None:
         if not self._warned_of_length:

@@ -449,18 +449,13 @@ class WorkerPool:
         )
 
     def _guard(self) -> str:
-        return (
-            f"With start_method={self._method!r} each worker imports the script again: the code that begins the "
-            "training must be under `if __name__ == '__main__':`. workers='thread:2' and start_method='fork' need no "
-            "such guard"
-        )
+        how = f"With start_method={self._method!r} each worker imports the script again: the code that trains"
+        return f"{how} must be under `if __name__ == '__main__':`, or pass workers='thread:2' or start_method='fork'"
 
     def _timed_out(self) -> DataError:
-        reading = [f"process {one.process.pid}: {one.reads()}" for one in self._workers if one.reading]
-        return DataError(
-            f"DatasetLoader: no batch of {self._name} came for {self._timeout:g} seconds. The workers are reading "
-            f"{'; '.join(reading)}. Pass a larger timeout if a batch may take as long, or None to wait for ever"
-        )
+        reading = "; ".join(f"process {one.process.pid}: {one.reads()}" for one in self._workers if one.reading)
+        text = f"no batch of {self._name} came for {self._timeout:g} seconds. The workers are reading {reading}"
+        return DataError(f"DatasetLoader: {text}. Pass a larger timeout, or None to wait for ever")
 
 
 class _Worker:

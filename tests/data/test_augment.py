@@ -522,18 +522,19 @@ def test_wrong_steps_are_refused_when_they_are_named(steps, error, match):
         Augment(steps)
 
 
-def test_wrong_calls():
-    image = picture()
-    with pytest.raises(TypeError, match="received int.*transform_first"):
-        Augment(["flip"])(image, 3)
-    with pytest.raises(DataError, match=r"<lambda> was given.*gave one of shape \(3, 26, 30\)"):
-        Augment([lambda pixels: pixels.transpose((2, 0, 1))])(image, generator(0))
-    with pytest.raises(DataError, match="normalize has 3 means"):
-        Augment.preset("cifar_eval", size=20)(picture(channels=1))
-    with pytest.raises(ValueError, match="white"):
-        Augment(["flip"], white=0)
-    with pytest.raises(DataError, match=r"height, width\); received \(1, 26, 30, 3\)"):
-        Augment(["flip"]).batch(image[None])
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: Augment(["flip"])(picture(), 3), TypeError, "received int.*transform_first"),
+        (lambda: Augment([lambda x: x.transpose((2, 0, 1))])(picture(), generator(0)), DataError, "gave .*3, 26, 30"),
+        (lambda: Augment.preset("cifar_eval", size=20)(picture(channels=1)), DataError, "normalize has 3 means"),
+        (lambda: Augment(["flip"], white=0), ValueError, "white"),
+        (lambda: Augment(["flip"]).batch(picture()[None]), DataError, r"width\); received \(1, 26, 30, 3\)"),
+    ],
+)
+def test_wrong_calls(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
 
 
 def test_every_name_is_tried_here():

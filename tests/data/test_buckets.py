@@ -105,13 +105,6 @@ def test_limits_are_quantiles_and_sizes_about_equal():
     assert BucketLoader(sequences([3, 3, 3, 9]), None, 10, buckets=np.array([1, 4, 6, 12])).limits == [4, 12]
 
 
-def test_outputs_are_put_back_in_the_order_of_the_sequences():
-    lengths = np.random.RandomState(0).randint(1, 9, 23)
-    loader = BucketLoader(sequences(lengths), None, 4, buckets=3)
-    outputs = np.concatenate([x.asnumpy()[:, 0] for ((x, _),) in loader])
-    np.testing.assert_array_equal(outputs[loader.order(0).argsort()], np.arange(1, 24))
-
-
 @pytest.mark.parametrize(
     ("dtype", "kept"), [("float64", "float32"), ("int64", "int32"), ("uint8", "uint8"), ("float16", "float16")]
 )
@@ -139,13 +132,3 @@ def test_lengths_are_what_mxnets_operators_take():
     lstm = gluon.rnn.LSTM(5, layout="NTC", use_sequence_length=True, bidirectional=True, input_size=3)
     lstm.initialize()
     assert lstm(x, sequence_length=lengths).shape == (2, 4, 10)
-
-
-def test_it_prints_how_much_is_padding():
-    loader = BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10], seed=1)
-    made = sum(x.size for ((x, _),) in BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10]))
-    assert f"padding {1 - 22 / made:.0%} (in one bucket {1 - 22 / 40:.0%})" in repr(loader)
-    text = "BucketLoader(4 sequences of 1 to 10 in buckets up to [4, 10], batch_size=2, 2 batches, padding 21% "
-    assert repr(loader).startswith(text)
-    tight = BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10], pad_to="longest")
-    assert "padding 8%" in repr(tight)

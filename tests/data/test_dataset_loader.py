@@ -202,17 +202,6 @@ def test_gluons_random_transforms_draw_the_same_for_each_kind(workers):
     assert_same(*batches)
 
 
-@pytest.mark.parametrize("workers", [0, "process:2"])
-def test_gluons_random_transforms_are_functions_of_the_sample(workers):
-    crop = transforms.Compose([transforms.RandomResizedCrop(6), transforms.RandomFlipLeftRight()])
-    dataset = gluon_images().transform_first(crop)
-    whole = read(DatasetLoader(dataset, 10, seed=1))[0][0]
-    assert len({image.tobytes() for image in whole}) == 10
-    loader = DatasetLoader(dataset, 3, seed=1, workers=workers)
-    np.testing.assert_array_equal(np.concatenate([x for x, _ in read(loader)]), whole)
-    assert not np.array_equal(np.concatenate([x for x, _ in read(loader)]), whole)  # the next epoch
-
-
 def test_rng_reaches_functions_inside_of_gluons_lazy_datasets():
     def both(image, label, rng):
         return image, label, rng.random()

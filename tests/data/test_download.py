@@ -419,27 +419,3 @@ def test_every_source_is_told_in_full_and_as_gluon_knows_it(dataset, monkeypatch
             algorithm, digits = mirror.digest.split(":")
             assert len(digits) == 2 * hashlib.new(algorithm).digest_size
             assert mirror.size is None or mirror.size > 4000
-
-
-# Size and digest of each file at its publisher's.
-PUBLISHED = {
-    "mnist": ["9912422 sha1:6c95f4b05", "28881 sha1:2a8091408", "1648877 sha1:c3a25af1f", "4542 sha1:763e7fa37"],
-    "fashion-mnist": [
-        "26421880 sha256:3aede38d6",
-        "29515 sha256:a04f17134",
-        "4422102 sha256:346e55b94",
-        "5148 sha256:67da17c76",
-    ],
-    "cifar10": ["170052171 sha256:c4a38c50a"],
-    "cifar100": ["168513733 sha256:58a81ae19"],
-}
-
-
-@pytest.mark.parametrize("dataset", PUBLISHED)
-def test_publishers_have_size_and_digest_and_mxnet_s_copy_the_size_of_the_same_file_only(dataset):
-    for file, published_one in zip(datasets.files_of(dataset), PUBLISHED[dataset]):
-        *publishers, of_mxnet = file.mirrors
-        for mirror in publishers:
-            assert f"{mirror.size} {mirror.digest}".startswith(published_one)
-        assert publishers[-1] == publishers[0]._replace(url=publishers[-1].url)
-        assert of_mxnet.size == (publishers[0].size if dataset == "mnist" else None)

@@ -321,25 +321,6 @@ def test_threads_do_not_move_each_others_reading_position(tmp_path):
         assert [label for _, label in threads.map(found.__getitem__, rows)] == rows
 
 
-def test_records_with_the_magic_number_inside(tmp_path):
-    path = tmp_path / "a.rec"
-    record = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
-    magic = (0xCED7230A).to_bytes(4, "little")
-    second = picture(2)
-    # RecordIO cuts a record in parts at magic numbers that stand at whole fours
-    contents = [picture(1, "BMP"), second + bytes(-len(second) % 4) + magic * 3, picture(3)]
-    for key, content in enumerate(contents):
-        record.write_idx(key, mx.recordio.pack(mx.recordio.IRHeader(0, key, key, 0), content))
-    record.close()
-    assert path.read_bytes().count(magic) > len(contents)
-    with_index = ImageRecords(path)
-    path.with_suffix(".idx").unlink()
-    for found in (with_index, ImageRecords(path)):
-        assert len(found) == 3
-        for key, content in enumerate(contents):
-            np.testing.assert_array_equal(found[key][0], decode(content, "a"))
-
-
 def test_labels_of_several_numbers(tmp_path):
     path = write_records(tmp_path / "a.rec", labels=[np.array([1, 0.5]), np.array([2, 3])])
     found = ImageRecords(path)

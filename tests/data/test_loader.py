@@ -93,13 +93,6 @@ def test_masked_arrays_without_a_masked_value_and_the_text_of_a_loader():
     assert repr(ArrayLoader(X, Y, 4, shuffle=True, seed=7)) == text
 
 
-def test_drop_last():
-    loader = ArrayLoader(X, Y, 4, drop_last=True)
-    assert [len(y) for _, y in loader] == [4, 4]
-    assert len(loader) == 2
-    assert len(ArrayLoader(X[:8], Y[:8], 4, drop_last=True)) == 2
-
-
 def mix(x, y, rng):
     x += rng.random(x.shape, np.float32)  # free to be changed
     return x, np.stack([y, y + rng.integers(0, 2**20, y.shape)], 1)

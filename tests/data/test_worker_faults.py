@@ -195,41 +195,6 @@ def script(tmp_path, forks):
     return run
 
 
-SMALL_SHM = """
-import ctypes, os, subprocess, sys
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-new_mounts = 0x20000
-if ctypes.CDLL(None).unshare(new_mounts):
-    sys.exit(77)
-for command in ("mount --make-rprivate /", "mount -t tmpfs -o size=1500k none /dev/shm"):
-    if subprocess.run(command.split(), capture_output=True).returncode:
-        sys.exit(77)
-class Large:
-    draws = ()
-    def __len__(self): return 8
-    def __getitem__(self, number): return np.full((500, 500), number, "float32")
-free = lambda: os.statvfs("/dev/shm").f_bavail
-before = free()
-print(len(list(DatasetLoader(Large(), 2, workers="process:2"))))  # memfd does not care
-del os.memfd_create
-try:
-    list(DatasetLoader(Large(), 2, workers="process:2"))
-except mxkit.errors.DataError as error:
-    print(str(error).split(chr(10))[0])
-print(len(list(DatasetLoader(Large(), 1, workers="process:1", prefetch=1))), free() == before)
-"""
-
-
-def test_a_full_dev_shm(script):
-    done = script(SMALL_SHM)
-    if done.returncode == 77:
-        pytest.skip("this machine does not let us mount a small /dev/shm")
-    first, message, last = done.stdout.splitlines()
-    assert (first, last) == ("4", "8 True"), done.stderr
-    assert "a batch needs 2,000,000 bytes of shared memory: [Errno 28] No space left on device" in message
-
-
 ENDLESS = """
 import os, sys, time
 import mxkit, numpy as np
