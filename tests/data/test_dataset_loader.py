@@ -336,7 +336,6 @@ def test_breaking_off_and_two_iterators_at_once(workers):
     np.testing.assert_array_equal(first[1].asnumpy(), loader.order(1)[:2])
     np.testing.assert_array_equal(second[1].asnumpy(), loader.order(2)[:2])
     del one, other
-    gc.collect()
     assert left() == before
     read(loader)
     loader.close()
@@ -345,6 +344,7 @@ def test_breaking_off_and_two_iterators_at_once(workers):
 
 def left():
     """File descriptors and child processes of this process, and threads of loaders that are at work."""
+    gc.collect()  # loaders of other tests
     children = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     working = [window for window in list(reading._open) if window._running]
     return len(list(Path("/proc/self/fd").iterdir())), sorted("".join(children).split()), len(working)
@@ -412,7 +412,6 @@ def test_processes_stay_until_the_loader_is_closed_or_forgotten():
     read(loader)
     assert left() != before
     del loader  # a forgotten loader takes its processes with it
-    gc.collect()
     assert left() == before
 
 
