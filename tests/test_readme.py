@@ -114,7 +114,7 @@ def test_a_folder_that_is_no_folder_of_classes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = draw_photos(tmp_path / "photos" / "train", ("cats", "dogs"))
     draw_photos(tmp_path / "photos" / "test", ("cats", "dosg"))
-    with pytest.raises(mxkit.errors.DataError, match=r"has \['dosg'\] too; did you mean 'dogs'"):
+    with pytest.raises(mxkit.errors.DataError, match=r"has \['dosg'\] too"):
         mxkit.data.image_folder(tmp_path / "photos")
     with pytest.raises(mxkit.errors.DataError, match="it has none. If it is a class, pass the folder above it"):
         mxkit.data.image_folder(root / "cats")
