@@ -15,7 +15,7 @@ import mxkit
 import mxnet as mx
 import numpy as np
 
-# Name, arguments, channels, and the smallest size: that of SEEDS' table 2 where it has one.
+# Name, arguments, channels, and the smallest size.
 LIGHT = [
     ("softmax_regression", {}, 1, 1),
     ("mlp", {"dropout": 0.5}, 1, 1),
