@@ -280,6 +280,33 @@ def test_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child, 
     )
 
 
+FITS = """
+import mxkit
+import mxnet as mx
+import numpy as np
+net = mx.gluon.nn.HybridSequential()
+net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.GlobalAvgPool2D(), mx.gluon.nn.Dense(2))
+net.initialize()
+seen = []
+
+class Watch(mxkit.Callback):
+    def on_update(self, state, update):
+        seen.append(in_engine())
+
+samples = [(np.ones((3, 8, 8), "float32"), number % 2) for number in range(8)]
+arrays = mxkit.data.ArrayLoader(np.ones((8, 3, 8, 8)), np.arange(8) % 2, 4)
+for loader in (mxkit.data.DatasetLoader(samples, 4), arrays):
+    mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[Watch()], progress=False)
+tell(seen=seen)
+"""
+
+
+def test_fit_leaves_the_threads_alone(child):
+    """T186, T187."""
+    taken = choose(read_processors(), {}).taken
+    assert child(FITS)["seen"] == [taken] * 4
+
+
 @pytest.mark.parametrize("number", [0, 1.5, True, "2"])
 def test_what_threads_refuses(number):
     with pytest.raises(ValueError, match=f"threads: expected a whole number of at least 1; received {number!r}"):
