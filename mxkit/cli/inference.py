@@ -109,6 +109,8 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
             raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
         if path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents:
             raise typer.BadParameter(f"{path} is a file in the run's folder, which would be replaced: name another one")
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
 
 
 def _show(prediction: Any) -> None:

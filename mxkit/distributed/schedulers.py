@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 import re
 import socket
@@ -184,9 +185,27 @@ def _number(variables: Mapping[str, str], name: str) -> int:
 def _job_of(variables: Mapping[str, str], way: _Way) -> str:
     """A text that identifies the job; empty if no variable does."""
     values = [variables[name] for name in way.job if variables.get(name)]
+    if not values and way.here and variables.get(way.here) == variables[way.size]:
+        values = [_launcher(way.rank)]  # MPICH has no variable for the job
     if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
         values = [variables["SLURM_JOB_ID"]]  # not the step, which may differ between machines
     return "/".join([way.name, *values]) if values else ""
+
+
+def _launcher(variable: str) -> str:
+    """Process id and start time of the nearest parent process without a variable, which is the one that set it."""
+    number = os.getppid()
+    try:
+        while f"\0{variable}=".encode() in b"\0" + Path(f"/proc/{number}/environ").read_bytes():
+            number = int(_stat(number)[1])
+        return f"{number} {_stat(number)[19]}"
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _stat(number: int) -> List[str]:
+    """Fields of Linux's file on a process, behind its name: the state, the parent, ..., the start time as the 20th."""
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 
 
 def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tuple[str, int]:

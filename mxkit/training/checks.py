@@ -55,16 +55,43 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
             )
 
 
+def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
+    """Refuse LSTM, GRU and RNN of several layers that oneDNN does not compute on the CPU.
+
+    MXNet's own kernel then gives the lower layers gradients from arbitrary memory (T259).
+
+    Raises:
+        ValueError: The net has such a layer.
+    """
+    if all(device.device_type != "cpu" for device in devices):
+        return
+    off = [name for name in ("MXNET_USE_MKLDNN_RNN", "MXNET_MKLDNN_ENABLED") if os.environ.get(name) == "0"]
+    for path, block in _stacked(net):
+        dtype = np.dtype(next(iter(block._reg_params.values())).dtype).name
+        if off or dtype != "float32":
+            reason = f"{off[0]}=0" if off else dtype
+            raise ValueError(
+                f"{path}: {type(block).__name__} of {block._num_layers} layers with {reason} on the CPU: MXNet's "
+                "kernel gives the lower layers wrong gradients (T259). Stack layers of one in an nn.HybridSequential"
+                + ("" if off else ", or use float32")
+            )
+
+
+def _stacked(net: Any) -> List[Tuple[str, Any]]:
+    """Recurrent layers that hold several layers, with their paths."""
+    kind = gluon.rnn.rnn_layer._RNNLayer
+    return [(path, block) for path, block in _walk(net) if isinstance(block, kind) and block._num_layers > 1]
+
+
 def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
     """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel ignores (T115)."""
-    if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].ctx.device_type != "cpu":
+    if shard.inputs[0].ctx.device_type != "cpu":
         return
-    recurrent = [(path, block) for path, block in _walk(net) if isinstance(block, gluon.rnn.rnn_layer._RNNLayer)]
-    layers = [path for path, block in recurrent if block._num_layers > 1 and block._dropout > 0]
+    layers = [path for path, block in _stacked(net) if block._dropout > 0]
     if layers:
         _warn(
-            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Start the "
-            "program with MXNET_USE_MKLDNN_RNN=0, or stack layers with nn.Dropout between them (T115)"
+            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Stack "
+            "layers of one in an nn.HybridSequential, with nn.Dropout between them (T115)"
         )
 
 

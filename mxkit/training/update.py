@@ -194,6 +194,7 @@ class Training:
         if first and options.several:  # one warning per training, not per epoch
             checks.check_accumulation(net)
         checks.check_frozen_dense(net, devices)
+        checks.check_recurrent_layers(net, devices)
         parameters = trainer_parameters(trainer)
         if self._graph is None or self._graph.devices != devices:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)

@@ -183,3 +183,20 @@ def test_a_role_of_mxnets_own_launchers_is_named_before_the_import_serves():
     # without the other variables MXNet ends with an error where it would serve
     said = run_with_role("scheduler", "import mxkit, mxnet")
     assert any("TrapWarning: DMLC_ROLE=scheduler is set: `import mxnet` makes this process" in line for line in said)
+
+
+def test_mpich_processes_of_one_launcher_meet_at_one_port_and_those_of_another_do_not():
+    launcher = """
+import subprocess, sys
+code = "import os; from mxkit.distributed.schedulers import place_of; print(place_of(os.environ).port)"
+for rank in "01":
+    # a shell between the launcher and the worker, which `true` keeps there
+    subprocess.run(["env", "PMI_RANK=" + rank, "sh", "-c", '"$0" -c "$1"; true', sys.executable, code])
+"""
+    variables = {**os.environ, **MPICH, "PYTHONPATH": os.pathsep.join(sys.path)}
+    del variables["PMI_RANK"]
+    command = [sys.executable, "-c", launcher]
+    ports = [subprocess.check_output(command, env=variables, text=True).split() for _ in range(2)]
+    assert [len(one) for one in ports] == [2, 2]
+    assert [len(set(one)) for one in ports] == [1, 1]
+    assert len({*ports[0], *ports[1]}) == 2

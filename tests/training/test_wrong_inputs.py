@@ -495,6 +495,49 @@ def test_dropout_inside_a_recurrent_layer_is_told():
         list(mxkit.updates(net, [(x, mx.nd.zeros(2))], loss="softmax_ce", trainer=trainer))
 
 
+RECURRENT = [
+    (gluon.rnn.LSTM, "float64", {}, "LSTM of 2 layers with float64"),
+    (gluon.rnn.GRU, "float32", {"MXNET_USE_MKLDNN_RNN": "0"}, "GRU of 2 layers with MXNET_USE_MKLDNN_RNN=0"),
+    (gluon.rnn.RNN, "float32", {"MXNET_MKLDNN_ENABLED": "0"}, "RNN of 2 layers with MXNET_MKLDNN_ENABLED=0"),
+]
+
+
+@pytest.mark.parametrize(("layer", "dtype", "environment", "words"), RECURRENT)
+def test_recurrent_layers_with_wrong_gradients_are_refused(layer, dtype, environment, words, monkeypatch):
+    """T259."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    x = mx.nd.random.normal(shape=(5, 3, 4), dtype=dtype)
+
+    def updates(layers):
+        net = layer(4, layers, input_size=4)
+        net.cast(dtype)
+        net.initialize()
+        return list(mxkit.updates(net, [(x, x)], loss="l2", trainer="sgd"))
+
+    with pytest.raises(ValueError, match=f"{words}.*T259"):
+        updates(2)
+    assert len(updates(1)) == 1
+
+
+def test_the_kernel_of_stacked_recurrent_layers_still_gives_wrong_gradients():
+    """T259: the day that MXNet computes them, the refusal must go."""
+    mx.random.seed(0)
+    net = gluon.rnn.LSTM(4, 2, input_size=4)
+    net.cast("float64")
+    net.initialize(mx.init.Uniform(0.5))
+    x = mx.nd.random.normal(shape=(3, 2, 4), dtype="float64")
+    bias, slopes = net.l0_h2h_bias, []
+    with mx.autograd.record():
+        loss = net(x, net.begin_state(2, dtype="float64"))[0].sum()
+    loss.backward()
+    for step in (1e-5, -1e-5):
+        bias.set_data(bias.data() + mx.nd.array([step, 0, 0, 0] * 4, dtype="float64"))
+        slopes.append(net(x, net.begin_state(2, dtype="float64"))[0].sum().asscalar() / (2 * step))
+        bias.set_data(bias.data() - mx.nd.array([step, 0, 0, 0] * 4, dtype="float64"))
+    assert abs(bias.grad()[::4].sum().asscalar() - sum(slopes)) > 1e-3
+
+
 def drain():
     """Errors of the engine that nobody read would surface in another test (T43)."""
     for _ in range(10):
