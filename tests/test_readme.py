@@ -116,7 +116,7 @@ def test_a_folder_that_is_no_folder_of_classes(tmp_path, monkeypatch):
     draw_photos(tmp_path / "photos" / "test", ("cats", "dosg"))
     with pytest.raises(mxkit.errors.DataError, match=r"has \['dosg'\] too"):
         mxkit.data.image_folder(tmp_path / "photos")
-    with pytest.raises(mxkit.errors.DataError, match="it has none. If it is a class, pass the folder above it"):
+    with pytest.raises(mxkit.errors.DataError, match="it has none. Pass the folder above a class"):
         mxkit.data.image_folder(root / "cats")
     with pytest.raises(mxkit.errors.DataError, match=re.escape(f"there is no folder {tmp_path / 'fotos'}")):
         mxkit.data.image_folder("fotos")

@@ -262,7 +262,7 @@ def _wrong_dtype(call: _Failed, error: Exception) -> str:
 
 def _only_hybridized(graph: _Failed, innermost: _Failed, error: Exception, paths: Dict[int, str]) -> ForwardError:
     """Explain an error that only the graph of a hybridized block raises, and name the block that made the operator."""
-    if any(frame.f_code is gluon.HybridBlock._get_graph.__code__ for frame in _frames(error)):
+    if any(frame.f_code.co_name == "_get_graph" for frame in _frames(error)):
         return _error_at(
             innermost,
             f" cannot be hybridized: {type(error).__name__}: {error}. In a graph hybrid_forward gets Symbols, which "

@@ -96,7 +96,8 @@ def get_loss(spec: LossSpec) -> Loss:
 
     Raises:
         UnknownNameError: No loss has this name; the message lists all names and the closest ones.
-        TypeError: `spec` has another form, is a class, or has an argument that the loss does not take.
+        TypeError: `spec` has another form, is a class, has an argument that the loss does not take, or a `weight` that
+            is no number.
         LossShapeError: The loss is Gluon's `PoissonNLLLoss`, which gives one mean per batch.
         ValueError: The sample axis of the loss is not 0.
 
@@ -107,6 +108,11 @@ def get_loss(spec: LossSpec) -> Loss:
     if isinstance(spec, str):
         if spec not in LOSSES:
             raise unknown_name("loss", spec, LOSSES)
+        if isinstance(arguments.get("weight"), (list, tuple, dict)):
+            raise TypeError(
+                f"loss {spec!r}: weight is one number for all samples; received {arguments['weight']!r:.100}. A weight "
+                "for each class is class_weight, which softmax_ce, focal, label_smoothing and sigmoid_bce take"
+            )
         spec = make("loss", spec, LOSSES[spec], arguments)
     if isinstance(spec, type):
         raise TypeError(f"loss: expected an object; received the class {spec.__name__}: write {spec.__name__}()")

@@ -67,7 +67,7 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
         return
     off = [name for name in ("MXNET_USE_MKLDNN_RNN", "MXNET_MKLDNN_ENABLED") if os.environ.get(name) == "0"]
     for path, block in _stacked(net):
-        dtype = np.dtype(next(iter(block._reg_params.values())).dtype).name
+        dtype = np.dtype(block.l0_i2h_weight.dtype).name
         if off or dtype != "float32":
             reason = f"{off[0]}=0" if off else dtype
             raise ValueError(

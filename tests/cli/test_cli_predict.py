@@ -101,7 +101,7 @@ def test_wrong_runs_and_folders_touch_no_file(trained, tmp_path):
         code, _, err = command("predict", trained, *draw_images(tmp_path / "new", 3), "--csv", table)
     finally:
         recipe.write_text(text)
-    assert (code, "'2' (Conv2D) has a kernel of" in err) == (1, True)
+    assert (code, "'2' (Conv2D) got" in err) == (1, True)
     assert table.read_text() == "kept"
 
 

@@ -97,7 +97,7 @@ def test_a_recipe_schema_and_its_names_survive_a_broken_plug_in(installed):
         """
 from mxkit.recipe.schema import recipe_schema
 schema = recipe_schema()
-print("tiny" in schema["$defs"]["model"]["anyOf"][0]["enum"])
+print("tiny" in schema["$defs"]["ModelComponent"]["anyOf"][0]["enum"])
 """,
     )
     assert out.splitlines()[-1] == "True"

@@ -151,7 +151,7 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
         assert len(sweep.trials) == 4
         failed = next(one for one in sweep.trials if one.state == "failed")
     assert states == {"8": "failed", "28": "finished"}
-    assert "it needs images of at least 5 x 5" in failed.reason
+    assert "the net takes 16 x 16 and larger" in failed.reason
     assert any("failed: " in line for line in lines)
 
 

@@ -193,7 +193,7 @@ def test_who_counts_and_who_transforms_gets_floats():
 def test_an_error_tells_the_batch_that_the_net_was_called_with():
     net = nn.Dense(3, in_units=5)
     mxkit.initialize(net)
-    text = r"epoch 1, update 1, batch x \(8, 1, 12, 12\) float32, y \(8,\) int32: .*144 per sample"
+    text = r"epoch 1, update 1, batch x \(8, 1, 12, 12\) float32, y \(8,\) int32: .*which has 144"
     with pytest.raises(TrainingError, match=text):
         train(net, loader())
 
