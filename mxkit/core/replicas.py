@@ -168,7 +168,7 @@ def is_fresh(replica: Any) -> bool:
 
 
 def all_fresh(parameters: Iterable[Any]) -> bool:
-    """Whether every replica of every parameter is fresh; `is_fresh` for each takes twice as long."""
+    """Whether every replica of every parameter is fresh. Asking `is_fresh` for each one takes twice as long."""
     fresh, get = ctypes.c_int(), _LIB.MXNDArrayGetGradState
     result = ctypes.byref(fresh)
     for parameter in parameters:

@@ -176,7 +176,7 @@ def dispatched_functions(module: ModuleType) -> None:
     The ValueError of MXNet calls `format` on itself, an AttributeError; since NumPy 1.22 the ufunc `true_divide` is
     called "divide", so that `numpy.float64(2) / x` was one of them. Upstream: `numpy/multiarray.py` lines 251 and 274.
 
-    T279: arguments that MXNet's functions refuse, like numbers, lists and arrays of NumPy. NumPy's function computes
+    T279: arguments that MXNet's functions refuse: numbers, lists and NumPy arrays. NumPy's function computes
     them, outside `record`, and returns NumPy's arrays. Matplotlib makes such calls.
     """
     multiarray = mxnet_module("numpy.multiarray")
