@@ -101,6 +101,9 @@ def benchmark(
 
 def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs: Sequence[Any] = ()) -> None:
     """Refuse files that cannot be written, or that are read or belong to the run, before anything is computed."""
+    runs = [one for one in inputs if (Path(one) / "recipe.yaml").is_file()]
+    if runs:
+        raise typer.BadParameter(f"{runs[0]} is a run, and so is {run}: name one of them, and images")
     given = [path for path in (one, other) if path]
     if len({path.resolve() for path in given}) < len(given):
         raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")

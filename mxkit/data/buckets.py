@@ -52,7 +52,7 @@ class BucketLoader(EpochOrder):
         ValueError: An argument is invalid.
 
     `lengths` is float32 of shape (B,), as needed by `SequenceMask(x, lengths, use_sequence_length=True, axis=1)`,
-    recurrent layers with `use_sequence_length=True`, CTC and divisions.
+    CTC and divisions. Recurrent layers ignore it on the CPU (T262).
 
     >>> loader = BucketLoader([[5, 6], [7], [1, 2, 3, 4]], [0, 1, 0], batch_size=2, buckets=[2, 4])
     >>> [(x.asnumpy().tolist(), lengths.asnumpy().tolist()) for (x, lengths), y in loader]

@@ -25,12 +25,15 @@ ClassWeight = Union[Sequence[float], Mapping[Any, float]]
 class EitherKind:
     """Mixin of losses: computes on views as NDArray, and returns the kind of the output; symbols likewise.
 
-    With arrays of `mx.np`, labels are checked and converted as in `fit`.
+    With arrays of `mx.np`, or sample weights (T118), labels are checked and converted as in `fit`.
     """
 
     def __call__(self, *arrays: Any) -> Any:
         call, numpy = super().__call__, is_numpy(arrays)  # type: ignore[misc]
         if not (numpy or mx.util.is_np_array()):
+            if len(arrays) > 2 and isinstance(arrays[0], mx.nd.NDArray):
+                output, given = arrays[0], arrays[1:]
+                return call(output, *apply_steps(label_steps(self, output, given), output, given))
             return call(*arrays)
         with switches(False):
             output, *labels = legacy(arrays)

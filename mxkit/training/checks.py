@@ -7,7 +7,7 @@ import warnings
 from weakref import WeakKeyDictionary
 
 from mxkit.core.arrays import legacy, to_host
-from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, layer_settings, net_devices, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu, unpack
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import block_operators, traced_graph
@@ -61,10 +61,11 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
     MXNet's own kernel then gives the lower layers gradients from arbitrary memory (T259).
 
     Raises:
-        ValueError: The net has such a layer.
+        ValueError: The net has such a layer, or one with lengths of sequences (T262).
     """
     if all(device.device_type != "cpu" for device in devices):
         return
+    check_sequence_lengths(net)
     off = [name for name in ("MXNET_USE_MKLDNN_RNN", "MXNET_MKLDNN_ENABLED") if os.environ.get(name) == "0"]
     for path, block in _stacked(net):
         dtype = np.dtype(block.l0_i2h_weight.dtype).name
@@ -77,10 +78,29 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
             )
 
 
+def check_sequence_lengths(net: Any) -> None:
+    """Refuse recurrent layers with `use_sequence_length`, whose lengths the CPU's kernels ignore (T262).
+
+    Raises:
+        ValueError: The net has such a layer, and lives on the CPU.
+    """
+    places = [path for path, block in _recurrent(net) if block._use_sequence_length]
+    if places and any(device.device_type == "cpu" for device in net_devices(net)):
+        raise ValueError(
+            f"use_sequence_length=True of {_some(places)} does nothing on the CPU: its states are those after the "
+            "padding, and its backward direction reads the padding first (T262). Use F.SequenceMask, F.SequenceLast, "
+            "F.SequenceReverse or a cell of gluon.rnn with unroll(valid_length=...)"
+        )
+
+
+def _recurrent(net: Any) -> List[Tuple[str, Any]]:
+    """LSTM, GRU and RNN, with their paths."""
+    return [(path, block) for path, block in _walk(net) if isinstance(block, gluon.rnn.rnn_layer._RNNLayer)]
+
+
 def _stacked(net: Any) -> List[Tuple[str, Any]]:
-    """Recurrent layers that hold several layers, with their paths."""
-    kind = gluon.rnn.rnn_layer._RNNLayer
-    return [(path, block) for path, block in _walk(net) if isinstance(block, kind) and block._num_layers > 1]
+    """Those that hold several layers."""
+    return [(path, block) for path, block in _recurrent(net) if block._num_layers > 1]
 
 
 def _check_recurrent_dropout(net: Any, shard: Shard) -> None:

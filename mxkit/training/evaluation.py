@@ -23,7 +23,7 @@ from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
-from mxkit.training.checks import check_modes, check_tokens
+from mxkit.training.checks import check_modes, check_sequence_lengths, check_tokens
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
@@ -75,6 +75,7 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
+    check_sequence_lengths(net)
     scores = scores_of(
         net, data, Workers(), loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
     )
@@ -217,6 +218,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
+    check_sequence_lengths(net)
     samples, data = data, samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
     others: List[Tuple[int, ...]] = []

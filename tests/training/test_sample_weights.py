@@ -312,3 +312,14 @@ def test_gluons_poisson_loss_is_a_mean_over_the_batch_and_nan_for_targets_of_0()
         assert found.shape == (B,)
         assert found.mean().asscalar() == pytest.approx(expected, rel=1e-5)
         assert np.isfinite(get_loss(("poisson_nll", arguments))(output, target).asnumpy()).all()
+
+
+@pytest.mark.parametrize("name", ["l2", "l1", "huber", "sigmoid_bce", "logistic"])
+def test_a_loss_by_name_pairs_each_weight_with_its_sample(name):
+    """T118: in a loop of one's own, and inside `BatchLoss(forward=...)`."""
+    loss, (x, y) = (
+        mxkit.losses.get_loss(name),
+        (mx.nd.array([[1.0], [2.0], [-3.0]]), mx.nd.array([[1.0], [0.0], [1.0]])),
+    )
+    weights = mx.nd.array([0.5, 2.0, 4.0])
+    np.testing.assert_allclose(loss(x, y, weights).asnumpy(), loss(x, y).asnumpy() * weights.asnumpy(), rtol=1e-6)

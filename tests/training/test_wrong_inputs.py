@@ -538,6 +538,34 @@ def test_the_kernel_of_stacked_recurrent_layers_still_gives_wrong_gradients():
     assert abs(bias.grad()[::4].sum().asscalar() - sum(slopes)) > 1e-3
 
 
+class Lengths(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layer = gluon.rnn.LSTM(4, input_size=3, use_sequence_length=True)
+
+    def hybrid_forward(self, F, x, state, cell, lengths):
+        states = [one.swapaxes(0, 1) for one in (state, cell)]
+        return self.layer(x, states, lengths)[0].sum(axis=2).transpose()
+
+
+def test_lengths_that_a_recurrent_layer_ignores_are_refused():
+    """T262."""
+    net = Lengths()
+    net.initialize()
+    x, state = mx.nd.random.normal(shape=(6, 6, 3)), mx.nd.zeros((6, 1, 4))
+    short, long_ = (net(x, state, state, mx.nd.array([length] * 6)) for length in (2, 6))
+    assert (short == long_).asnumpy().all()  # the trap itself: the day MXNet reads lengths, the refusal must go
+    data = [((x, state, state, mx.nd.ones(6)), mx.nd.zeros((6, 6)))]
+    for call in (
+        lambda: list(mxkit.updates(net, data, loss="l2", trainer="sgd")),
+        lambda: mxkit.evaluate(net, data, loss="l2"),
+        lambda: mxkit.predict(net, data),
+    ):
+        with pytest.raises(ValueError, match="use_sequence_length.*T262"):
+            call()
+
+
 def drain():
     """Errors of the engine that nobody read would surface in another test (T43)."""
     for _ in range(10):
