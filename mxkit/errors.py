@@ -153,6 +153,7 @@ class TrapWarning(UserWarning):
 
 # Names in other libraries of losses, optimizers, schedules and arguments, if the spelling is not close to mxkit's name
 OTHER_NAMES = {
+    "acc": "accuracy",
     "bce": "sigmoid_bce",
     "bcewithlogits": "sigmoid_bce",
     "binary_crossentropy": "sigmoid_bce",

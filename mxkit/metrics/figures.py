@@ -274,7 +274,7 @@ class _Counted(ClassMetric):
 
 
 class F1(_Counted):
-    """Harmonic mean of precision and recall.
+    """Harmonic mean of precision and recall; of two classes the mean of both, where MXNet's F1 is that of class 1.
 
     Args:
         positive: Class number of the only class that counts. None uses `average`.
