@@ -31,7 +31,7 @@ class EitherKind:
     def __call__(self, *arrays: Any) -> Any:
         call, numpy = super().__call__, is_numpy(arrays)  # type: ignore[misc]
         if not (numpy or mx.util.is_np_array()):
-            if len(arrays) > 2 and isinstance(arrays[0], mx.nd.NDArray):
+            if len(arrays) > 2 and all(isinstance(one, mx.nd.NDArray) for one in arrays):
                 output, given = arrays[0], arrays[1:]
                 return call(output, *apply_steps(label_steps(self, output, given), output, given))
             return call(*arrays)

@@ -92,9 +92,10 @@ def test_every_loss_with_weights_of_0(name, hybridize):  # Gluon's triplet takes
     loss.hybridize(hybridize)
     group = [one.astype(dtype) for one in (arrays[0] if isinstance(arrays[0], list) else arrays[:1])]
     weights = nd.zeros((B,) if name == "ctc" else (B, 1), dtype=dtype)
+    lengths = [nd.full((B,), size) for size in (group[0].shape[1], 2)] if name == "ctc" else []
 
     def weighed(x):
-        return loss([x, *group[1:]] if len(group) > 1 else x, *arrays[1:], weights)
+        return loss([x, *group[1:]] if len(group) > 1 else x, *arrays[1:], *lengths, weights)
 
     assert not gradient(weighed, group[0]).any()
 
