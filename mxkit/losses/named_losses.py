@@ -10,7 +10,7 @@ from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.loss_meanings import is_plain
 from mxkit.errors import DataError, LossShapeError, unknown_name
 from mxkit.losses import gluon_losses, own_losses
-from mxkit.losses.per_sample import ClassWeight, ClassWeights, apply_steps, label_steps
+from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, apply_steps, label_steps
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -197,7 +197,9 @@ class BatchLoss:
             output = net(*inputs)
         loss: Any = self.loss
         scores, plain = legacy(output), legacy(labels)
-        plain = apply_steps(label_steps(loss, scores, plain), scores, plain)
+        # a loss by name prepares labels beside weights itself
+        if not (isinstance(loss, EitherKind) and isinstance(scores, mx.nd.NDArray) and len(plain) > 1):
+            plain = apply_steps(label_steps(loss, scores, plain), scores, plain)
         users = numpy and not self.on_views
         with switches(users):
             losses = loss(output, *of_kind(plain, True)) if users else loss(scores, *plain)

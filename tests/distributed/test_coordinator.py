@@ -118,7 +118,7 @@ def test_all_hear_the_fault_also_late(text):
     job, peers = met()
     begun = time.monotonic()
     FAULTS[text](*peers)
-    time.sleep(0.2)
+    time.sleep(0.2)  # the fault is there before it is asked for
     assert text in peers[0].hear()["fault"]
     assert peers[0].hear() == {"end": True}
     assert text in job.fault()

@@ -1,4 +1,4 @@
-"""Every mistake of a recipe is one error, before anything is made; own data functions are told what they lack."""
+"""A recipe with mistakes raises one error that lists all of them, before anything is made."""
 
 import gc
 from pathlib import Path

@@ -268,7 +268,7 @@ def test_prints_and_warnings_appear_above_the_bar_and_ctrl_c_leaves_it():
         streams = {"stdin": stream, "stdout": stream, "stderr": stream}
         process = subprocess.Popen([sys.executable, "-c", CHILD], env=variables, **streams)
         while process.poll() is None and "left, loss" not in "".join(found).partition("after\r\n")[2]:
-            time.sleep(0.01)
+            time.sleep(0.01)  # another thread reads the terminal
         process.send_signal(signal.SIGINT)
         status = process.wait(timeout=100)
     text, _, interrupted = "".join(found).partition("after\r\n")
