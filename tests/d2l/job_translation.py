@@ -1,18 +1,14 @@
-"""Translation: a GRU with Bahdanau attention, and a Transformer (d2l, sections 9.7, 10.3, 10.4 and 10.7).
-
-Both have valid lengths and masks, and teacher forcing. With attention d2l clips the sum of the gradients over a batch,
-mxkit their mean: `theta` becomes `theta / num_tokens`. The batches hold the same number of tokens.
-"""
+"""Translation by a Transformer (d2l, sections 9.7 and 10.7): valid lengths, masks, and teacher forcing."""
 
 import math
 
 import book as d2l
 import mxkit
 from mxnet import autograd, gluon, init, np, npx
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import nn
 
-embed_size, num_hiddens, num_layers, ffn_num_hiddens, num_heads = 16, 16, 2, 32, 2
-batch_size, num_steps, num_epochs = 16, 6, 3
+num_hiddens, num_layers, ffn_num_hiddens, num_heads = 16, 2, 32, 2
+batch_size, num_steps, num_epochs, lr = 16, 6, 3, 0.005
 
 
 class EncoderDecoder(nn.Block):
@@ -29,71 +25,6 @@ class EncoderDecoder(nn.Block):
         return self.decoder(dec_X, dec_state)
 
 
-class AdditiveAttention(nn.Block):
-    """Additive attention."""
-
-    def __init__(self, num_hiddens, **kwargs):
-        super().__init__(**kwargs)
-        # Use `flatten=False` to only transform the last axis so that the shapes for the other axes are kept the same
-        self.W_k = nn.Dense(num_hiddens, use_bias=False, flatten=False)
-        self.W_q = nn.Dense(num_hiddens, use_bias=False, flatten=False)
-        self.w_v = nn.Dense(1, use_bias=False, flatten=False)
-
-    def forward(self, queries, keys, values, valid_lens):
-        queries, keys = self.W_q(queries), self.W_k(keys)
-        features = np.expand_dims(queries, axis=2) + np.expand_dims(keys, axis=1)
-        features = np.tanh(features)
-        scores = np.squeeze(self.w_v(features), axis=-1)
-        self.attention_weights = d2l.masked_softmax(scores, valid_lens)
-        return npx.batch_dot(self.attention_weights, values)
-
-
-class Seq2SeqEncoder(nn.Block):
-    """The RNN encoder for sequence to sequence learning."""
-
-    def __init__(self, vocab_size, embed_size, num_hiddens, num_layers, **kwargs):
-        super().__init__(**kwargs)
-        self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = rnn.GRU(num_hiddens, num_layers)
-
-    def forward(self, X, *args):
-        X = self.embedding(X)
-        # In RNN models, the first axis corresponds to time steps
-        X = X.swapaxes(0, 1)
-        state = self.rnn.begin_state(batch_size=X.shape[1], ctx=X.ctx)
-        output, state = self.rnn(X, state)
-        return output, state
-
-
-class Seq2SeqAttentionDecoder(nn.Block):
-    def __init__(self, vocab_size, embed_size, num_hiddens, num_layers, **kwargs):
-        super().__init__(**kwargs)
-        self.attention = AdditiveAttention(num_hiddens)
-        self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn = rnn.GRU(num_hiddens, num_layers)
-        self.dense = nn.Dense(vocab_size, flatten=False)
-
-    def init_state(self, enc_outputs, enc_valid_lens, *args):
-        outputs, hidden_state = enc_outputs
-        return (outputs.swapaxes(0, 1), hidden_state, enc_valid_lens)
-
-    def forward(self, X, state):
-        enc_outputs, hidden_state, enc_valid_lens = state
-        X = self.embedding(X).swapaxes(0, 1)
-        outputs, self._attention_weights = [], []
-        for x in X:
-            query = np.expand_dims(hidden_state[0][-1], axis=1)
-            context = self.attention(query, enc_outputs, enc_outputs, enc_valid_lens)
-            # Concatenate on the feature dimension
-            x = np.concatenate((context, np.expand_dims(x, axis=1)), axis=-1)
-            # Reshape `x` as (1, `batch_size`, `embed_size` + `num_hiddens`)
-            out, hidden_state = self.rnn(x.swapaxes(0, 1), hidden_state)
-            outputs.append(out)
-            self._attention_weights.append(self.attention.attention_weights)
-        outputs = self.dense(np.concatenate(outputs, axis=0))
-        return outputs.swapaxes(0, 1), [enc_outputs, hidden_state, enc_valid_lens]
-
-
 class DotProductAttention(nn.Block):
     """Scaled dot product attention."""
 
@@ -104,8 +35,7 @@ class DotProductAttention(nn.Block):
     def forward(self, queries, keys, values, valid_lens=None):
         d = queries.shape[-1]
         scores = npx.batch_dot(queries, keys, transpose_b=True) / math.sqrt(d)
-        self.attention_weights = d2l.masked_softmax(scores, valid_lens)
-        return npx.batch_dot(self.dropout(self.attention_weights), values)
+        return npx.batch_dot(self.dropout(d2l.masked_softmax(scores, valid_lens)), values)
 
 
 def transpose_qkv(X, num_heads):
@@ -217,19 +147,16 @@ class TransformerEncoder(nn.Block):
         # Since positional encoding values are between -1 and 1, the embedding values are multiplied by the square root
         # of the embedding dimension to rescale before they are summed up
         X = self.pos_encoding(self.embedding(X) * math.sqrt(self.num_hiddens))
-        self.attention_weights = [None] * len(self.blks)
-        for i, blk in enumerate(self.blks):
+        for blk in self.blks:
             X = blk(X, valid_lens)
-            self.attention_weights[i] = blk.attention.attention.attention_weights
         return X
 
 
 class DecoderBlock(nn.Block):
     """The `i`-th block in the decoder."""
 
-    def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout, i, **kwargs):
+    def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout, **kwargs):
         super().__init__(**kwargs)
-        self.i = i
         self.attention1 = MultiHeadAttention(num_hiddens, num_heads, dropout)
         self.addnorm1 = AddNorm(dropout)
         self.attention2 = MultiHeadAttention(num_hiddens, num_heads, dropout)
@@ -238,20 +165,13 @@ class DecoderBlock(nn.Block):
         self.addnorm3 = AddNorm(dropout)
 
     def forward(self, X, state):
-        enc_outputs, enc_valid_lens = state[0], state[1]
-        # During training, all the tokens of any output sequence are processed at the same time, so `state[2][self.i]`
-        # is `None` as initialized. When decoding any output sequence token by token during prediction,
-        # `state[2][self.i]` contains representations of the decoded output at the `i`-th block
-        key_values = X if state[2][self.i] is None else np.concatenate((state[2][self.i], X), axis=1)
-        state[2][self.i] = key_values
-        if autograd.is_training():
-            batch_size, num_steps, _ = X.shape
-            # Every row is [1, 2, ..., `num_steps`]
-            dec_valid_lens = np.tile(np.arange(1, num_steps + 1, ctx=X.ctx), (batch_size, 1))
-        else:
-            dec_valid_lens = None
+        enc_outputs, enc_valid_lens = state
+        # During training, all the tokens of any output sequence are processed at the same time
+        batch_size, num_steps, _ = X.shape
+        # Every row is [1, 2, ..., `num_steps`]
+        dec_valid_lens = np.tile(np.arange(1, num_steps + 1, ctx=X.ctx), (batch_size, 1))
         # Self-attention
-        X2 = self.attention1(X, key_values, key_values, dec_valid_lens)
+        X2 = self.attention1(X, X, X, dec_valid_lens)
         Y = self.addnorm1(X, X2)
         # Encoder-decoder attention. Shape of `enc_outputs`: (`batch_size`, `num_steps`, `num_hiddens`)
         Y2 = self.attention2(Y, enc_outputs, enc_outputs, enc_valid_lens)
@@ -263,16 +183,15 @@ class TransformerDecoder(nn.Block):
     def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers, dropout, **kwargs):
         super().__init__(**kwargs)
         self.num_hiddens = num_hiddens
-        self.num_layers = num_layers
         self.embedding = nn.Embedding(vocab_size, num_hiddens)
         self.pos_encoding = PositionalEncoding(num_hiddens, dropout)
         self.blks = nn.Sequential()
-        for i in range(num_layers):
-            self.blks.add(DecoderBlock(num_hiddens, ffn_num_hiddens, num_heads, dropout, i))
+        for _ in range(num_layers):
+            self.blks.add(DecoderBlock(num_hiddens, ffn_num_hiddens, num_heads, dropout))
         self.dense = nn.Dense(vocab_size, flatten=False)
 
     def init_state(self, enc_outputs, enc_valid_lens, *args):
-        return [enc_outputs, enc_valid_lens, [None] * self.num_layers]
+        return [enc_outputs, enc_valid_lens]
 
     def forward(self, X, state):
         X = self.pos_encoding(self.embedding(X) * math.sqrt(self.num_hiddens))
@@ -281,19 +200,15 @@ class TransformerDecoder(nn.Block):
         return self.dense(X), state
 
 
-def make(name):
-    if name == "attention":
-        sizes = (len(d2l.tgt_vocab), embed_size, num_hiddens, num_layers)
-        net, lr, theta = EncoderDecoder(Seq2SeqEncoder(*sizes), Seq2SeqAttentionDecoder(*sizes)), 0.02, 1
-    else:
-        sizes = (len(d2l.tgt_vocab), num_hiddens, ffn_num_hiddens, num_heads, num_layers, 0.1)
-        net, lr, theta = EncoderDecoder(TransformerEncoder(*sizes), TransformerDecoder(*sizes)), 0.005, None
+def make():
+    sizes = (len(d2l.tgt_vocab), num_hiddens, ffn_num_hiddens, num_heads, num_layers, 0.1)
+    net = EncoderDecoder(TransformerEncoder(*sizes), TransformerDecoder(*sizes))
     net.initialize(init.Xavier())
-    return net, d2l.load_data_nmt(batch_size, num_steps), d2l.MaskedSoftmaxCELoss(), {"learning_rate": lr}, theta
+    return net, d2l.load_data_nmt(batch_size, num_steps), d2l.MaskedSoftmaxCELoss()
 
 
-def by_hand(net, data_iter, loss, adam, theta):
-    trainer = gluon.Trainer(net.collect_params(), "adam", adam)
+def by_hand(net, data_iter, loss):
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": lr})
     rows = []
     for _ in range(num_epochs):
         metric = d2l.Accumulator(2)  # Sum of training loss, no. of tokens
@@ -304,8 +219,6 @@ def by_hand(net, data_iter, loss, adam, theta):
                 Y_hat, _ = net(X, dec_input, X_valid_len)
                 l = loss(Y_hat, Y, Y_valid_len)
             l.backward()
-            if theta:
-                d2l.grad_clipping(net, theta)
             num_tokens = Y_valid_len.sum()
             trainer.step(num_tokens)
             metric.add(l.sum(), num_tokens)
@@ -313,7 +226,7 @@ def by_hand(net, data_iter, loss, adam, theta):
     return rows
 
 
-def with_mxkit(net, data_iter, loss, adam, theta):
+def with_mxkit(net, data_iter, loss):
     def teacher_forcing(net, inputs, labels):
         X, X_valid_len = inputs
         Y, Y_valid_len = labels
@@ -323,7 +236,5 @@ def with_mxkit(net, data_iter, loss, adam, theta):
 
     pairs = [(batch[:2], batch[2:]) for batch in data_iter]
     masked = mxkit.losses.BatchLoss(forward=teacher_forcing, count=lambda inputs, labels: labels[1].sum())
-    clip_norm = theta and theta / float(pairs[0][1][1].sum())
-    return mxkit.fit(net, pairs, loss=masked, trainer=("adam", adam), epochs=num_epochs, clip_norm=clip_norm).column(
-        "train_loss"
-    )
+    adam = ("adam", {"learning_rate": lr})
+    return mxkit.fit(net, pairs, loss=masked, trainer=adam, epochs=num_epochs).column("train_loss")
