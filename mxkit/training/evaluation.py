@@ -24,7 +24,7 @@ from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
 from mxkit.training.checks import check_modes, check_sequence_lengths, check_tokens
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, watched_calls
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
 import mxnet as mx
@@ -123,7 +123,8 @@ def scores_of(
             results = []
             for shard in shards:
                 inputs.add(shard.inputs)
-                output, losses = forward(net, shard.inputs, shard.labels)
+                with watched_calls(batch_loss, not checked):
+                    output, losses = forward(net, shard.inputs, shard.labels)
                 if batch_loss is not None:
                     check_loss_shape(losses, shard.samples)
                 if not checked:
