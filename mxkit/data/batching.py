@@ -43,17 +43,6 @@ def like(array: Any, host: "np.ndarray") -> Any:
     return of_kind(to_batch(host), is_numpy(array)) if isinstance(array, mx.nd.NDArray) else host
 
 
-class Deferred:
-    """An array that is computed in the memory of its batch."""
-
-    shape: Tuple[int, ...]
-    dtype: "np.dtype"
-
-    def write(self, out: "np.ndarray") -> None:
-        """Compute the array in `out`, which has its shape and dtype."""
-        raise NotImplementedError
-
-
 Spec = Tuple[Tuple[int, ...], "np.dtype"]
 # Returns one array of each shape and dtype to be filled.
 Allocate = Callable[[Sequence[Spec]], Sequence["np.ndarray"]]
@@ -85,10 +74,7 @@ def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> St
     plans = [_plan(column, rows) for column in columns]
     for (_, arrays), out in zip(plans, allocate([spec for spec, _ in plans])):
         for row, array in enumerate(arrays):
-            if isinstance(array, Deferred):
-                array.write(out[row])
-            else:
-                out[row] = array
+            out[row] = array
     return structure if isinstance(samples[0], tuple) else (None,)
 
 
@@ -141,8 +127,6 @@ def _plan(column: Sequence["np.ndarray"], rows: Sequence[int]) -> Tuple[Spec, An
 
 
 def _host(leaf: Any) -> Any:
-    if isinstance(leaf, Deferred):
-        return leaf
     if isinstance(leaf, mx.nd.NDArray):
         return host_view(leaf)
     try:

@@ -1,4 +1,4 @@
-"""The cache folders of MXNet, gluoncv and mxkit, and downloads: each mirror in turn, resumed if broken, and checked."""
+"""The cache folders of MXNet, gluoncv and mxkit, and downloads: each mirror in turn, checked before they are kept."""
 
 import contextlib
 from contextlib import suppress
@@ -157,19 +157,18 @@ def _entries(folder: Path) -> Iterator[CacheEntry]:
 
 
 def _entry(path: Path, kind: str) -> CacheEntry:
-    alone = path.is_symlink() or path.is_file()
-    files = [one.lstat() for one in ([path] if alone else _walk(path)) if one.name != LOCK]
+    files = [one.lstat() for one in _files(path) if one.name != LOCK]
     changed = max((one.st_mtime for one in files), default=path.lstat().st_mtime)
     return CacheEntry(kind, path.name, path, sum(one.st_size for one in files), len(files), _state(path, kind), changed)
 
 
-def _walk(path: Path) -> Iterator[Path]:
-    """Files and symbolic links below a folder; nothing if `path` is a symbolic link."""
-    if path.is_symlink():
+def _files(path: Path) -> Iterator[Path]:
+    """The files and symbolic links below a folder; `path` itself if it is one of these."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
         return
-    for folder, inner, files in os.walk(str(path)):
-        links = [name for name in inner if Path(folder, name).is_symlink()]
-        yield from (Path(folder, name) for name in sorted(files + links))
+    for inner in sorted(path.iterdir()):
+        yield from _files(inner)
 
 
 def _state(path: Path, kind: str) -> str:
@@ -182,7 +181,7 @@ def _state(path: Path, kind: str) -> str:
         return "complete" if file_digest(path, "sha1").startswith(model.group(1)) else "damaged"
     if kind != "dataset":
         return "unknown"
-    present = {one.name for one in path.rglob("*")} if path.is_dir() else set()
+    present = {one.name for one in _files(path)}
     versions = [[bool({name, f"{name}.gz"} & present) for name in names] for names in _COMPLETE.get(path.name, [])]
     if any(map(all, versions)):
         return "complete"
@@ -190,8 +189,7 @@ def _state(path: Path, kind: str) -> str:
 
 
 def _leftovers(entry: CacheEntry) -> Iterator[CacheEntry]:
-    paths = [entry.path] if entry.state == "partial" and not entry.path.is_dir() else list(_walk(entry.path))
-    for path in paths:
+    for path in _files(entry.path):
         if _LEFTOVER.search(path.name) and not path.is_symlink() and _is_idle(path):
             yield _entry(path, entry.kind)
 
@@ -264,7 +262,7 @@ def fetch(
         ValueError: `digest` has another form.
 
     Side effects:
-        Leaves a hidden lock file in the folder. A broken download leaves a hidden `.part`, which the next call resumes.
+        Leaves a hidden lock file in the folder. A killed download leaves a hidden `.part`, overwritten by the next.
     """
     urls = [url] if isinstance(url, str) else list(url)
     algorithm, _, digits = digest.partition(":")
@@ -342,7 +340,7 @@ def read_file(
     progress: bool = True,
     timeout: float = 20.0,
 ) -> None:
-    """Download a file from the first mirror that works, and resume a broken download.
+    """Download a file from the first mirror that works.
 
     There are three rounds over the mirrors, with pauses between them. A mirror is left out of later rounds if it would
     answer the same.
@@ -359,91 +357,51 @@ def read_file(
         OSError: The part cannot be written.
     """
     failures: Dict[str, str] = {}
-    mirrors = list(file.mirrors)
+    mirrors, part = list(file.mirrors), folder / f".{file.name}.part"
     for pause in (*_PAUSES, None):
         again = []
         for mirror in mirrors:
-            part = _part_of(file, folder, mirror)
-            resumed = part.exists()
             try:
-                _read_rest(mirror, part, file.name, progress, timeout)
-                try:
-                    publish(part, mirror)
-                except WrongAnswer:
-                    part.unlink()
-                    raise
+                _read(mirror, part, file.name, progress, timeout)
+                publish(part, mirror)
+                LOG.info("%s downloaded from %s", file.name, mirror.url)
+                return
             except _network_errors() + (WrongAnswer,) as error:
                 failures[mirror.url] = str(error)
                 LOG.info("%s failed: %s", mirror.url, error)
-                again += [mirror] * _may_change(error, resumed)
-                continue
-            LOG.info("%s downloaded from %s", file.name, mirror.url)
-            for each in file.mirrors:
+                response = getattr(error, "response", None)
+                lasts = isinstance(error, WrongAnswer) or (response is not None and response.status_code not in _BUSY)
+                again += [] if lasts else [mirror]
+            finally:
                 with suppress(FileNotFoundError):
-                    _part_of(file, folder, each).unlink()
-            return
+                    part.unlink()
         if pause is None or not again:
-            raise NothingWorked("\n".join(f"{url}: {text}" for url, text in failures.items()))
+            break
         sleep(pause)
         mirrors = again
+    raise NothingWorked("\n".join(f"{url}: {text}" for url, text in failures.items()))
 
 
-def _part_of(file: RemoteFile, folder: Path, mirror: Mirror) -> Path:
-    digits = mirror.digest.partition(":")[2][:8]
-    return folder / (f".{file.name}.{digits}.part" if digits else f".{file.name}.part")
-
-
-def _may_change(error: Exception, resumed: bool) -> bool:
-    """Whether a failed mirror may answer otherwise later."""
-    if isinstance(error, WrongAnswer):
-        return resumed  # the resumed part may have been of another file
-    response = getattr(error, "response", None)
-    return response is None or response.status_code in _BUSY
-
-
-def _read_rest(mirror: Mirror, part: Path, name: str, progress: bool, timeout: float) -> None:
-    """Read what a part lacks; reconnect after a broken connection as long as each one brings bytes."""
-    while True:
-        size = part.stat().st_size if part.exists() else 0
-        if size and size == mirror.size:
-            return
-        try:
-            _read(mirror, part, size, name, progress, timeout)
-            return
-        except _network_errors():
-            if not (part.exists() and part.stat().st_size > size):
-                raise
-
-
-def _read(mirror: Mirror, part: Path, offset: int, name: str, progress: bool, timeout: float) -> None:
+def _read(mirror: Mirror, part: Path, name: str, progress: bool, timeout: float) -> None:
     import requests  # takes 0.1 s to import, and only a download needs it
 
-    # without compression, so that sizes and ranges count the bytes of the file itself
-    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
-    with requests.get(mirror.url, headers=headers, stream=True, timeout=timeout) as answer:
-        if answer.status_code == 416:  # the part already has all bytes; its digest decides
-            return
+    # without compression, so that sizes count the bytes of the file itself
+    with requests.get(mirror.url, headers={"Accept-Encoding": "identity"}, stream=True, timeout=timeout) as answer:
         answer.raise_for_status()
-        span = answer.headers.get("Content-Range", "")
-        # servers may ignore the range and send the file from its beginning
-        start = offset if answer.status_code == 206 and span.startswith(f"bytes {offset}-") else 0
         length = answer.headers.get("Content-Length", "")
-        total = start + int(length) if length.isdigit() else mirror.size
-        is_page = answer.headers.get("Content-Type", "").startswith("text/html")
-        kind = " of a web page" if is_page else ""
+        total = int(length) if length.isdigit() else mirror.size
+        kind = " of a web page" if answer.headers.get("Content-Type", "").startswith("text/html") else ""
         if mirror.size not in (None, total):
             raise WrongAnswer(f"offers {total} bytes{kind}, expected {mirror.size}")
-        with part.open("ab") as file, tqdm(
-            total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None if progress else True
+        with part.open("wb") as file, tqdm(
+            total=total, desc=name, unit="B", unit_scale=True, disable=None if progress else True
         ) as bar:
-            file.seek(file.truncate(start))
             # not decoded: servers declare .gz files as pages in gzip, and requests would unpack them
             for chunk in answer.raw.stream(_CHUNK, decode_content=False):
-                if mirror.size is not None and file.tell() + len(chunk) > mirror.size:
-                    file.truncate(0)
-                    raise WrongAnswer(f"gives more than the expected {mirror.size} bytes{kind}")
                 file.write(chunk)
                 bar.update(len(chunk))
+                if mirror.size is not None and file.tell() > mirror.size:
+                    raise WrongAnswer(f"gives more than the expected {mirror.size} bytes{kind}")
             if total is not None and file.tell() < total:
                 raise requests.ConnectionError(f"broke off after {file.tell()} of {total} bytes")
 

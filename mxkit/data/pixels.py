@@ -8,12 +8,12 @@ RandomResizedCrop (0.1), 0.8 ms for ToTensor (0.1), 1.1 ms to seed their generat
 the last bit is computed here; bicubic interpolation, for one, is not. The rest runs as before.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 import inspect
 from pathlib import Path
 import random
 import threading
-from typing import Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import legacy, of_kind, switches
 from mxkit.core.blocks import (
@@ -28,7 +28,7 @@ from mxkit.core.blocks import (
     transformed,
 )
 from mxkit.data.augment_steps import resized, with_short_side
-from mxkit.data.batching import Deferred, to_batch
+from mxkit.data.batching import to_batch
 from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError
 import mxnet as mx
@@ -182,7 +182,7 @@ def as_mxnet(image: Any) -> Any:
     """An array of MXNet, of the kind that this thread's switches say, with the numbers of `image`."""
     if isinstance(image, mx.nd.NDArray):
         return image
-    return of_kind(to_batch(image.array() if isinstance(image, Tensor) else image), is_np_array())
+    return of_kind(to_batch(image), is_np_array())
 
 
 _thread = threading.local()
@@ -220,51 +220,9 @@ def seeds_of(key: Sequence[int]) -> List[int]:
     return seeds
 
 
-class Tensor(Deferred):
-    """An image after gluon's ToTensor and Normalize, which are computed in the memory of the batch."""
-
-    dtype = np.dtype(np.float32)
-
-    def __init__(self, image: "np.ndarray", norms: Tuple[Tuple["np.ndarray", "np.ndarray"], ...] = ()) -> None:
-        self._image, self._norms = image, norms
-        self.shape = (image.shape[2], *image.shape[:2])
-
-    def write(self, out: "np.ndarray") -> None:
-        import cv2
-
-        for channel, plane in enumerate(cv2.split(self._image)):
-            target = out[channel]
-            np.divide(plane, np.float32(255), out=target)
-            for mean, std in self._norms:
-                np.subtract(target, mean[channel], out=target)
-                np.divide(target, std[channel], out=target)
-
-    def array(self) -> "np.ndarray":
-        out = np.empty(self.shape, self.dtype)
-        self.write(out)
-        return out
-
-    def normalized(self, mean: Any, std: Any) -> "Tensor":
-        numbers = [np.atleast_1d(np.asarray(part, np.float32)) for part in (mean, std)]
-        for part in numbers:
-            if part.shape not in ((1,), self.shape[:1]):
-                raise DataError(f"Normalize has {part.size} numbers, the image {self.shape[0]} channels")
-        mean, std = (np.broadcast_to(part, self.shape[:1]) for part in numbers)
-        return Tensor(self._image, (*self._norms, (mean, std)))
-
-
-class Change(NamedTuple):
-    """A transform of gluon, computed here.
-
-    Attributes:
-        apply: Receives an image, uint8 (height, width, 1 or 3), or a Tensor, and the sample's random numbers.
-        of_tensor: Whether it receives a Tensor.
-        draws: The generators that the transform draws from.
-    """
-
-    apply: Callable[[Any, Draws], Any]
-    of_tensor: bool = False
-    draws: FrozenSet[str] = NOTHING
+# A transform of gluon, computed here: of an image, uint8 (height, width, 1 or 3), or after ToTensor of float32
+# (channels, height, width), with the sample's random numbers.
+Change = Callable[["np.ndarray", Draws], "np.ndarray"]
 
 
 def changes(transform: Any) -> List[Tuple[Any, Optional[Change]]]:
@@ -281,31 +239,42 @@ def changes(transform: Any) -> List[Tuple[Any, Optional[Change]]]:
 
 
 def _change(kind: type, transform: Any) -> Optional[Change]:
+    import cv2
+
     if kind is transforms.ToTensor:
-        return Change(lambda image, draws: Tensor(image))
+        return lambda image, draws: np.divide(image.transpose(2, 0, 1), np.float32(255), dtype=np.float32, order="C")
     if kind is transforms.Normalize:
         mean, std = transform_options(transform)
-        return Change(lambda tensor, draws: tensor.normalized(mean, std), of_tensor=True)
-    if kind is transforms.RandomFlipLeftRight:
-        return Change(lambda image, draws: _flipped(image, 1) if draws.flips() else image, draws=frozenset([MXNET]))
-    if kind is transforms.RandomFlipTopBottom:
-        return Change(lambda image, draws: _flipped(image, 0) if draws.flips() else image, draws=frozenset([MXNET]))
+        return lambda tensor, draws: _normalized(tensor, mean, std)
+    if kind in _FLIPS:
+        return lambda image, draws: (
+            cv2.flip(image, _FLIPS[kind]).reshape(image.shape) if draws.flips() else image  # MXNet's are wrong (T189)
+        )
     if kind not in (transforms.RandomResizedCrop, transforms.CenterCrop, transforms.Resize):
         return None
-    *options, interpolation = transform_options(transform)
+    size, *options, interpolation = transform_options(transform)
     if interpolation not in _SAME_PIXELS:
         return None
-    size = options[0]
     if kind is transforms.CenterCrop:
-        return Change(lambda image, draws: _center_crop(image, size, interpolation))
+        return lambda image, draws: _center_crop(image, size, interpolation)
     if kind is transforms.Resize:
-        return Change(lambda image, draws: _resize(image, size, options[1], interpolation))
-    area, ratio = options[1:]
+        return lambda image, draws: _resize(image, size, options[0], interpolation)
+    area, ratio = options
     bounds = (area, 1.0) if np.isscalar(area) else area
-    return Change(
-        lambda image, draws: _random_crop(image, size, bounds, ratio, interpolation, draws.python),
-        draws=frozenset([PYTHON]),
-    )
+    return lambda image, draws: _random_crop(image, size, bounds, ratio, interpolation, draws.python)
+
+
+# Gluon's flips, and OpenCV's codes of their axes.
+_FLIPS = {transforms.RandomFlipLeftRight: 1, transforms.RandomFlipTopBottom: 0}
+
+
+def _normalized(tensor: "np.ndarray", mean: Any, std: Any) -> "np.ndarray":
+    mean, std = (np.asarray(part, np.float32).reshape(-1, 1, 1) for part in (mean, std))
+    if {len(mean), len(std)} - {1, len(tensor)}:
+        raise DataError(f"Normalize has {max(len(mean), len(std))} numbers, the image {len(tensor)} channels")
+    tensor -= mean
+    tensor /= std
+    return tensor
 
 
 def _random_crop(
@@ -337,12 +306,6 @@ def _resize(image: "np.ndarray", size: Any, keep_ratio: bool, interpolation: int
     return resized(image, size, interpolation)
 
 
-def _flipped(image: "np.ndarray", code: int) -> "np.ndarray":
-    import cv2
-
-    return cv2.flip(image, code).reshape(image.shape)
-
-
 Source = Callable[[int], Tuple[Any, ...]]
 
 
@@ -351,39 +314,24 @@ def source_of(dataset: Any) -> Optional[Source]:
 
     The image is NumPy, uint8 of shape (height, width, channels).
     """
-    kind = type(dataset)
-    encoded = kind in (vision.ImageFolderDataset, vision.ImageRecordDataset)
-    if encoded and own_transform(dataset) is None and own_flag(dataset) in (0, 1):
-        read = _decoded(dataset, _file if kind is vision.ImageFolderDataset else _record)
-    elif "gives_pixels" in vars(kind):
-        read = dataset.__getitem__
-    else:
+    encoded = type(dataset) in (vision.ImageFolderDataset, vision.ImageRecordDataset)
+    encoded = encoded and own_transform(dataset) is None and own_flag(dataset) in (0, 1)
+    if not encoded and "gives_pixels" not in vars(type(dataset)):
         return None
-
     import cv2  # noqa: F401  once here, and not in each worker: it takes 0.2 s
 
-    return read
+    return partial(_decoded, dataset) if encoded else dataset.__getitem__
 
 
-def _decoded(dataset: Any, content: Callable[[Any, int], Tuple[bytes, Any]]) -> Source:
-    channels = 3 if own_flag(dataset) else 1
-
-    def read(row: int) -> Tuple[Any, ...]:
-        try:
-            packed, label = content(dataset, row)
-            return decode(packed, "", channels), label
-        except (DataError, OSError):  # what MXNet makes of a damaged file, which may be an error too
-            image, label = dataset[row]
-            return image.asnumpy(), label
-
-    return read
-
-
-def _file(dataset: Any, row: int) -> Tuple[bytes, Any]:
-    path, label = dataset.items[row]
-    return Path(path).read_bytes(), label
-
-
-def _record(dataset: Any, row: int) -> Tuple[bytes, Any]:
-    header, content = mx.recordio.unpack(gluon.data.RecordFileDataset.__getitem__(dataset, row))
-    return content, header.label
+def _decoded(dataset: Any, row: int) -> Tuple[Any, ...]:
+    try:
+        if type(dataset) is vision.ImageFolderDataset:
+            path, label = dataset.items[row]
+            packed = Path(path).read_bytes()
+        else:
+            header, packed = mx.recordio.unpack(gluon.data.RecordFileDataset.__getitem__(dataset, row))
+            label = header.label
+        return decode(packed, "", 3 if own_flag(dataset) else 1), label
+    except (DataError, OSError):  # what MXNet makes of a damaged file, which may be an error too
+        image, label = dataset[row]
+        return image.asnumpy(), label

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import csv
 from io import BytesIO
 from itertools import islice
+import mmap
 import os
 from pathlib import Path
 import random
@@ -163,8 +164,6 @@ def extract(path: Path, folder: Path, found: Summary) -> int:
     try:
         aside.mkdir()
         count = _write_images(path, aside, found)
-        if folder.exists():
-            folder.rmdir()  # empty; Windows does not replace a folder
         aside.replace(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -396,7 +395,6 @@ def _encoded(data: bytes, encoding: Encoding) -> Union[bytes, str]:
     return buffer.tobytes() if written else f"OpenCV cannot write {encoding.encoding} of {width} x {height} pixels"
 
 
-_CHUNK = 2**20
 _DECODED = (".jpg", ".png", ".bmp", ".webp", ".tif")
 
 
@@ -518,17 +516,11 @@ def _fault(content: bytes) -> str:
 
 def _next(file: BinaryIO, offset: int, size: int, path: Path) -> int:
     """Return the byte at which the next sound record begins, or the file's end."""
-    start = offset + 4
-    while start < size:
-        file.seek(start)
-        chunk = file.read(_CHUNK + 3)
-        at = chunk.find(MAGIC)
-        while at >= 0:
-            if isinstance(_read(file, start + at, size, path)[0], Record):
-                return start + at
-            at = chunk.find(MAGIC, at + 1)
-        start += _CHUNK
-    return size
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(MAGIC, offset + 4)
+        while at >= 0 and not isinstance(_read(file, at, size, path)[0], Record):
+            at = content.find(MAGIC, at + 1)
+    return at if at >= 0 else size
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -556,8 +548,6 @@ def check(path: Path) -> Check:
     index, damages = _index(path.with_suffix(".idx"))
     offsets: Dict[int, int] = {}
     strange: List[Damage] = []
-    renamed: List[Damage] = []
-    previous: object = None
     read = images = 0
     for number, (offset, record) in enumerate(scan(path)):
         offsets[offset] = number
@@ -566,14 +556,8 @@ def check(path: Path) -> Check:
             damages.append(Damage(number, offset, keys, record))
             continue
         read += 1
-        if keys and str(record.id) not in keys:
-            renamed.append(Damage(number, offset, keys, f"its id is {record.id}, not its key"))
         if not np.isfinite(record.labels).all():
             damages.append(Damage(number, offset, keys, "a label is no finite number"))
-        whole = (record.id, record.labels.tobytes(), record.content)
-        if whole == previous and not keys and record.content:
-            damages.append(Damage(number, offset, keys, f"it is record {number - 1} again"))
-        previous = whole
         form = suffix_of(record.content)
         if form == ".bin":
             strange.append(Damage(number, offset, keys, f"no image begins with {record.content[:8]!r}"))
@@ -584,8 +568,6 @@ def check(path: Path) -> Check:
                 damages.append(Damage(number, offset, keys, fault))
     if images:  # otherwise its records hold something other than images
         damages += strange
-    if 2 * len(renamed) < read:  # otherwise the file's writer did not use the ids as keys
-        damages += renamed
     if index is not None:
         damages += _differences(index, offsets)
     entries = None if index is None else sum(map(len, index.values()))

@@ -245,12 +245,12 @@ def _computed(steps: Sequence[_Step]) -> int:
     """How many of the first steps `pixels` computes."""
     count, of_tensor = 0, False
     for step in steps:
-        if step.change is None or step.change.of_tensor != of_tensor:
+        if step.change is None or isinstance(step.function, transforms.Normalize) != of_tensor:
             break
-        of_tensor = of_tensor or isinstance(step.function, mx.gluon.data.vision.transforms.ToTensor)
+        of_tensor = of_tensor or isinstance(step.function, transforms.ToTensor)
         count += 1
     # a generator that a later function draws from must have gone as far as today
-    while any(step.change.draws & _drawn(steps[count:]) for step in steps[:count] if step.change):
+    while _drawn(steps[:count]) & _drawn(steps[count:]):
         count -= 1
     return count
 
@@ -289,7 +289,7 @@ def _reader(plan: _Plan, batchify: bool) -> Read:
             image, *rest = plan.source(row)
             draws = pixels.Draws(key)
             for change in plan.changes:
-                image = change.apply(image, draws)
+                image = change(image, draws)
             item = (pixels.as_mxnet(image) if to_mxnet else image, *rest)
         for call in calls:
             item = call(item, key)

@@ -98,8 +98,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
             to put it.
 
     Side effects:
-        Downloads a missing file, unless `MXKIT_OFFLINE` is set: into a temporary file, which is renamed once its SHA-1
-        is right. An incomplete download stays as a hidden `.part`, which the next call completes.
+        Downloads a missing file, unless `MXKIT_OFFLINE` is set: into a temporary file, renamed once its SHA-1 is right.
     """
     published = _published(name)
     caches = dict.fromkeys((home(), *homes()))

@@ -3,6 +3,7 @@
 import mxkit
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, class_weights, from_lines
 from mxkit.data.augment import cutmix, mixup, smooth_labels
+from mxkit.data.download import fetch
 from mxkit.data.image_files import ImageFiles
 from mxkit.data.splits import chosen_part
 from mxkit.errors import DataError, EmptyDataError, LabelError
@@ -122,6 +123,10 @@ OF_DATASETS = [
     ],
 ]
 OF_STREAMS = [
+    *[
+        (lambda digest=digest: fetch("http://127.0.0.1:9/a", digest=digest), ValueError, "digest: expected sha256:")
+        for digest in ("ab" * 32, "sha1:12", "crc:abc", "SHA1:" + "AB" * 20)
+    ],
     *[
         (lambda once=once: StreamLoader(once, 2), DataError, r"can be read only once.*\(T62\).*StreamLoader\(samples, ")
         for once in ((number for number in (1, 2)), map(float, range(3)), zip(range(3)), iter([1]))
