@@ -2,18 +2,19 @@
 
 from contextlib import suppress
 import os
-from typing import Any, Dict, Iterable, Iterator, List, MutableMapping, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Set, Tuple
 import warnings
 from weakref import WeakKeyDictionary
 
-from mxkit.core.arrays import legacy, to_host
+from mxkit.core.arrays import legacy, switches, to_host
 from mxkit.core.blocks import blocks_by_path, layer_settings, net_devices, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu, unpack
 from mxkit.core.graph import Graph
-from mxkit.core.graphs import block_operators, traced_graph
+from mxkit.core.graphs import block_operators, opened, traced_graph
+from mxkit.core.loss_meanings import some_values
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
-from mxkit.core.tracing import graph_in_mode, infer_shapes, structure, trace
+from mxkit.core.tracing import BlockCall, graph_in_mode, infer_shapes, recorded_calls, structure, trace
 from mxkit.core.trainers import (
     DRIFTING,
     kvstore_settings,
@@ -25,7 +26,7 @@ from mxkit.data.describing import SINGLE_SAMPLE, cast_hint, channels_last, not_s
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.engine_settings import switches_off
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 import numpy as np
 
 # Shapes of inputs that are normal in a training: full batches and tails, split unevenly over devices.
@@ -363,21 +364,88 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         values = array[:2].asnumpy()
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
             _warn(not_scaled(values.max()))
-    check_tokens(net, shard)
     _check_norm_channels(net, shard)
     _check_recurrent_dropout(net, shard)
 
 
-def check_tokens(net: Any, shard: Shard) -> None:
-    """Warn of fractions in all inputs of a net with an Embedding, which cuts them to whole numbers (T181)."""
-    if not any(isinstance(block, gluon.nn.Embedding) for _, block in _walk(net)):
-        return
-    values = [array[:2].asnumpy() for array in legacy(shard.inputs)]
-    if all(array.dtype.kind == "f" and (array != np.floor(array)).any() for array in values):
-        _warn(
-            f"the net has an Embedding, and inputs of shape {values[0].shape[1:]} per sample hold fractions, which it "
-            "cuts off. Pass tokens as int32: an ArrayLoader with scale=1/255 divides tokens of uint8 too (T181)"
-        )
+class TokenWatch:
+    """Refuses tokens for which an Embedding has no row: MXNet takes its first or last row, without an error (T263).
+
+    Inputs that an Embedding gets as they are, are checked in every batch; tokens that the net computes, such as
+    `x.T`, only in the first one. Embeddings in the graph of a SymbolBlock are not checked.
+
+    Args:
+        net: The net.
+        forward: Calls the net with a shard; the call ends after the Embeddings.
+
+    Attributes:
+        watches: Whether the net has an Embedding.
+    """
+
+    def __init__(self, net: Any, forward: Callable[[Shard], Any]) -> None:
+        self._net, self._forward = net, forward
+        kinds = (gluon.nn.Embedding, gluon.contrib.nn.SparseEmbedding)
+        self._paths = [path for path, block in blocks_by_path(net) if isinstance(block, kinds)]
+        self.watches = bool(self._paths)
+        # The Embedding of each input that one gets unchanged; the first batch tells which.
+        self._embeddings: Optional[Dict[int, BlockCall]] = None
+
+    def look(self, shard: Shard, inputs: Sequence[Any]) -> None:
+        """Check a batch.
+
+        Args:
+            shard: Its part on the first device.
+            inputs: The inputs of the whole batch, as they came.
+
+        Raises:
+            DataError: A token is outside the rows of its Embedding.
+        """
+        if self._embeddings is None:
+            self._embeddings = {}
+            for call in self._calls(shard):
+                tokens = self._check(call, call.inputs[0])
+                if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
+                    _warn(
+                        f"{call.path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off. "
+                        "Pass them as int32: an ArrayLoader with scale=1/255 divides tokens of uint8 too (T181)"
+                    )
+                same = [number for number, array in enumerate(shard.inputs) if array is call.inputs[0]]
+                self._embeddings.update({number: call._replace(inputs=[], outputs=[]) for number in same})
+        for number, call in self._embeddings.items():
+            self._check(call, inputs[number])
+
+    def _calls(self, shard: Shard) -> List[BlockCall]:
+        calls: List[BlockCall] = []
+        missing = set(self._paths)
+
+        def end(call: BlockCall) -> None:
+            if call.path in missing:
+                calls.append(call)
+                missing.remove(call.path)
+                if not missing:
+                    raise _Stop
+
+        # an error of the net is raised by the call that follows
+        with suppress(Exception, _Stop), recorded_calls(self._net, end), opened(self._net, self._paths), autograd.pause(
+            train_mode=False
+        ), switches(shard.numpy):
+            self._forward(shard)
+        return calls
+
+    def _check(self, call: BlockCall, array: Any) -> "np.ndarray":
+        tokens, rows = to_host(array), layer_settings(call.block)["input_dim"]
+        wrong = tokens[~((tokens > -1) & (tokens < rows))]
+        if wrong.size:
+            raise DataError(
+                f"{call.path or 'the net'} (Embedding) has {rows} rows, for tokens from 0 to {rows - 1}; received "
+                f"{some_values(wrong)}, for which MXNet would take the first or the last row (T263). Give the "
+                "Embedding a larger input_dim, and padding and unknown words a token of their own"
+            )
+        return tokens
+
+
+class _Stop(BaseException):
+    """Ends a forward pass early; an `except Exception` in the net does not catch it."""
 
 
 def _check_norm_channels(net: Any, shard: Shard) -> None:

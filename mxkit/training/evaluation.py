@@ -23,7 +23,7 @@ from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
-from mxkit.training.checks import check_modes, check_sequence_lengths, check_tokens
+from mxkit.training.checks import check_modes, check_sequence_lengths
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, watched_calls
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
@@ -228,8 +228,6 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         for shards in run:
             for shard in shards:
                 inputs.add(shard.inputs)
-                if not parts:
-                    check_tokens(net, shard)
                 output = call(net, shard.inputs)
                 several = isinstance(output, (list, tuple))
                 outputs = legacy(outputs_of(output, "predict"))

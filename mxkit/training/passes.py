@@ -15,7 +15,7 @@ from mxkit.core.statistics import batch_norms, first_statistics, kept_statistics
 from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
-from mxkit.training.checks import warn_of_single_samples
+from mxkit.training.checks import TokenWatch, warn_of_single_samples
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -30,12 +30,15 @@ class Run:
         batch: The newest batch, unchanged; None before the first one.
     """
 
-    def __init__(self, batches: Iterator[Any], net: Any, labels: bool, most_queued: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], net: Any, forward: Callable[[Shard], Any], labels: bool, most_queued: int
+    ) -> None:
         self.devices = net_devices(net)
         self.numpy = is_numpy_net(net)
         self.batch: Any = None
         self._batches, self._labels = batches, labels
         self._queued = QueuedBatches(most_queued)
+        self._tokens = TokenWatch(net, forward)
         self._shards: List[Shard] = []
         self._bar: Any = None
 
@@ -44,6 +47,8 @@ class Run:
             self.batch = batch
             arrays = batch if self._labels else (unpack(batch)[0],)
             self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices, self.numpy)]
+            if self._tokens.watches:
+                self._tokens.look(self._shards[0], unpack(batch)[0])
             yield self._shards
             self._bar.update()
 
@@ -123,8 +128,8 @@ def run_over(
     """
     source, packed = source_of(data), packed and worth_packing(net_devices(net))
     batches = islice(source.read(name=name, keep_count=True, packed=packed, once=once), limit_batches)
-    run = Run(batches if own is None else own(batches), net, labels, most_queued)
     forward = forward or (lambda shard: call(net, shard.inputs))
+    run = Run(batches if own is None else own(batches), net, forward, labels, most_queued)
     with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
     ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar:

@@ -170,6 +170,8 @@ class Training:
         self._first_window: Optional[Accumulator] = self._window()
         self._graph: Any = None  # the OneGraph
         self._shapes = checks.ShapeWatch(net, net_devices(net))
+        forward = options.batch_loss.forward
+        self._tokens = checks.TokenWatch(net, lambda shard: forward(net, shard.unpacked().inputs, shard.labels))
         self._unchecked: Optional[Source] = None  # the data until its first batch is checked
 
     def epoch(
@@ -266,6 +268,8 @@ class Training:
         shards = split_batch(batch, graph.devices, self._numpy)
         if self._shapes.watches:
             self._shapes.look(shards)
+        if self._tokens.watches:
+            self._tokens.look(shards[0], unpack(batch)[0])
         data, self._unchecked = self._unchecked, None
         if data is not None:
             if not data.inputs_checked:
