@@ -1,6 +1,6 @@
 """The training loop as a generator: one record per optimizer update, and each error with its place."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
@@ -280,7 +280,7 @@ class Training:
         if self._norms and any(shard.samples == 1 for shard in shards):
             checks.warn_of_single_samples(self._norms)
             self._norms = []
-        with watched_calls(loss, data is not None):
+        with nullcontext() if data is None else watched_calls(loss, True):
             computed = graph.compute(shards)
         if data is not None:
             checks.check_branches(net)
