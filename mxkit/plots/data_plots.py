@@ -178,23 +178,22 @@ def show_augment(
     if not isinstance(augment, Augment):
         augment = Augment(augment if isinstance(augment, list) else [augment])
     mean, std = (None, None) if augment.normalize is None else (augment.normalize.mean, augment.normalize.std)
+    results = [augment(image, np.random.Generator(np.random.PCG64([seed, number]))) for number in range(count)]
     white = 1.0 if augment.tensor else augment.white
-    cells = [_result_cell("original", _pixels([image], white=augment.white), framed=True)]
-    for number in range(count):
-        result = augment(image, np.random.Generator(np.random.PCG64([seed, number])))
-        cells.append(_result_cell(number, _pixels([result], mean, std, white)))
-    return saved(_grid(cells, columns), path)
-
-
-def _result_cell(name: Any, pixels: List[Any], framed: bool = False) -> _Cell:
-    height, width = pixels[0].shape[:2]
-    return _Cell(pixels[0], f"{name}: {width}x{height}", framed=framed)
+    pixels = _pixels([image], white=augment.white)
+    pixels += [one for result in results for one in _pixels([result], mean, std, white)]
+    titles = [f"{name}: {one.shape[1]}x{one.shape[0]}" for name, one in zip(["original", *range(count)], pixels)]
+    first, *others = map(_Cell, pixels, titles)
+    return saved(_grid([first._replace(framed=True), *others], columns), path)
 
 
 def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[float] = None) -> List[Any]:
     """Images as (H, W) or (H, W, 3), floats from 0 to 1; NaN for pixels that are not finite."""
-    hosts = [_host(image) for image in images] if isinstance(images, (list, tuple)) else list(_batch(_host(images)))
-    planes = [_channels_last(image) for image in hosts]
+    if not isinstance(images, (list, tuple)):
+        images = to_host(images)
+        if images.ndim == 2 or (images.ndim == 3 and (3 in images.shape[::2] or images.shape[-1] == 1)):
+            raise DataError(f"show_images: received one image of shape {images.shape}: put it into a list, [image]")
+    planes = [channels_last(to_host(image)) for image in images]
     if not planes:
         raise DataError("show_images: there is no image")
     floats = [image.astype(np.float64) for image in planes]
@@ -222,30 +221,14 @@ def _white(images: Sequence[Any]) -> float:
     return 1.0 if high <= 1.01 else 255.0
 
 
-def _host(array: Any) -> "np.ndarray":
-    host = to_host(array)
-    if host.dtype.kind not in "fiub":
-        raise DataError(f"show_images: expected pixels, received an array of {host.dtype} and shape {host.shape}")
-    return host
-
-
-def _batch(images: "np.ndarray") -> "np.ndarray":
-    if images.ndim == 4 or (images.ndim == 3 and 3 not in images.shape[::2] and images.shape[-1] != 1):
-        return images
-    raise DataError(
-        "show_images: expected (N, 1 or 3, H, W), (N, H, W, 1 or 3), (N, H, W) or a list of images; received "
-        f"{images.shape}" + (": one image goes into a list, [image]" if images.ndim in (2, 3) else "")
-    )
-
-
-def _channels_last(image: "np.ndarray") -> "np.ndarray":
+def channels_last(image: "np.ndarray") -> "np.ndarray":
+    """An image (H, W, 1 or 3), from one of the shapes (H, W), (H, W, 1 or 3) and (1 or 3, H, W)."""
     if image.ndim == 2:
         return image[..., None]
-    if image.ndim == 3 and image.shape[2] in (1, 3):
-        return image
-    if image.ndim == 3 and image.shape[0] in (1, 3):
-        return np.moveaxis(image, 0, -1)
-    raise DataError(f"show_images: expected an image with 1 or 3 channels, first or last; received {image.shape}")
+    axis = next((axis for axis in (2, 0) if image.ndim == 3 and image.shape[axis] in (1, 3)), None)
+    if axis is None:
+        raise DataError(f"expected an image with 1 or 3 channels, first or last; received shape {image.shape}")
+    return np.moveaxis(image, axis, -1)
 
 
 def _texts(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[str]:
@@ -265,11 +248,7 @@ def _name(label: Any, classes: Optional[Sequence[str]]) -> str:
     if values.size > 1:  # a soft label
         largest = np.argsort(-values, kind="stable")[:2]
         return ", ".join(f"{_name(place, classes)} {values[place]:.0%}" for place in largest if values[place] > 0.005)
-    number = values[0] if values.size else np.nan
-    if number != np.floor(number):
-        return f"{number:.4g}"
-    whole = int(number)
-    return str(classes[whole]) if classes is not None and 0 <= whole < len(classes) else str(whole)
+    return class_name(label, classes)
 
 
 def _cell(pixels: Any, truth: str, guess: str) -> _Cell:
@@ -291,14 +270,17 @@ def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
     bottom = 0.0
     for first in range(0, len(cells), columns):
         row = cells[first : first + columns]
-        titles = [_wrapped(cell.title, width - _GAP, figure) for cell in row]
+        titles = [_wrapped(cell.title, width - _GAP) for cell in row]
         top = bottom + max(title.count("\n") + 1 if title else 0 for title in titles) * _LINE + _GAP
         tall = max(min(cell.pixels.shape[0] / cell.pixels.shape[1], 1.5) for cell in row) * (width - _GAP)
         for position, (cell, title) in enumerate(zip(row, titles)):
             left, (high, wide) = position * width + _GAP, cell.pixels.shape[:2]
             scale = min((width - _GAP) / wide, tall / high)
             axes.imshow(_drawable(cell.pixels), extent=(left, left + wide * scale, top + high * scale, top))
-            axes.text(left, top - 0.03, title, fontsize=_POINTS, color=cell.colour, va="bottom", linespacing=1.1)
+            style = {"fontsize": _POINTS, "color": cell.colour, "va": "bottom", "linespacing": 1.1, "clip_on": True}
+            # clipped, because wide letters need more than CHARACTER
+            limits = Rectangle((left, bottom), width - _GAP, top - bottom, transform=axes.transData)
+            axes.text(left, top - 0.03, title, **style).set_clip_path(limits)
             if cell.framed:
                 box = Rectangle((left, top), wide * scale, high * scale, fill=False, edgecolor=cell.colour, linewidth=2)
                 axes.add_patch(box)
@@ -316,24 +298,9 @@ def _drawable(pixels: Any) -> Any:
     return np.where(np.isfinite(colours).all(axis=-1, keepdims=True), colours, (0.0, 1.0, 0.0))
 
 
-def _wrapped(title: str, inches: float, figure: Any) -> str:
+def _wrapped(title: str, inches: float) -> str:
     """Wrap each line to at most two lines of `inches`, and cut off the rest."""
     limit = max(int(inches / (_POINTS * CHARACTER)), 6)
-    lines = [
-        part
-        for line in title.split("\n")
-        for part in textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
-    ]
-    # matplotlib reads text between dollars as mathematics
-    return "\n".join(_shortened(line, inches, figure) for line in lines).replace("$", r"\$")
-
-
-def _shortened(line: str, inches: float, figure: Any) -> str:
-    from matplotlib.font_manager import FontProperties
-
-    renderer, font = figure.canvas.get_renderer(), FontProperties(size=_POINTS)
-    candidates = [line, *(line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1))]
-    limit = inches * figure.dpi
-    return next(
-        (text for text in candidates if renderer.get_text_width_height_descent(text, font, False)[0] <= limit), ""
-    )
+    style: Any = {"max_lines": 2, "placeholder": "\u2026", "break_on_hyphens": False}
+    lines = [part for line in title.split("\n") for part in textwrap.wrap(line, limit, **style)]
+    return "\n".join(lines).replace("$", r"\$")  # matplotlib reads text between dollars as mathematics

@@ -9,10 +9,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
-from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name, parameters_by_path, wait_before_reading
+from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name, wait_before_reading
 from mxkit.core.replicas import values_of
 from mxkit.errors import NotInitializedError, unknown_name
-from mxkit.plots.plotting import BLUE, CHARACTER, GREY, PathLike, finite_range, new_figure, saved
+from mxkit.plots.data_plots import channels_last
+from mxkit.plots.plotting import BLUE, CHARACTER, GREY, PathLike, finite_range, new_figure, saved, shorten
 import mxnet as mx
 from mxnet.gluon.nn.conv_layers import _Conv
 import numpy as np
@@ -57,21 +58,6 @@ def arrays_of(where: str, features: Any) -> Dict[str, Any]:
     return arrays
 
 
-def check_index(what: str, index: Any, size: int) -> None:
-    if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < size:
-        raise ValueError(f"{what}: expected a whole number from 0 to {size - 1}; received {index!r}")
-
-
-def check_channels(what: str, channels: Any, size: int) -> None:
-    if isinstance(channels, (int, np.integer)):
-        whole_number(channels, what)
-    elif not isinstance(channels, (Sequence, np.ndarray)) or isinstance(channels, str) or not len(channels):
-        raise ValueError(f"{what}: expected a number, or a list of indices; received {channels!r}")
-    else:
-        for index in channels:
-            check_index(what, index, size)
-
-
 def unit_axis(ndim: int) -> int:
     """The axis of channels or units: the last one of a sequence."""
     return 2 if ndim == 3 else 1
@@ -85,11 +71,11 @@ def choose(channels: Any, count: int, strength: Any = None) -> Any:
         count: Number of channels of the layer.
         strength: Strength of each channel, or None.
     """
-    is_number = isinstance(channels, (int, np.integer))
-    indices = np.arange(count) if is_number else np.asarray(channels)
+    most = None if np.ndim(channels) else whole_number(channels, "channels")
+    indices = np.arange(count) if most else np.arange(count)[list(channels)]
     if strength is not None:
         indices = indices[np.argsort(-strength[indices], kind="stable")]
-    return indices[:channels] if is_number else indices
+    return indices[:most]
 
 
 def how_many(shown: int, count: int, things: str) -> str:
@@ -170,14 +156,6 @@ def colour_scale(values: Any) -> Dict[str, Any]:
     return {"cmap": matplotlib.colormaps[name].with_extremes(bad="lime"), "norm": norm}
 
 
-def shorten(text: str, inches: float, points: float) -> str:
-    """Cut the middle out of a text that is wider than `inches` at a font size of `points`."""
-    limit = max(int(inches / (points * CHARACTER)), 8)
-    if len(text) > limit:
-        text = f"{text[: limit // 2 - 1]}\u2026{text[-((limit + 1) // 2) :]}"
-    return text.replace("$", r"\$")  # matplotlib reads text between dollars as mathematics
-
-
 class Pictures(Dict[str, Any]):
     """Figures by layer path, in order; a notebook shows all of them."""
 
@@ -215,8 +193,8 @@ def plot_features(
         Figures by path, in the order of `features`; a dict that notebooks show.
 
     Raises:
-        ValueError: A feature cannot be drawn, a sample or a channel does not exist, or an argument is wrong.
-            Nothing is written.
+        ValueError: A feature cannot be drawn, or an argument is wrong. Nothing is written.
+        IndexError: A sample or a channel does not exist. Nothing is written.
 
     Side effects:
         Writes files to `path`, and replaces existing ones. Copies one sample of each feature to the host.
@@ -227,31 +205,23 @@ def plot_features(
     arrays = arrays_of("plot_features", features)
     if order not in ("index", "strength"):
         raise ValueError(f"plot_features: order: expected 'index' or 'strength'; received {order!r}")
-    for name, array in arrays.items():
-        _check_drawable(name, array, sample, channels)
     picture = None if image is None else _input_picture(image, sample)
-    files = _files(list(arrays), path)
-    figures = Pictures()
-    for name, array in arrays.items():
-        figures[name] = _draw(_read(name, array, sample, channels, order), array.ndim, picture)
-        if name in files:
-            files[name].parent.mkdir(parents=True, exist_ok=True)
-            figures[name].savefig(str(files[name]))
+    files = _files(list(arrays), path) if path is not None else {}
+    read = {name: _read(name, array, sample, channels, order) for name, array in arrays.items()}
+    figures = Pictures({name: _draw(*layer, picture) for name, layer in read.items()})
+    for name, file in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figures[name].savefig(str(file))
     return figures
 
 
-def _check_drawable(name: str, array: Any, sample: int, channels: Any) -> None:
+def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Tuple[Channels, int]:
+    """Copy one sample to the host and select its channels; and the number of axes with that of the batch."""
     if not 2 <= array.ndim <= 5:
         raise ValueError(
             f"plot_features: {name!r}: expected (N, C), (N, T, C), (N, C, H, W) or (N, C, D, H, W); "
             f"received the shape {array.shape}. Reshape it, or leave it out"
         )
-    check_index(f"plot_features: {name!r}: sample", sample, array.shape[0])
-    check_channels(f"plot_features: {name!r}: channels", channels, array.shape[unit_axis(array.ndim)])
-
-
-def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Channels:
-    """Copy one sample to the host and select its channels."""
     values = array[sample].asnumpy().astype("float64")
     if array.ndim == 3:
         values = values.T
@@ -270,7 +240,7 @@ def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Chan
         notes.append(f"middle slice {middle} of {values.shape[1]}")
         values = values[:, middle]
     values = values[chosen]
-    return Channels(f"{name}  {array.shape}", notes + faults(empty, values), values, chosen, empty)
+    return Channels(f"{name}  {array.shape}", notes + faults(empty, values), values, chosen, empty), array.ndim
 
 
 def _draw(layer: Channels, ndim: int, picture: Any) -> Any:
@@ -299,48 +269,23 @@ def _draw(layer: Channels, ndim: int, picture: Any) -> Any:
 
 def _input_picture(image: Any, sample: int) -> Any:
     """The net's input as (H, W) or (H, W, 3) from 0 to 1."""
-    shape = np.shape(image)
-    colours_first = len(shape) > 2 and shape[-3] in (1, 3)
-    if len(shape) not in (3, 4) or not (colours_first or shape[-1] in (1, 3)):
-        raise ValueError(
-            "plot_features: image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3 colours; "
-            f"received the shape {shape}"
-        )
-    if len(shape) == 4:
-        check_index("plot_features: image: sample", sample, shape[0])
-        image = image[sample]
-    values = to_host(image).astype("float64")
-    if colours_first:
-        values = np.moveaxis(values, 0, -1)
+    values = channels_last(to_host(image[sample] if len(image.shape) == 4 else image)).astype("float64")
     low, high = finite_range(values)
     values = np.nan_to_num((values - low) / ((high - low) or 1.0)).clip(0, 1)
     return values[..., 0] if values.shape[-1] == 1 else values
 
 
-def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
+def _files(names: List[str], path: PathLike) -> Dict[str, Path]:
     """Path of each layer's picture: one file, or files with different names in a folder."""
-    if path is None:
-        return {}
     is_file = Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes()
     if is_file and not Path(path).is_dir():
         if len(names) > 1:
-            raise ValueError(
-                f"plot_features: path: expected a folder, for {len(names)} layers make {len(names)} files; "
-                f"received {str(path)!r}"
-            )
+            raise ValueError(f"plot_features: path: expected a folder for {len(names)} layers; received {str(path)!r}")
         return {names[0]: Path(path)}
-    files: Dict[str, Path] = {}
-    used = set()
-    for name in names:
-        base = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net"
-        # compared in lower case, because some file systems ignore case
-        stem, number = base, 1
-        while stem.lower() in used:
-            number += 1
-            stem = f"{base}-{number}"
-        used.add(stem.lower())
-        files[name] = Path(path) / f"{stem}.png"
-    return files
+    stems = [re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net" for name in names]
+    if len({stem.lower() for stem in stems}) < len(stems):  # some file systems ignore case
+        stems = [f"{number}-{stem}" for number, stem in enumerate(stems)]
+    return {name: Path(path) / f"{stem}.png" for name, stem in zip(names, stems)}
 
 
 def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optional[PathLike] = None) -> Any:
@@ -433,13 +378,12 @@ def plot_filters(
         The matplotlib Figure.
 
     Raises:
-        UnknownNameError: The net has no such path; the text names the nearest.
+        UnknownNameError: The net has no convolution at this path; the text names the nearest.
         NotInitializedError: The weight has no value yet.
-        ValueError: The block is not a convolution, or a channel does not exist.
+        IndexError: A channel does not exist.
     """
     title, kernels = _kernels(net, layer)
     outputs, inputs = kernels.shape[:2]
-    check_channels(f"plot_filters: {title!r}: channels", channels, outputs)
     chosen = choose(channels, outputs)
     notes = [how_many(len(chosen), outputs, "kernels")]
     if kernels.ndim == 5:
@@ -464,18 +408,11 @@ def plot_filters(
 
 def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
     """Title and weights (outputs, inputs, *taps) of the convolution at a path."""
-    blocks, parameters = dict(blocks_by_path(net)), parameters_by_path(net)
-    known = [path for path, block in blocks.items() if isinstance(block, _Conv)]
-    owner = layer if layer in blocks else layer.rpartition(".")[0] if layer in parameters else None
-    if owner is None:
-        raise unknown_name("convolution", layer, known)
+    blocks = {path: block for path, block in blocks_by_path(net) if isinstance(block, _Conv)}
+    owner = layer if layer in blocks else re.sub(r"\.?weight$", "", layer)
+    if owner not in blocks:
+        raise unknown_name("convolution", layer, blocks)
     block = blocks[owner]
-    if owner not in known or (layer in parameters and parameters[layer] is not block.weight):
-        received = type(block).__name__ if layer in blocks else f"a parameter of {type(block).__name__}"
-        raise ValueError(
-            f"plot_filters: {layer!r}: expected a convolution, or the weight of one; received {received}. "
-            f"Convolutions of the net: {', '.join(map(repr, known)) or 'none'}"
-        )
     if values_of(block.weight) is None:
         raise NotInitializedError(
             f"plot_filters: the weight of {layer!r} has no value yet: its shape is {block.weight.shape}. "

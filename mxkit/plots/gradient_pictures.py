@@ -1,19 +1,15 @@
 """Gradients against weights, per parameter."""
 
 from collections import Counter
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.core.blocks import distinct, net_devices, parameters_by_path
 from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
-from mxkit.plots.feature_plots import shorten
-from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved
+from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved, shorten
 import mxnet as mx
 import numpy as np
-
-# With more parameters, a row of the picture is a block instead of a parameter.
-_ROWS = 200
 
 
 def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
@@ -22,7 +18,7 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
     Bars are L2 norms on a logarithmic axis, with the ratio of gradient to weight beside them. Frozen parameters
     (`grad_req` "null") and gradients of 0 are marked; running statistics are omitted. The gradients are those that the
     net holds, which are sums over samples after Gluon's `backward`. With several devices the bar is the first device's
-    gradient, and dots are the others'. With more than 200 parameters a row is a block with its trainable parameters.
+    gradient, and dots are the others'.
 
     Args:
         net: Any block, after a backward pass.
@@ -49,12 +45,8 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
             "after each update)"
         )
     frozen = np.array([p.grad_req == "null" for p in parameters.values()])
-    names, count = list(parameters), len(parameters)
-    if count > _ROWS:
-        names, norms, frozen = _by_block(names, norms, frozen)
-    blocks = f" in {len(names)} blocks" if count > _ROWS else ""
-    title = f"{type(net).__name__}: gradients of {count} parameters{blocks}"
-    return saved(_draw_gradients(title, names, norms, frozen, devices), path)
+    title = f"{type(net).__name__}: gradients of {len(parameters)} parameters"
+    return saved(_draw_gradients(title, list(parameters), norms, frozen, devices), path)
 
 
 def _trainable(net: Any) -> Dict[str, Any]:
@@ -86,18 +78,6 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
     return np.concatenate(columns).reshape(1 + len(devices), len(parameters))
 
 
-def _by_block(names: List[str], norms: Any, frozen: Any) -> Tuple[List[str], Any, Any]:
-    """Join the rows of a block's trainable parameters; a block is frozen if all of its parameters are."""
-    owners = np.array([name.rpartition(".")[0] for name in names])
-    blocks = list(dict.fromkeys(owners.tolist()))
-    members = np.array([owners == block for block in blocks])
-    all_frozen = ~(members & ~frozen).any(axis=1)
-    counted = members & (~frozen | all_frozen[:, None])
-    with np.errstate(invalid="ignore", over="ignore"):
-        joined = np.array([[np.linalg.norm(row[columns]) for columns in counted] for row in norms])
-    return blocks, joined, all_frozen
-
-
 def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devices: Sequence[Any]) -> Any:
     rows, weight, gradient = np.arange(len(names)), norms[0], norms[1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -117,23 +97,14 @@ def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devic
     handles, labels = left.get_legend_handles_labels()
     handles, labels = handles[-1:] + handles[:-1], labels[-1:] + labels[:-1]  # matplotlib lists bars last
     left.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncol=4, fontsize=7.5, frameon=False)
-    marks = [_mark(*row) for row in zip(frozen, np.isfinite(norms).all(axis=0), norms[1:].max(axis=0), weight)]
+    rules = {"frozen": frozen, "not finite": ~np.isfinite(norms).all(axis=0), "gradient 0": ~norms[1:].any(axis=0)}
+    rules["weight 0"] = weight == 0
+    marks = [next((mark for mark, rows in rules.items() if rows[row]), "") for row in rows]
     for row, mark in enumerate(marks):
         right.text(0.01, row, mark, transform=right.get_yaxis_transform(), va="center", fontsize=6.5, color="0.35")
     counts = ", ".join(f"{mark}: {count}" for mark, count in Counter(marks).items() if mark)
     figure.suptitle(f"{title}\n{counts}".strip(), fontsize=10)
     return figure
-
-
-def _mark(frozen: bool, finite: bool, gradient: float, weight: float) -> str:
-    """The mark of a row without a complete bar."""
-    if frozen:
-        return "frozen"
-    if not finite:
-        return "not finite"
-    if not gradient:
-        return "gradient 0"
-    return "" if weight else "weight 0"
 
 
 def _drawable(values: Any) -> Any:

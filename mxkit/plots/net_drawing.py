@@ -110,11 +110,8 @@ def _rows(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]]) -> Dict[Any, int]
     """The row of each box: one row below the lowest box that leads to it."""
     rows = dict.fromkeys(boxes, 0)
     for _ in boxes:
-        lower = {after: rows[before] + 1 for before, after in sorted(arrows, key=lambda one: rows[one[0]])}
-        if all(rows[key] >= row for key, row in lower.items()):
-            break
-        for key, row in lower.items():
-            rows[key] = max(rows[key], row)
+        for before, after in arrows:
+            rows[after] = max(rows[after], rows[before] + 1)
     return rows
 
 

@@ -87,6 +87,14 @@ def finite_range(values: Any) -> Tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
 
+def shorten(text: str, inches: float, points: float) -> str:
+    """Cut the middle out of a text that is wider than `inches` at a font size of `points`."""
+    limit = max(int(inches / (points * CHARACTER)), 8)
+    if len(text) > limit:
+        text = f"{text[: limit // 2 - 1]}\u2026{text[-((limit + 1) // 2) :]}"
+    return text.replace("$", r"\$")  # matplotlib reads text between dollars as mathematics
+
+
 def saved(figure: Any, path: Optional[PathLike]) -> Any:
     """Save a figure if there is a path, whose suffix decides the format, and return it."""
     if path is not None:

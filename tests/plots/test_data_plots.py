@@ -87,7 +87,7 @@ def test_titles_never_reach_into_their_neighbours():
         figure = show_images(np.zeros((12, 1, 8, 8)), np.arange(12) % 3, classes=names, columns=columns)
         figure.canvas.draw()
         renderer = figure.canvas.get_renderer()
-        boxes = [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+        boxes = [text.get_tightbbox(renderer) for text in figure.axes[0].texts]
         pictures = [image.get_window_extent(renderer) for image in figure.axes[0].images]
         for number, box in enumerate(boxes):
             others = [other for place, other in enumerate(boxes) if place != number]
@@ -100,13 +100,12 @@ def test_titles_never_reach_into_their_neighbours():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ((IMAGES[0],), "one image goes into a list"),
+        ((IMAGES[0],), r"one image of shape .*\[image\]"),
         ((np.zeros((2, 5, 6, 7)),), "1 or 3 channels"),
-        ((np.zeros((0, 3, 8, 8)),), "no image"),
         (([],), "no image"),
         ((np.full((2, 3, 8, 8), 300.0),), "from 300 to 300"),
         ((IMAGES, [1, 2]), "5 images and 2 labels"),
-        ((["a"],), "expected pixels"),
+        ((["a"],), "1 or 3 channels"),
         ((UNIT, None, (0.1, 0.2)), "for images of 3 channels"),
     ],
 )

@@ -62,6 +62,7 @@ PICTURES = {
 def drawn(picture, kind):
     figure = PICTURES[picture](kind.net(make), kind.of(X), kind.of(Y))
     figure.set_dpi(40)
+    figure.set_layout_engine("none")  # which takes most of the time
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba()).copy()
 
