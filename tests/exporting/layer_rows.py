@@ -35,8 +35,7 @@ CONVOLUTIONS = [
 
 F, TABLE = S.FullyConnected, partial(S.Embedding, input_dim=7, output_dim=3)
 DENSE = [
-    weighted("FullyConnected flatten", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 4, 2), (3, 8), (3,)),
-    weighted("FullyConnected flat", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 8), (3, 8), (3,)),
+    weighted("FullyConnected", lambda x, w, b: F(x, w, b, num_hidden=3), ("B", 8), (3, 8), (3,)),
     weighted("FullyConnected last axis", partial(F, num_hidden=3, flatten=False, no_bias=True), ("B", 4, 2), (3, 2)),
     weighted("Embedding", TABLE, ("B", 4), (7, 3), draw={0: below(7)}, still=(0,)),
     row("one_hot", lambda x: S.one_hot(x, depth=4, on_value=3, off_value=-1), ("B", 3), draw=below(6), gradients=False),

@@ -99,7 +99,7 @@ NUMPY_ROWS = [
     *many(X, "topk", ("B", 4), attrs=[{"k": 2, "ret_typ": "both"}], draw=distinct, gradients=False, numpy=True),
     *many(X, "leaky_relu", ("B", 4), attrs=[{"act_type": "gelu"}], numpy=True),
     numpy(
-        *("np fully_connected", partial(X.fully_connected, num_hidden=3, no_bias=True), ("B", 2, 2), (3, 4)),
+        *("np fully_connected", partial(X.fully_connected, num_hidden=3, no_bias=True), ("B", 4), (3, 4)),
         parameters=(1,),
     ),
 ]

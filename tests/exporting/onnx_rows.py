@@ -61,6 +61,8 @@ ONNX_ROWS = [
         "take wrap outside", lambda w, x: S.take(w, x, axis=1, mode="wrap"), (2, 7), ("B", 4), draw={1: whole(-20, 20)}
     ),
     row("one_hot outside", partial(S.one_hot, depth=4, on_value=2), ("B", 4), draw=whole(-2, 6)),
+    # PyTorch's nets have an operator for the flattening
+    row("FullyConnected flatten", partial(S.FullyConnected, num_hidden=3), ("B", 4, 2), (3, 8), (3,)),
     # slopes along axis 1 of other shapes than images
     *(
         row(f"PReLU {shape}", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), shape, (5,))

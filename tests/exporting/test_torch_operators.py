@@ -202,6 +202,7 @@ def refused_node(operator, shapes=((2, 3, 8, 8),), dtypes=("float32",), **attrs)
 
 
 RARE = (
+    *("_contrib_DeformableConvolution", "_contrib_ROIAlign"),
     *("amp_multicast", "im2col", "GridGenerator", "SpatialTransformer", "BilinearSampler", "Crop", "Pooling_v1"),
     *("batch_take", "argmax_channel", "nanprod", "gamma", "depth_to_space", "SequenceLast", "SoftmaxOutput"),
     *("_contrib_quadratic", "_contrib_MultiBoxDetection", "_contrib_MultiBoxPrior", "_linalg_potrf", "_linalg_det"),
@@ -211,7 +212,6 @@ REFUSED = [
     (refused_node("Custom", op_type="mine"), "a custom operator is Python code of its author"),
     (refused_node("_random_uniform"), "draws random numbers"),
     (refused_node("_sample_normal"), "draws random numbers"),
-    (refused_node("_contrib_DeformableConvolution"), "torchvision.ops.deform_conv2d"),
     (refused_node("_contrib_count_sketch"), "mxkit knows no equivalent"),
     (refused_node("_foreach"), "a loop over a subgraph"),
     (refused_node("RNN", mode="lstm"), "nn.LSTM"),
@@ -226,7 +226,6 @@ REFUSED = [
     (refused_node("LeakyReLU", act_type="rrelu"), "draws its slopes"),
     (refused_node("pick", TWO, axis=None), "axis=None"),
     (refused_node("_contrib_box_nms", in_format="center"), "in_format=center"),
-    (refused_node("_contrib_ROIAlign"), "torchvision.ops.roi_align"),
     (refused_node("Pooling", kernel=(2, 2), stride=(3, 3), pooling_convention="full"), "torch drops windows"),
     (refused_node("_npi_norm", axis=(1, 2), flag=2, ord=2), "nuclear norm"),
     (refused_node("mean", dtypes=("int32",), axis=1), "the mean of int32; cast it to float32 before"),

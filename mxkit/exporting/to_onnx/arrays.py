@@ -1,6 +1,5 @@
 """Conversions of operators of arrays: arithmetic, reductions, indices, shapes, sequences."""
 
-import math
 from typing import Any, List
 
 from mxkit.core.operators import known, operators_that
@@ -9,7 +8,6 @@ from mxkit.exporting.to_onnx.onnx_writer import (
     Batch,
     Operator,
     Tensor,
-    Unsupported,
     Writer,
     axes_of,
     converts,
@@ -18,11 +16,6 @@ from mxkit.exporting.to_onnx.onnx_writer import (
     like,
 )
 import numpy as np
-
-
-@converts(*operators_that("unary"))
-def unary(operator: Operator, writer: Writer) -> str:
-    return writer.op(known(operator.operator).onnx, _cast(operator.inputs[0], operator, writer))
 
 
 @converts(*operators_that("binary", "swapped"))
@@ -36,7 +29,7 @@ def binary(operator: Operator, writer: Writer) -> str:
 
 def _operands(operator: Operator, writer: Writer) -> Any:
     """Return both operands in the dtype of the output; the second one may be a number."""
-    first, *others = (_cast(tensor, operator, writer) for tensor in operator.inputs)
+    first, *others = (writer.like_output(tensor, operator) for tensor in operator.inputs)
     return first, others[0] if others else like(operator.outputs[0], operator.real("scalar"))
 
 
@@ -84,61 +77,53 @@ def logical_not(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op("Not", writer.cast(operator.inputs[0], np.bool_)), operator.outputs[0].dtype)
 
 
-@converts("square", "_npi_square")
-def square(operator: Operator, writer: Writer) -> str:
-    return writer.op("Mul", operator.inputs[0], operator.inputs[0])
+_TEMPLATES = {
+    "square _npi_square": "Mul(x, x)",
+    "rsqrt": "Reciprocal(Sqrt(x))",
+    "log10 _npi_log10": "Div(Log(x), 2.302585092994046)",
+    "log2 _npi_log2": "Div(Log(x), 0.6931471805599453)",
+    "log1p _npi_log1p": "Log(Add(x, 1))",
+    "expm1 _npi_expm1": "Sub(Exp(x), 1)",
+    "rint _npi_rint": "Ceil(Sub(x, 0.5))",  # MXNet rounds a half down, and in `round` away from zero
+    "round": "Mul(Sign(x), Floor(Add(Abs(x), 0.5)))",
+    "trunc fix _npi_trunc _npi_fix": "Mul(Sign(x), Floor(Abs(x)))",
+    "_copy BlockGrad MakeLoss make_loss _np_copy": "Identity(x)",
+    "add_n": "Sum(*inputs)",
+    "hard_sigmoid": "HardSigmoid(x, alpha=alpha, beta=beta)",
+    "InstanceNorm": "InstanceNormalization(*inputs, epsilon=eps)",
+    "LRN": "LRN(x, alpha=alpha, beta=beta, bias=knorm, size=int(nsize))",
+    "depth_to_space": "DepthToSpace(x, blocksize=int(block_size))",
+    "space_to_depth": "SpaceToDepth(x, blocksize=int(block_size))",
+}
+_TEMPLATES = {
+    **{name: f"{known(name).onnx}(x)" for name in operators_that("unary")},
+    **{name: text for names, text in _TEMPLATES.items() for name in names.split()},
+}
+_ACTIVATIONS = {
+    "relu": "Relu(x)",
+    "sigmoid": "Sigmoid(x)",
+    "tanh": "Tanh(x)",
+    "softsign": "Softsign(x)",
+    "softrelu": "Softplus(x)",
+    "leaky": "LeakyRelu(x, alpha=slope)",
+    "elu": "Elu(x, alpha=slope)",
+    "selu": "Selu(x, alpha=1.6732632423543772, gamma=1.0507009873554805)",
+    "gelu": "Mul(Mul(x, 0.5), Add(Erf(Mul(x, 0.7071067811865476)), 1))",
+}
 
 
-@converts("rsqrt")
-def root(operator: Operator, writer: Writer) -> str:
-    return writer.op("Reciprocal", writer.op("Sqrt", operator.inputs[0]))
+@converts(*_TEMPLATES)
+def template(operator: Operator, writer: Writer) -> str:
+    return writer.filled(_TEMPLATES[operator.operator], operator)
 
 
-@converts("log10", "log2", "log1p", "expm1", "_npi_log10", "_npi_log2", "_npi_log1p", "_npi_expm1")
-def logarithm(operator: Operator, writer: Writer) -> str:
-    data, kind = operator.inputs[0], known(operator.operator).kind
-    if kind == "log1p":
-        return writer.op("Log", writer.op("Add", data, like(data, 1)))
-    if kind == "expm1":
-        return writer.op("Sub", writer.op("Exp", data), like(data, 1))
-    return writer.op("Div", writer.op("Log", data), like(data, math.log(10 if kind == "log10" else 2)))
-
-
-@converts("rint", "round", "trunc", "fix", "_npi_trunc", "_npi_fix", "_npi_rint")
-def rounding(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    half = like(data, 0.5)
-    kind = known(operator.operator).kind
-    if kind == "rint":  # MXNet rounds a half down
-        return writer.op("Ceil", writer.op("Sub", data, half))
-    size = writer.op("Abs", data)
-    size = writer.op("Add", size, half) if kind == "round" else size  # MXNet rounds a half away from zero
-    return writer.op("Mul", writer.op("Sign", data), writer.op("Floor", size))
-
-
-@converts("Activation")
+@converts("Activation", "LeakyReLU")
 def activation(operator: Operator, writer: Writer) -> str:
-    kind = operator.get("act_type")
-    data = operator.inputs[0]
-    plain = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softsign": "Softsign", "softrelu": "Softplus"}
-    if kind in plain:
-        return writer.op(plain[kind], data)
-    raise Unsupported(f"act_type {kind!r}")
-
-
-@converts("LeakyReLU")
-def leaky_relu(operator: Operator, writer: Writer) -> str:
-    kind, data = operator.text("act_type"), operator.inputs[0]
-    if kind in ("leaky", "elu"):
-        return writer.op("LeakyRelu" if kind == "leaky" else "Elu", data, alpha=operator.real("slope"))
-    if kind == "selu":
-        return writer.op("Selu", data, alpha=1.6732632423543772, gamma=1.0507009873554805)
-    if kind == "gelu":
-        part = writer.op("Erf", writer.op("Mul", data, like(data, math.sqrt(0.5))))
-        return writer.op("Mul", writer.op("Mul", data, like(data, 0.5)), writer.op("Add", part, like(data, 1)))
+    kind = operator.text("act_type")
+    operator.refuse((kind == "rrelu", "act_type='rrelu' draws its slopes"))
     if kind == "prelu":
-        return writer.op("PRelu", data, _slope(operator, writer))
-    raise Unsupported("act_type='rrelu' draws its slopes" if kind == "rrelu" else f"act_type {kind!r}")
+        return writer.op("PRelu", operator.inputs[0], _slope(operator, writer))
+    return writer.filled(_ACTIVATIONS[kind], operator)
 
 
 def _slope(operator: Operator, writer: Writer) -> str:
@@ -178,15 +163,10 @@ def where(operator: Operator, writer: Writer) -> str:
     return writer.op("Where", made, first, second)
 
 
-def _cast(tensor: Tensor, operator: Operator, writer: Writer) -> Any:
-    dtype = operator.outputs[0].dtype
-    return tensor if tensor.dtype == dtype else writer.cast(tensor, dtype)
-
-
 @converts(*(name for name in operators_that("onto") if known(name).onnx))
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output, kind = operator.inputs[0], operator.outputs[0], known(operator.operator).onnx
-    axes, made = axes_of(operator), _cast(data, operator, writer)
+    axes, made = axes_of(operator), writer.like_output(data, operator)
     if operator.operator == "nansum":
         made = writer.op("Where", writer.op("IsNaN", made), like(data, 0), made)
     if kind == "ReduceSum":
@@ -235,7 +215,7 @@ def _sorted(operator: Operator, writer: Writer, count: int) -> List[str]:
 def cumsum(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis")
     operator.refuse((axis is None, "axis=None sums across the batch"))
-    return writer.op("CumSum", _cast(operator.inputs[0], operator, writer), np.int64(axis))
+    return writer.op("CumSum", writer.like_output(operator.inputs[0], operator), np.int64(axis))
 
 
 def clipped(indices: Tensor, size: int, writer: Writer) -> str:

@@ -426,30 +426,17 @@ def div_sqrt_dim(operator: Operator, writer: Writer) -> str:
 @converts("_contrib_box_decode")
 def box_decode(operator: Operator, writer: Writer) -> str:
     data, anchors = operator.inputs
-    boxes: List[Any] = writer.ops("Split", 4, anchors, axis=2)
+    center, size = writer.ops("Split", 2, anchors, axis=2)
     if operator.get("format") == "corner":
-        boxes = _to_center(boxes, like(data, 0.5), writer)
-    moves = writer.ops("Split", 4, data, axis=2)
-    moves = [writer.op("Mul", move, like(data, operator.real(f"std{n}", 1))) for n, move in enumerate(moves)]
+        size = writer.op("Sub", size, center)
+        center = writer.op("Add", center, writer.op("Mul", size, like(data, 0.5)))
+    scales = np.array([operator.real(f"std{number}", 1) for number in range(4)], data.dtype)
+    move, growth = writer.ops("Split", 2, writer.op("Mul", data, scales), axis=2)
     limit = operator.real("clip")
-    sizes = [writer.op("Min", move, like(data, limit)) if limit > 0 else move for move in moves[2:]]
-    halves = [
-        writer.op("Mul", writer.op("Mul", writer.op("Exp", size), box), like(data, 0.5))
-        for size, box in zip(sizes, boxes[2:])
-    ]
-    centers = [
-        writer.op("Add", writer.op("Mul", move, box), center)
-        for move, box, center in zip(moves[:2], boxes[2:], boxes[:2])
-    ]
-    low = [writer.op("Sub", center, half) for center, half in zip(centers, halves)]
-    high = [writer.op("Add", center, half) for center, half in zip(centers, halves)]
-    return writer.op("Concat", *low, *high, axis=2)
-
-
-def _to_center(corners: List[Any], half: Any, writer: Writer) -> List[Any]:
-    sizes = [writer.op("Sub", corners[axis + 2], corners[axis]) for axis in (0, 1)]
-    centers = [writer.op("Add", corners[axis], writer.op("Mul", sizes[axis], half)) for axis in (0, 1)]
-    return [*centers, *sizes]
+    growth = writer.op("Min", growth, like(data, limit)) if limit > 0 else growth
+    half = writer.op("Mul", writer.op("Mul", writer.op("Exp", growth), size), like(data, 0.5))
+    middle = writer.op("Add", writer.op("Mul", move, size), center)
+    return writer.op("Concat", writer.op("Sub", middle, half), writer.op("Add", middle, half), axis=2)
 
 
 @converts("_contrib_box_nms")
@@ -554,26 +541,3 @@ def _compacted(operator: Operator, rows: str, stays: str, count: int, writer: Wr
     if count == data.size(1):
         return made
     return writer.op("Pad", made, integers(0, 0, 0, 0, data.size(1) - count, 0), like(data, -1))
-
-
-_NODES: Dict[str, Tuple[str, Dict[str, Tuple[str, Any]]]] = {
-    **dict.fromkeys(("_copy", "BlockGrad", "MakeLoss", "make_loss", "_np_copy"), ("Identity", {})),
-    "add_n": ("Sum", {}),
-    "hard_sigmoid": ("HardSigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
-    "InstanceNorm": ("InstanceNormalization", {"epsilon": ("eps", 1e-3)}),
-    "LRN": (
-        "LRN",
-        {"alpha": ("alpha", 1e-4), "beta": ("beta", 0.75), "bias": ("knorm", 2.0), "size": ("nsize", None)},
-    ),
-    "depth_to_space": ("DepthToSpace", {"blocksize": ("block_size", None)}),
-    "space_to_depth": ("SpaceToDepth", {"blocksize": ("block_size", None)}),
-}
-
-
-@converts(*_NODES)
-def renamed(operator: Operator, writer: Writer) -> str:
-    kind, names = _NODES[operator.operator]
-    values = {name: operator.get(own, default) for name, (own, default) in names.items()}
-    # ONNX tells 1 from 1.0: a number is of the type of its default
-    typed = {name: float(value) if isinstance(names[name][1], float) else value for name, value in values.items()}
-    return writer.op(kind, *operator.inputs, **typed)

@@ -1,6 +1,7 @@
 """The operators that conversions read, with shapes for any batch size, and the writer of the ONNX nodes."""
 
 from collections import Counter
+from functools import partial
 import itertools
 import math
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -112,6 +113,15 @@ class Writer:
         """Write a node with one output and return the output's name. Arrays among the inputs become constants."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
+    def filled(self, template: str, operator: Operator) -> str:
+        """Write a template: ONNX's operators are functions, of `x`, of all `inputs`, of numbers and of attributes."""
+        return str(eval(template, {}, _Names(operator, self)))  # noqa: S307 - templates are mxkit's own
+
+    def like_output(self, tensor: Tensor, operator: Operator) -> Value:
+        """Cast an input to the dtype of the operator's first output."""
+        dtype = operator.outputs[0].dtype
+        return tensor if tensor.dtype == dtype else self.cast(tensor, dtype)
+
     def ops(self, kind: str, count: int, *inputs: Value, **attributes: Any) -> List[str]:
         """Write a node with `count` outputs and return their names."""
         from onnx import helper
@@ -178,6 +188,22 @@ class Writer:
     def _new(self, kind: str) -> str:
         self._count += 1
         return f"{self.prefix}/{kind}_{self._count}"
+
+
+class _Names(Dict[str, Any]):
+    """The names in a template."""
+
+    def __init__(self, operator: Operator, writer: Writer) -> None:
+        inputs = [writer.like_output(tensor, operator) for tensor in operator.inputs]
+        super().__init__(x=inputs[0], inputs=inputs, int=int)
+        self._operator, self._writer = operator, writer
+
+    def __missing__(self, name: str) -> Any:
+        return partial(self._node, name) if name[0].isupper() else self._operator.real(name)
+
+    def _node(self, kind: str, *inputs: Any, **attributes: Any) -> str:
+        values = (like(self._operator.outputs[0], one) if isinstance(one, (int, float)) else one for one in inputs)
+        return self._writer.op(kind, *values, **attributes)
 
 
 def converts(*kinds: str) -> Callable[[Converter], Converter]:

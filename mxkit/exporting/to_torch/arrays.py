@@ -4,7 +4,6 @@ A word of the book `core/operators.py`, or a row: a pattern as `Node.filled` tak
 function of `emitted.py`.
 """
 
-from functools import reduce
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from mxkit.core.operators import Operator, book, known
@@ -51,29 +50,12 @@ def _resized(node: Node, codes: Sequence[int]) -> str:
 
 
 def _reshape(node: Node) -> str:
-    codes, rank = node.ints("shape"), node.rank
+    codes = node.ints("shape")
     if not codes:  # of MXNet before 1.0, whose 0 is inferred
         codes = tuple(part or -1 for part in node.ints("target_shape"))
         if node.flag("keep_highest"):
             raise node.refused("keep_highest=True; state shape=(0, ...)")
-    merged = _merged(codes, rank)
-    if merged is None or node.flag("reverse"):
-        return _resized(node, [_CODES.get(code, code) for code in codes])
-    first, last = merged
-    if last == rank - 1:
-        return f"{node.a}.flatten({first or ''})"
-    return f"{node.a}.flatten({first}, {last})"
-
-
-def _merged(codes: Sequence[int], rank: int) -> Optional[Tuple[int, int]]:
-    """Return the first and last dimension that codes like (0, -1) or (0, -3, 0) merge, if that is all they do."""
-    kept = next((place for place, code in enumerate(codes) if code != 0), len(codes))
-    rest = list(codes[kept:])
-    if rest == [-1] and kept < rank:
-        return kept, rank - 1
-    if rest and rest[0] == -3 and rank >= kept + 2 and (rest[1:] == [-2] or rest[1:] == [0] * (rank - kept - 2)):
-        return kept, kept + 1
-    return None
+    return _resized(node, [_CODES.get(code, code) for code in codes])
 
 
 def _reshape_of_numpy(node: Node) -> str:
@@ -208,10 +190,7 @@ def _arange_like(node: Node) -> str:
     total = f"{node.a}.numel()" if axis is None else f"{node.a}.shape[{axis}]"
     values = f"torch.arange({total}, device={node.a}.device)"
     values = cast(values, node.dtypes[0] if node.dtypes else "float32")
-    if step != 1:
-        values = binary(values, "*", literal(step))
-    if start:
-        values = binary(values, "+", literal(start))
+    values = values if (start, step) == (0, 1) else f"{values} * {literal(step)} + {literal(start)}"
     return values if axis is not None or node.rank == 1 else f"{atom(values)}.reshape({node.a}.shape)"
 
 
@@ -590,7 +569,7 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "_maximum_scalar": "{a}.clamp(min={scalar})",
     "_minimum_scalar": "{a}.clamp(max={scalar})",
     "_hypot_scalar": "torch.hypot({x}, torch.full_like({x}, {scalar}))",
-    "add_n": lambda node: reduce(lambda total, part: binary(total, "+", part), node.inputs),
+    "add_n": lambda node: " + ".join(map(atom, node.inputs)),
     "Cast": _cast,
     "amp_cast": _cast,
     "clip": _clip,

@@ -11,9 +11,8 @@ from mxkit.errors import ExportError
 _TYPES = "float16 float32 float64 bfloat16 int8 uint8 int32 int64 bool"
 TYPES = {name: f"torch.{name}" for name in _TYPES.split()}
 _SHORT = {"float16": "half", "float32": "float", "float64": "double", "int32": "int", "int64": "long"}
+_NUMBER = re.compile(r"[\d.]+(e[-+]?\d+)?")
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Tuple)
-_LEVELS = {ast.Add: 1, ast.Sub: 1, ast.Mult: 2, ast.Div: 2, ast.Mod: 2, ast.FloorDiv: 2, ast.MatMult: 2, ast.Pow: 4}
-_SIGNS = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2, "@": 2, "**": 4}
 
 
 class _Fields(NamedTuple):
@@ -230,19 +229,5 @@ def atom(value: str) -> str:
 
 
 def binary(left: str, sign: str, right: str) -> str:
-    """Write `left sign right` with the parentheses that Python needs."""
-    level = _SIGNS.get(sign, 0)  # a comparison binds weaker than arithmetic
-    chained = sign in ("+", "-", "*", "/")
-    return f"{_operand(left, level, chained)} {sign} {_operand(right, level, False)}"
-
-
-def _operand(value: str, level: int, bare: bool) -> str:
-    tree = ast.parse(value, mode="eval").body
-    if isinstance(tree, (*_ATOMS, ast.Constant)):
-        return value
-    if isinstance(tree, ast.BinOp):
-        own = _LEVELS.get(type(tree.op), 0)
-        return value if own > level or (own == level and bare) else f"({value})"
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.operand, ast.Constant) and level < 4:
-        return value
-    return f"({value})"
+    """Write `left sign right`, with parentheses around all but numbers and atoms."""
+    return f" {sign} ".join(value if _NUMBER.fullmatch(value) else atom(value) for value in (left, right))

@@ -191,7 +191,7 @@ class Renderer:
         if child.kind != "layer":
             return [_Action(access, step, step.inputs, flat(step.outputs))]
         operators = step.all_operators()
-        part = part_of(self.program, step, operators)
+        part = part_of(self.program, operators)
         if part is None or part.core is None:  # an Identity
             return [_Action(access, step, step.inputs, flat(step.outputs))]
         self.zeros.update({one.outputs[0]: one for one in operators if is_first_state(self.program, one)})

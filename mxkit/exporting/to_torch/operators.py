@@ -104,20 +104,15 @@ def _convolution_module(node: Node, values: List[Any]) -> Layer:
     return made._replace(call=_cut(node, "{layer}({0})")) if any(node.ints("target_shape")) else made
 
 
-def _is_flattened(node: Node) -> bool:
-    return node.flag("flatten") and node.rank != 2
-
-
 def _fully_connected(node: Node) -> str:
-    data = f"{node.a}.flatten(1)" if _is_flattened(node) else node.x
-    return f"F.linear({data}, {node.inputs[1]}{_bias(node)})"
+    """Write a product; its flattening is an operator of its own."""
+    return f"F.linear({node.x}, {node.inputs[1]}{_bias(node)})"
 
 
 @_of_parameters
 def _fully_connected_module(node: Node, values: List[Any]) -> Layer:
     features = ("in_features", values[0].shape[1]), ("out_features", node.integer("num_hidden"))
-    made = _weighted("nn.Linear", *features, state=values, bias=(len(values) > 1, True))
-    return made._replace(call="{layer}({0}.flatten(1))") if _is_flattened(node) else made
+    return _weighted("nn.Linear", *features, state=values, bias=(len(values) > 1, True))
 
 
 def _on_axis(node: Node, axis: int, pattern: str, place: int = 1) -> str:
@@ -230,37 +225,28 @@ _ACTIVATIONS = {
     "tanh": ("torch.tanh({x})", "nn.Tanh"),
     "softrelu": ("F.softplus({x})", "nn.Softplus"),
     "softsign": ("F.softsign({x})", "nn.Softsign"),
+    "leaky": ("F.leaky_relu({x}, {slope})", "nn.LeakyReLU"),
+    "elu": ("F.elu({x}, {slope})", "nn.ELU"),
+    "selu": ("F.selu({x})", "nn.SELU"),
+    "gelu": ("F.gelu({x})", "nn.GELU"),
 }
 
 
 def _activation(node: Node) -> str:
     kind = node.text("act_type")
+    if kind == "prelu":
+        return f"F.prelu({node.x}, {node.y if len(node.shapes[1]) == 1 else f'{atom(node.y)}.flatten()'})"
+    if kind == "rrelu":
+        raise node.refused("act_type=rrelu draws its slopes; torch's F.rrelu draws others")
     return node.filled(_ACTIVATIONS[kind][0])
 
 
 def _activation_module(node: Node) -> Optional[Layer]:
     kind = node.text("act_type", node.operator)
-    return _plain(_ACTIVATIONS[kind][1]) if kind in _ACTIVATIONS else None
-
-
-def _leaky_relu(node: Node) -> str:
-    kind, slope = node.text("act_type"), literal(node.number("slope"))
-    if kind in ("leaky", "elu"):
-        return f"F.{'leaky_relu' if kind == 'leaky' else 'elu'}({node.x}, {slope})"
-    if kind == "prelu":
-        return f"F.prelu({node.x}, {node.y if len(node.shapes[1]) == 1 else f'{atom(node.y)}.flatten()'})"
-    if kind in ("selu", "gelu"):
-        return f"F.{kind}({node.x})"
-    raise node.refused(f"act_type={kind} draws its slopes; torch's F.rrelu draws others")
-
-
-def _leaky_relu_module(node: Node) -> Optional[Layer]:
-    kind, slope = node.text("act_type"), ("slope", node.number("slope"))
-    if kind == "prelu":
-        return _prelu_module(node)
-    if kind in ("leaky", "elu"):
-        return _plain("nn.LeakyReLU" if kind == "leaky" else "nn.ELU", slope)
-    return _plain(f"nn.{kind.upper()}") if kind in ("selu", "gelu") else None
+    if kind not in _ACTIVATIONS:
+        return _prelu_module(node) if kind == "prelu" else None
+    text, name = _ACTIVATIONS[kind]
+    return _plain(name, *[("slope", node.number("slope"))] * ("slope" in text))
 
 
 @_of_parameters
@@ -446,7 +432,7 @@ EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
     "L2Normalization": _l2_normalization,
     "LRN": _lrn,
     "Activation": _activation,
-    "LeakyReLU": _leaky_relu,
+    "LeakyReLU": _activation,
     "softmax": _softmax,
     "softmin": _softmax,
     "log_softmax": _softmax,
@@ -469,8 +455,7 @@ MODULES: Dict[str, _Module] = {
     "InstanceNorm": _instance_norm_module,
     "Embedding": _embedding_module,
     "RNN": _recurrent_module,
-    **dict.fromkeys(["Activation", "relu", "sigmoid", "tanh"], _activation_module),
-    "LeakyReLU": _leaky_relu_module,
+    **dict.fromkeys(["Activation", "LeakyReLU", "relu", "sigmoid", "tanh"], _activation_module),
     "Pooling": _pooling_module,
     "_contrib_AdaptiveAvgPooling2D": lambda node: _plain("nn.AdaptiveAvgPool2d", ("size", _adaptive_size(node))),
     "Flatten": lambda node: _plain("nn.Flatten"),
@@ -492,15 +477,6 @@ SUBGRAPHS = {
 _REASONS = {
     "Custom": "a custom operator is Python code of its author; write it as a function of torch",
     "RNN": "its parameters must be the net's own; nn.LSTM, nn.GRU and nn.RNN hold them",
-    **{
-        name: f"torch has no such function; torchvision.ops.{other} has"
-        for name, other in (
-            ("_contrib_DeformableConvolution", "deform_conv2d"),
-            ("_contrib_ModulatedDeformableConvolution", "deform_conv2d"),
-            ("ROIPooling", "roi_pool"),
-            ("_contrib_ROIAlign", "roi_align"),
-        )
-    },
     **SUBGRAPHS,
 }
 

@@ -5,7 +5,6 @@ The module of a block is a layer of torch.nn, an nn.Sequential, or a class of it
 
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from functools import lru_cache
 import io
 import keyword
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
@@ -87,11 +86,17 @@ class Scope(NamedTuple):
         return found
 
 
-class Program(NamedTuple):
-    """A net's forward pass.
+class Program:
+    """A net's forward pass, divided among the calls of its blocks.
+
+    Args:
+        net: The net.
+        traced: Its trace.
+        arrays: An example of each argument, flattened.
+        numpy: Whether it is a net of `mx.np`.
 
     Attributes:
-        net: The net.
+        net, numpy: The arguments.
         root: The call of the net.
         inputs: Entries of the inputs, in the order of the arguments.
         shapes, dtypes: Of every entry.
@@ -99,19 +104,41 @@ class Program(NamedTuple):
         internals: The graph with every entry as an output, as `entries` lists them.
         entries: Entries of the outputs of `internals`.
         names: Names of the inputs' variables, then those of the parameters by their entries.
-        numpy: Whether it is a net of `mx.np`.
     """
 
-    net: Any
-    root: Scope
-    inputs: List[Entry]
-    shapes: Dict[Entry, Tuple[int, ...]]
-    dtypes: Dict[Entry, str]
-    parameters: Dict[Entry, Any]
-    internals: Any
-    entries: List[Entry]
-    names: Dict[Entry, str]
-    numpy: bool
+    def __init__(self, net: Any, traced: Trace, arrays: Sequence[Any], numpy: bool) -> None:
+        self.net, self.numpy, self._calls = net, numpy, traced.calls
+        self._children: Dict[int, List[int]] = {}
+        for index, call in enumerate(traced.calls):
+            self._children.setdefault(call.parent, []).append(index)
+        # in the order of the computation, which the numbers of the nodes follow
+        events = list(self._events(0))
+        with switches(numpy):
+            heads = legacy(
+                [one for index, side in events for one in _side(self._calls[index], side) if one is not None]
+            )
+            self.internals = mx.sym.Group(heads).get_internals()
+            graph = Graph.of(mx.sym.Group([self.internals, *heads]))
+            count = len(self.internals.list_outputs())
+            self._nodes, self.entries = graph.nodes, graph.heads[:count]
+            rest = iter(graph.heads[count:])
+            self._sides = {event: self._nest(*event, rest) for event in events}
+            with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.shapes = dict(zip(self.entries, self._infer_shapes(traced, arrays)))
+                self.dtypes = dict(zip(self.entries, self._infer_dtypes(traced, arrays)))
+        variables = {name: Entry(node.index) for name, node in graph.variables.items()}
+        self.inputs = [variables.get(one.name, Entry(-1 - number, 0)) for number, one in enumerate(traced.inputs)]
+        # a recurrent layer's first states of zeros reach its own forward pass, but are no arguments of the net
+        given = self._sides[0, regroup_inputs]
+        given[:] = [one for one in given if not flat(one) or set(flat(one)) & set(self.inputs)]
+        self.parameters = {variables[name]: one for name, one in traced.parameters.items() if name in variables}
+        self.names = {entry: name for name, entry in variables.items()}
+        self._outputs: Dict[int, List[Entry]] = {}
+        for entry in self.entries:
+            self._outputs.setdefault(entry.node, []).append(entry)
+        self._owners = self._untagged()
+        self.root = self._scope(0)
 
     def value(self, entry: Entry, values: Optional[Dict[int, Any]] = None) -> Any:
         """Value of a parameter as NumPy's array, or None; `values` as for `computed`."""
@@ -136,6 +163,115 @@ class Program(NamedTuple):
             ]
             result = mx.nd.CachedOp(legacy(symbol))(*arrays)
         return result.asnumpy()
+
+    def _events(self, index: int) -> Iterator[Tuple[int, Any]]:
+        """Yield the begin and the end of a call, and those of all calls inside it, in their order in time."""
+        yield index, regroup_inputs
+        for child in self._children.get(index, ()):
+            yield from self._events(child)
+        yield index, regroup
+
+    def _nest(self, index: int, group: Any, heads: Iterator[Entry]) -> Any:
+        """Nest the next entries like a call's inputs or outputs."""
+        call = self._calls[index]
+        entries: List[Any] = []
+        for one in _side(call, group):
+            entries += [None] if one is None else [next(heads) for _ in legacy(one).list_outputs()]
+        structure = call.nesting if group is regroup_inputs else call.structure
+        nested = entries if structure is None else group(call, entries)
+        return list(nested) if group is regroup_inputs else nested
+
+    def _infer_shapes(self, traced: Trace, arrays: Sequence[Any]) -> List[Tuple[int, ...]]:
+        operators = [node for node in self._nodes if not node.is_variable]
+        if not operators:
+            raise ExportError("export: the net returns its inputs and computes nothing, so there is nothing to convert")
+        try:
+            return infer_shapes(traced, [self.internals], [array.shape for array in arrays])[0]
+        except ValueError:
+            inside = [(self._calls[int(node.attrs.get(CALL, 0))], node.operator) for node in operators]
+            refuse([Problem(call.path, call.block, one, SUBGRAPHS[one]) for call, one in inside if one in SUBGRAPHS])
+            raise
+
+    def _infer_dtypes(self, traced: Trace, arrays: Sequence[Any]) -> List[str]:
+        names = set(self.internals.list_inputs())
+        known = {one.name: array.dtype for one, array in zip(traced.inputs, arrays)}
+        known.update({name: one.dtype for name, one in traced.parameters.items()})
+        given = {name: np.dtype(dtype).type for name, dtype in known.items() if name in names and dtype is not None}
+        types = self.internals.infer_type(**given)[1] or [None] * len(self.entries)
+        return [np.dtype(one or np.float32).name for one in types]
+
+    def _untagged(self) -> Dict[int, int]:
+        """Calls of the operators that a SymbolBlock's graph had before the trace."""
+        owners: Dict[int, int] = {}
+        for index in reversed(range(len(self._calls))):
+            if not isinstance(self._calls[index].block, gluon.SymbolBlock):
+                continue
+            inputs = set(flat(self._sides[index, regroup_inputs]))
+            below = [entry for entry in flat(self._sides[index, regroup]) if entry not in inputs]
+            while below:
+                node = self._nodes[below.pop().node]
+                if not node.is_variable and node.index not in owners:
+                    owners[node.index] = index
+                    below.extend(entry for entry in node.inputs if entry not in inputs)
+        return owners
+
+    def _scope(self, index: int) -> Scope:
+        """Build a call with the steps that its outputs need."""
+        call, inputs, outputs = self._calls[index], self._sides[index, regroup_inputs], self._sides[index, regroup]
+        inner = [self._scope(child) for child in self._children.get(index, ())]
+        makers = {entry: scope for scope in reversed(inner) for entry in flat(scope.outputs)}
+        known, waiting, own, called = set(flat(inputs)), flat(outputs), {}, set()
+        while waiting:
+            entry = waiting.pop()
+            if entry in known or self._nodes[entry.node].is_variable:
+                continue
+            if entry in makers:
+                called.add(makers[entry].number)
+                step: Any = makers[entry]
+            else:
+                step = own[entry.node] = self._operator(index, self._nodes[entry.node])
+            known.update(flat(step.outputs))
+            waiting.extend(flat(step.inputs))
+        steps: List[Tuple[int, Any]] = sorted(own.items())
+        place = -1
+        for scope in inner:
+            if scope.number in called:
+                place = max([place, *(entry.node for entry in flat([scope.inputs, scope.outputs]))])
+                at = next((at for at, (number, _) in enumerate(steps) if number > place), len(steps))
+                steps.insert(at, (place, scope))
+        parts = [part for _, step in steps for part in self._flattened(step)]
+        return Scope(index, call.path, call.block, inputs, outputs, parts)
+
+    def _operator(self, index: int, node: GraphNode) -> Operator:
+        """Return a call's own operator."""
+        owner = self._owners.get(node.index, int(node.attrs.get(CALL, 0)))
+        # an operator without inputs, like the zeros of a first state, is computed where it is used
+        if owner != index and node.inputs:
+            here, other = self._calls[index], self._calls[owner]
+            raise ExportError(
+                f"export: {place_of(here.path, here.block)} uses {node.operator} {node.name!r}, which "
+                f"{place_of(other.path, other.block)} computed and did not return. Return it, or pass it as an argument"
+            )
+        return Operator(
+            *(node.index, node.name, node.operator, node.arguments, list(node.inputs), self._outputs[node.index])
+        )
+
+    def _flattened(self, step: Any) -> List[Union[Operator, Scope]]:
+        """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""
+        is_dense = isinstance(step, Operator) and step.operator == "FullyConnected"
+        shape = self.shapes[step.inputs[0]] if is_dense else ()
+        if not is_dense or len(shape) == 2 or not self._nodes[step.number].flag("flatten"):
+            return [step]
+        flattened = Entry(_FLATTENED - step.number, 0)
+        self.shapes[flattened] = shape[0], int(np.prod(shape[1:]))
+        self.dtypes[flattened] = self.dtypes[step.inputs[0]]
+        before = Operator(flattened.node, f"{step.name}_flatten", "Flatten", {}, step.inputs[:1], [flattened])
+        return [before, step._replace(inputs=[flattened, *step.inputs[1:]])]
+
+
+def _side(call: Any, group: Any) -> List[Any]:
+    """Return a call's inputs or outputs as symbols."""
+    return list(call.inputs if group is regroup_inputs else call.outputs)
 
 
 def flat(nested: Any) -> List[Any]:
@@ -176,204 +312,7 @@ def extract(net: Any, inputs: Sequence[Any]) -> Program:
                 f"{str(error)[:500]}. Every block must be a HybridBlock, or a Block whose forward reads neither shapes "
                 "nor numbers"
             ) from error
-    return _Division(net, traced, flat(as_lists(arrays)), numpy).program()
-
-
-class _Division:
-    """The nodes of a graph, and to which call each belongs."""
-
-    def __init__(self, net: Any, traced: Trace, arrays: Sequence[Any], numpy: bool) -> None:
-        self.net, self.traced, self.numpy = net, traced, numpy
-        self.owners: Dict[int, int] = {}  # of the operators that a SymbolBlock's graph had before the trace
-        symbols = [one for call in traced.calls for one in (*call.inputs, *call.outputs) if one is not None]
-        with switches(numpy):
-            flat_symbols = legacy([*traced.outputs, *symbols])
-            self.internals = mx.sym.Group(flat_symbols).get_internals()
-            graph = Graph.of(mx.sym.Group([self.internals, *flat_symbols]))
-            self.nodes, heads = graph.nodes, graph.heads
-            count = len(self.internals.list_outputs())
-            self.entries = heads[:count]
-            rest = iter(heads[count + sum(len(one.list_outputs()) for one in legacy(traced.outputs)) :])
-            self.calls = [
-                (self._nest(call, rest, regroup_inputs), self._nest(call, rest, regroup)) for call in traced.calls
-            ]
-            with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                shapes = self._shapes(arrays)
-                dtypes = self._dtypes(arrays)
-        self.shapes, self.dtypes = dict(zip(self.entries, shapes)), dict(zip(self.entries, dtypes))
-        variables = {name: Entry(node.index) for name, node in graph.variables.items()}
-        self.inputs = [variables.get(one.name, Entry(-1 - number, 0)) for number, one in enumerate(traced.inputs)]
-        # a recurrent layer's first states of zeros reach its own forward pass, but are no arguments of the net
-        given, made = self.calls[0]
-        self.calls[0] = ([one for one in given if not flat(one) or set(flat(one)) & set(self.inputs)], made)
-        self.parameters = {variables[name]: one for name, one in traced.parameters.items() if name in variables}
-        self.names = {entry: name for name, entry in variables.items()}
-        self.outputs_of: Dict[int, List[Entry]] = {}
-        for entry in self.entries:
-            self.outputs_of.setdefault(entry.node, []).append(entry)
-        self.flattening: Dict[int, Operator] = {}
-        self.owners.update(self._untagged())
-        self.children: Dict[int, List[int]] = {}
-        for index, call in enumerate(traced.calls):
-            self.children.setdefault(call.parent, []).append(index)
-
-    def program(self) -> Program:
-        """Build the tree of calls."""
-        dtypes = self.dtypes
-        return Program(
-            *(self.net, self._scope(0), self.inputs, self.shapes, dtypes),
-            *(self.parameters, self.internals, self.entries, self.names, self.numpy),
-        )
-
-    def _nest(self, call: Any, heads: Iterator[Entry], group: Any) -> Any:
-        """Nest the next entries like a call's inputs or outputs."""
-        symbols = call.inputs if group is regroup_inputs else call.outputs
-        entries: List[Any] = []
-        for one in symbols:
-            entries += [None] if one is None else [next(heads) for _ in legacy(one).list_outputs()]
-        structure = call.nesting if group is regroup_inputs else call.structure
-        return group(call, entries) if structure is not None else entries
-
-    def _shapes(self, arrays: Sequence[Any]) -> List[Tuple[int, ...]]:
-        operators = [node for node in self.nodes if not node.is_variable]
-        if not operators:
-            raise ExportError("export: the net returns its inputs and computes nothing, so there is nothing to convert")
-        try:
-            return infer_shapes(self.traced, [self.internals], [array.shape for array in arrays])[0]
-        except ValueError:
-            inside = [(self.traced.calls[self.owner(node)], node.operator) for node in operators]
-            refuse([Problem(call.path, call.block, one, SUBGRAPHS[one]) for call, one in inside if one in SUBGRAPHS])
-            raise
-
-    def _dtypes(self, arrays: Sequence[Any]) -> List[str]:
-        names = set(self.internals.list_inputs())
-        known = {one.name: array.dtype for one, array in zip(self.traced.inputs, arrays)}
-        known.update({name: one.dtype for name, one in self.traced.parameters.items()})
-        given = {name: np.dtype(dtype).type for name, dtype in known.items() if name in names and dtype is not None}
-        types = self.internals.infer_type(**given)[1]
-        return [
-            np.dtype(one).name if one is not None else "float32" for one in types or [np.float32] * len(self.entries)
-        ]
-
-    def _untagged(self) -> Dict[int, int]:
-        """Calls of the operators that a SymbolBlock's graph had before the trace."""
-        owners: Dict[int, int] = {}
-        for index in reversed(range(len(self.calls))):
-            if not isinstance(self.traced.calls[index].block, gluon.SymbolBlock):
-                continue
-            inputs = set(flat(self.calls[index][0]))
-            below = [entry for entry in flat(self.calls[index][1]) if entry not in inputs]
-            while below:
-                node = self.nodes[below.pop().node]
-                if not node.is_variable and node.index not in owners:
-                    owners[node.index] = index
-                    below.extend(entry for entry in node.inputs if entry not in inputs)
-        return owners
-
-    def is_variable(self, entry: Entry) -> bool:
-        """Whether an entry is an input or a parameter."""
-        return entry.node not in self.flattening and self.nodes[entry.node].is_variable
-
-    def owner(self, node: GraphNode) -> int:
-        """Index of the innermost call that made an operator."""
-        return self.owners.get(node.index, int(node.attrs.get(CALL, 0)))
-
-    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as one extraction
-    def operator(self, number: int) -> Operator:
-        """An operator of the graph."""
-        node = self.nodes[number]
-        inputs = list(node.inputs)
-        if node.operator == "FullyConnected" and node.flag("flatten"):
-            inputs[0] = self._flattened(number, node.name, inputs[0])
-        return Operator(number, node.name, node.operator, node.arguments, inputs, self.outputs_of[number])
-
-    def _flattened(self, number: int, name: str, entry: Entry) -> Entry:
-        """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""
-        shape = self.shapes[entry]
-        if len(shape) == 2:
-            return entry
-        flattened = Entry(_FLATTENED - number, 0)
-        self.shapes[flattened], self.dtypes[flattened] = (shape[0], int(np.prod(shape[1:]))), self.dtypes[entry]
-        self.flattening[flattened.node] = Operator(
-            flattened.node, f"{name}_flatten", "Flatten", {}, [entry], [flattened]
-        )
-        return flattened
-
-    def _scope(self, index: int) -> Scope:
-        call = self.traced.calls[index]
-        inputs, outputs = self.calls[index]
-        inner = [self._scope(child) for child in self.children.get(index, [])]
-        # first which of the calls are used, then all steps, with the calls in their own order
-        live = _Order(self, index, inputs, inner)
-        live.need_all(flat(outputs))
-        order = _Order(self, index, inputs, [scope for scope in inner if scope.number in live.called])
-        for scope in order.inner:
-            order.add_call(scope)
-        order.need_all(flat(outputs))
-        return Scope(index, call.path, call.block, list(inputs), outputs, order.steps)
-
-
-class _Order:
-    """Steps of one call in the order in which they are needed."""
-
-    def __init__(self, graph: _Division, index: int, inputs: Any, inner: Sequence[Scope]) -> None:
-        self.graph, self.index, self.inner = graph, index, list(inner)
-        self.steps: List[Union[Operator, Scope]] = []
-        self.called: Set[int] = set()
-        self.known: Set[Entry] = set(flat(inputs))
-        self.by_output: Dict[Entry, Scope] = {}
-        for scope in inner:
-            for entry in flat(scope.outputs):
-                self.by_output.setdefault(entry, scope)
-
-    def need_all(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self.need(entry)
-
-    def need(self, entry: Entry) -> None:
-        """Add the steps that compute an entry."""
-        waiting: List[Tuple[Entry, bool]] = [(entry, False)]  # a stack: nets are deeper than Python's own
-        while waiting:
-            entry, ready = waiting.pop()
-            if entry in self.known or self.graph.is_variable(entry):
-                continue
-            scope = self.by_output.get(entry)
-            step: Any = scope or self._own(entry)
-            sources = flat(scope.inputs) if scope else step.inputs
-            if ready:
-                if not (scope and scope.number in self.called):
-                    self._add(step)
-            else:
-                waiting.append((entry, True))
-                waiting.extend((source, False) for source in reversed(sources) if source not in self.known)
-
-    def add_call(self, scope: Scope) -> None:
-        """Add a call with all that it needs."""
-        if scope.number not in self.called:
-            self.need_all(flat(scope.inputs))
-            self._add(scope)
-
-    def _add(self, step: Union[Operator, Scope]) -> None:
-        self.steps.append(step)
-        self.known.update(flat(step.outputs))
-        if isinstance(step, Scope):
-            self.called.add(step.number)
-
-    def _own(self, entry: Entry) -> Operator:
-        if entry.node in self.graph.flattening:
-            return self.graph.flattening[entry.node]
-        operator = self.graph.operator(entry.node)
-        owner = self.graph.owner(self.graph.nodes[entry.node])
-        # an operator without inputs, like the zeros of a first state, is computed where it is used
-        if owner != self.index and operator.inputs:
-            calls = self.graph.traced.calls
-            here, other = calls[self.index], calls[owner]
-            raise ExportError(
-                f"export: {place_of(here.path, here.block)} uses {operator.operator} {operator.name!r}, which "
-                f"{place_of(other.path, other.block)} computed and did not return. Return it, or pass it as an argument"
-            )
-        return operator
+    return Program(net, traced, flat(as_lists(arrays)), numpy)
 
 
 def identifier(name: str, taken: Set[str]) -> str:
@@ -466,7 +405,7 @@ def modules(program: Program) -> Module:
     Raises:
         ExportError: A block is called that is not inside the block that calls it.
     """
-    return _Builder(program).build()
+    return _Builder(program).module(program.net, "", "")
 
 
 class _Builder:
@@ -477,13 +416,11 @@ class _Builder:
             self.scopes.setdefault(id(scope.block), []).append(scope)
         self.made: Dict[int, str] = {}
 
-    def build(self) -> Module:
-        return self._module(self.program.net, "", "")
-
     def _used(self, block: Any) -> bool:
         return id(block) in self.scopes or any(self._used(child) for child in child_blocks(block).values())
 
-    def _module(self, block: Any, path: str, target: str) -> Module:
+    def module(self, block: Any, path: str, target: str) -> Module:
+        """Build the module of a block and those inside it."""
         self.made[id(block)] = target
         scopes = self.scopes.get(id(block), [])
         module = Module(block, path, target, "class" if scopes else "container", scopes)
@@ -513,7 +450,7 @@ class _Builder:
                 module.shared[own] = self.made[id(child)]
             else:
                 path = join_path(module.path, name)
-                module.children[own] = self._module(child, path, join_path(module.target, own))
+                module.children[own] = self.module(child, path, join_path(module.target, own))
             module.names.setdefault(id(child), own)
 
     def _is_chain(self, module: Module) -> bool:
@@ -550,13 +487,14 @@ class _Builder:
             return Part(None, Layer(Call("nn.Identity", ()), {}), [], []) if same else None
         if type(scope.outputs) is list and operators[-1].operator != "RNN":
             return None
-        return part_of(self.program, scope, operators)
+        return part_of(self.program, operators)
 
 
-def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Optional[Part]:
+def part_of(program: Program, operators: Sequence[Operator]) -> Optional[Part]:
     """Find the one operator that uses all parameters of a block, if it is a layer of torch.nn."""
     fixed = constants(program, operators)
-    cores = [one for one in operators if one.number not in fixed and any(_fixed(program, fixed, one))]
+    known = {*program.parameters, *(entry for one in fixed.values() for entry in one.outputs)}
+    cores = [one for one in operators if one.number not in fixed and known.intersection(one.inputs)]
     if len(cores) > 1 or (not cores and len(operators) > 1):
         return None
     core = cores[0] if cores else operators[0]
@@ -584,10 +522,6 @@ def constants(program: Program, operators: Sequence[Operator]) -> Dict[int, Oper
             found[one.number] = one
             waiting.extend(one.inputs)
     return found
-
-
-def _fixed(program: Program, fixed: Dict[int, Operator], operator: Operator) -> List[bool]:
-    return [entry in program.parameters or entry.node in fixed for entry in operator.inputs]
 
 
 def is_first_state(program: Program, operator: Operator) -> bool:

@@ -72,7 +72,7 @@ def not_compared(source: Source) -> List[str]:
     }
     for module in source.root.walk():
         for scope in module.scopes if module.part else ():
-            part = part_of(program, scope, scope.all_operators())
+            part = part_of(program, scope.all_operators())
             operators = [part.core, *part.before, *part.after] if part and part.core else []
             known.update(entry for one in operators if one for entry in one.outputs)
     return [one.name for one in program.root.all_operators() if not known.intersection(one.outputs)]
