@@ -47,22 +47,16 @@ class Attributes:
     """An operator's attributes as Python values. MXNet writes all of them as text, and may leave out its defaults.
 
     Each method has a last argument for an attribute without a value, and without a default in MXNet.
+
+    Attributes:
+        operator: MXNet's name of the operator.
+        attrs: Texts by name.
+        rank: Number of axes of the first input.
     """
 
-    @property
-    def operator(self) -> str:
-        """MXNet's name of the operator."""
-        raise NotImplementedError
-
-    @property
-    def attrs(self) -> Mapping[str, str]:
-        """Texts by name."""
-        raise NotImplementedError
-
-    @property
-    def rank(self) -> int:
-        """Number of axes of the first input."""
-        raise NotImplementedError
+    operator: Any
+    attrs: Any
+    rank: Any
 
     def _written(self, name: str) -> Optional[str]:
         text = self.attrs.get(name)
@@ -112,10 +106,6 @@ class Attributes:
         """Return a shape; None in it is 0, and an absent one is ()."""
         return tuple(part or 0 for part in self.optional_ints(name) or ())
 
-    def numbers(self, name: str, default: Sequence[Number] = ()) -> Tuple[Number, ...]:
-        """Return a tuple of numbers like "(0.5, 1)"."""
-        return tuple(self.get(name) or default)
-
     def sizes(self, name: str, count: int, default: int) -> List[int]:
         """Return a number for each of `count` axes; one number stands for all, and () for the default."""
         value = self.get(name)
@@ -142,25 +132,12 @@ class Node(Attributes):
 
     def __init__(self, index: int, content: Dict[str, Any]) -> None:
         self.index, self.content = index, content
-        self.name: str = content["name"]
+        self.name, self.operator, self.attrs = content["name"], content["op"], content.get("attrs", {})
         self.inputs = [Entry(one[0], one[1]) for one in content["inputs"]]
 
     @property
-    def operator(self) -> str:
-        return str(self.content["op"])
-
-    @property
-    def attrs(self) -> Mapping[str, str]:
-        attributes: Mapping[str, str] = self.content.get("attrs", {})
-        return attributes
-
-    @property
-    def rank(self) -> int:
-        raise NotImplementedError("a graph knows no shapes")
-
-    @property
     def is_variable(self) -> bool:
-        return self.operator == "null"
+        return bool(self.operator == "null")
 
     @property
     def arguments(self) -> Dict[str, str]:
@@ -180,7 +157,7 @@ class Node(Attributes):
 
     def update(self, **attributes: str) -> None:
         """Change attributes."""
-        self.content["attrs"] = {**self.attrs, **attributes}
+        self.content["attrs"] = self.attrs = {**self.attrs, **attributes}
 
 
 class Graph:

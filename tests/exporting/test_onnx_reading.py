@@ -40,9 +40,9 @@ def inside(model):
 
 
 REFUSED = {
-    "external": (lambda model: external(model.graph.initializer[0]), "stands in another file"),
-    "inside": (inside, "'x' stands in another file"),
-    "short": (lambda model: model.graph.initializer[0].dims.__setitem__(0, 5), "bytes; its shape needs"),
+    "external": (lambda model: external(model.graph.initializer[0]), "onnx refuses it"),
+    "inside": (inside, "onnx refuses it"),
+    "short": (lambda model: model.graph.initializer[0].dims.__setitem__(0, 5), "onnx refuses it"),
     "unconnected": (lambda model: model.graph.node.pop(0) and None, "onnx refuses it"),
     "operator": (lambda model: model.graph.node[0].__setattr__("op_type", "Nonsense"), "onnx refuses it"),
     "nothing": (lambda model: model.Clear(), "onnx refuses it"),

@@ -29,7 +29,7 @@ def binary(operator: Operator, writer: Writer) -> str:
 
 def _operands(operator: Operator, writer: Writer) -> Any:
     """Return both operands in the dtype of the output; the second one may be a number."""
-    first, *others = (writer.like_output(tensor, operator) for tensor in operator.inputs)
+    first, *others = (writer.same(operator, tensor) for tensor in operator.inputs)
     return first, others[0] if others else like(operator.outputs[0], operator.real("scalar"))
 
 
@@ -72,11 +72,6 @@ def logical(operator: Operator, writer: Writer) -> str:
     return writer.cast(writer.op(known(operator.operator).onnx, first, second), operator.outputs[0].dtype)
 
 
-@converts("logical_not", "_npi_logical_not")
-def logical_not(operator: Operator, writer: Writer) -> str:
-    return writer.cast(writer.op("Not", writer.cast(operator.inputs[0], np.bool_)), operator.outputs[0].dtype)
-
-
 _TEMPLATES = {
     "square _npi_square": "Mul(x, x)",
     "rsqrt": "Reciprocal(Sqrt(x))",
@@ -89,14 +84,26 @@ _TEMPLATES = {
     "trunc fix _npi_trunc _npi_fix": "Mul(Sign(x), Floor(Abs(x)))",
     "_copy BlockGrad MakeLoss make_loss _np_copy": "Identity(x)",
     "add_n": "Sum(*inputs)",
-    "hard_sigmoid": "HardSigmoid(x, alpha=alpha, beta=beta)",
-    "InstanceNorm": "InstanceNormalization(*inputs, epsilon=eps)",
-    "LRN": "LRN(x, alpha=alpha, beta=beta, bias=knorm, size=int(nsize))",
-    "depth_to_space": "DepthToSpace(x, blocksize=int(block_size))",
-    "space_to_depth": "SpaceToDepth(x, blocksize=int(block_size))",
+    "hard_sigmoid": "HardSigmoid(x, alpha=float(alpha), beta=float(beta))",
+    "InstanceNorm": "InstanceNormalization(*inputs, epsilon=float(eps))",
+    "LRN": "LRN(x, alpha=float(alpha), beta=float(beta), bias=float(knorm), size=nsize)",
+    "depth_to_space": "DepthToSpace(x, blocksize=block_size)",
+    "space_to_depth": "SpaceToDepth(x, blocksize=block_size)",
+    "_contrib_div_sqrt_dim": "Div(x, x.size(-1) ** 0.5)",
+    "logical_not _npi_logical_not": "cast(Not(cast(x, bool)), out.dtype)",
+    "Cast amp_cast": "cast(x, out.dtype)",
+    "Embedding": "Gather(y, clipped(x, y.size(0)), axis=0)",
+    "gather_nd": "GatherND(x, transpose(cast(y, 'int64'), *range(1, len(y.dims)), 0))",
+    "broadcast_to broadcast_like broadcast_axis _npi_broadcast_to": "Expand(x, shape(out.dims))",
+    "shape_array": "Shape(x)",
+    "size_array": "ReduceProd(Shape(x), axes=[0], keepdims=1)",
+    # MXNet documents a softmax over all axes but the first, and computes one over the last axis
+    "SoftmaxActivation": "Softmax(x, axis=1 if mode == 'channel' else -1)",
+    "_contrib_BilinearResize2D": "Resize(x, '', '', shape(out.dims), mode='linear', "
+    "coordinate_transformation_mode='align_corners' if align_corners else 'half_pixel')",
 }
 _TEMPLATES = {
-    **{name: f"{known(name).onnx}(x)" for name in operators_that("unary")},
+    **{name: f"{known(name).onnx}(same(x))" for name in operators_that("unary")},
     **{name: text for names, text in _TEMPLATES.items() for name in names.split()},
 }
 _ACTIVATIONS = {
@@ -105,8 +112,8 @@ _ACTIVATIONS = {
     "tanh": "Tanh(x)",
     "softsign": "Softsign(x)",
     "softrelu": "Softplus(x)",
-    "leaky": "LeakyRelu(x, alpha=slope)",
-    "elu": "Elu(x, alpha=slope)",
+    "leaky": "LeakyRelu(x, alpha=float(slope))",
+    "elu": "Elu(x, alpha=float(slope))",
     "selu": "Selu(x, alpha=1.6732632423543772, gamma=1.0507009873554805)",
     "gelu": "Mul(Mul(x, 0.5), Add(Erf(Mul(x, 0.7071067811865476)), 1))",
 }
@@ -144,11 +151,6 @@ def clip(operator: Operator, writer: Writer) -> str:
     return str(made)
 
 
-@converts("Cast", "amp_cast")
-def cast(operator: Operator, writer: Writer) -> str:
-    return writer.cast(operator.inputs[0], operator.outputs[0].dtype)
-
-
 @converts("amp_multicast")
 def multicast(operator: Operator, writer: Writer) -> Any:
     return [writer.cast(tensor, output.dtype) for tensor, output in zip(operator.inputs, operator.outputs)]
@@ -166,7 +168,7 @@ def where(operator: Operator, writer: Writer) -> str:
 @converts(*(name for name in operators_that("onto") if known(name).onnx))
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output, kind = operator.inputs[0], operator.outputs[0], known(operator.operator).onnx
-    axes, made = axes_of(operator), writer.like_output(data, operator)
+    axes, made = axes_of(operator), writer.same(operator, data)
     if operator.operator == "nansum":
         made = writer.op("Where", writer.op("IsNaN", made), like(data, 0), made)
     if kind == "ReduceSum":
@@ -215,12 +217,7 @@ def _sorted(operator: Operator, writer: Writer, count: int) -> List[str]:
 def cumsum(operator: Operator, writer: Writer) -> str:
     axis = operator.get("axis")
     operator.refuse((axis is None, "axis=None sums across the batch"))
-    return writer.op("CumSum", writer.like_output(operator.inputs[0], operator), np.int64(axis))
-
-
-def clipped(indices: Tensor, size: int, writer: Writer) -> str:
-    """Write indices as int64, clipped to an axis of `size`, as MXNet does."""
-    return writer.op("Clip", writer.cast(indices, np.int64), np.int64(0), np.int64(size - 1))
+    return writer.op("CumSum", writer.same(operator, operator.inputs[0]), np.int64(axis))
 
 
 @converts("take")
@@ -233,7 +230,7 @@ def take(operator: Operator, writer: Writer) -> str:
 def _indices(operator: Operator, indices: Any, size: int, writer: Writer) -> str:
     mode = operator.get("mode")
     if mode == "clip":
-        return clipped(indices, size, writer)
+        return writer.clipped(indices, size)
     whole = writer.cast(indices, np.int64)
     return writer.op("Mod", whole, np.int64(size)) if mode == "wrap" else whole
 
@@ -245,13 +242,6 @@ def pick(operator: Operator, writer: Writer) -> str:
     made = _indices(operator, indices, data.size(axis), writer)
     made = writer.reshape(made, (*data.dims[:axis], 1, *data.dims[axis + 1 :]))
     return writer.reshape(writer.op("GatherElements", data, made, axis=axis), operator.outputs[0].dims)
-
-
-@converts("gather_nd")
-def gather_nd(operator: Operator, writer: Writer) -> str:
-    data, indices = operator.inputs
-    last = writer.transpose(writer.cast(indices, np.int64), *range(1, len(indices.dims)), 0)  # ONNX's coordinates
-    return writer.op("GatherND", data, last)
 
 
 @converts("one_hot")
@@ -366,11 +356,6 @@ def stack(operator: Operator, writer: Writer) -> str:
     return writer.op("Concat", *parts, axis=axis)
 
 
-@converts("broadcast_to", "broadcast_like", "broadcast_axis", "_npi_broadcast_to")
-def broadcast(operator: Operator, writer: Writer) -> str:
-    return writer.op("Expand", operator.inputs[0], writer.shape(operator.outputs[0].dims))
-
-
 @converts("tile")
 def tile(operator: Operator, writer: Writer) -> str:
     data, repeats = operator.inputs[0], _listed(operator.get("reps"))
@@ -417,12 +402,6 @@ def arange(operator: Operator, writer: Writer) -> str:
     start = 0.0 if alone else operator.real("start")  # arange(20) ends at 20
     places = np.arange(int(np.prod(sizes)), dtype=np.float64) // operator.integer("repeat")
     return writer.constant((start + places * operator.real("step")).reshape(sizes).astype(output.dtype))
-
-
-@converts("shape_array", "size_array")
-def shape_array(operator: Operator, writer: Writer) -> str:
-    made = writer.op("Shape", operator.inputs[0])
-    return made if operator.operator == "shape_array" else writer.op("ReduceProd", made, axes=[0], keepdims=1)
 
 
 def _before_end(data: Tensor, lengths: Tensor, axis: int, writer: Writer) -> str:

@@ -3,7 +3,6 @@
 import math
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from mxkit.exporting.to_onnx.arrays import clipped
 from mxkit.exporting.to_onnx.onnx_writer import (
     Batch,
     Operator,
@@ -120,12 +119,6 @@ def dropout(operator: Operator, writer: Writer) -> str:
     return operator.inputs[0].name
 
 
-@converts("Embedding")
-def embedding(operator: Operator, writer: Writer) -> str:
-    data, weight = operator.inputs
-    return writer.op("Gather", weight, clipped(data, weight.size(0), writer), axis=0)
-
-
 @converts("softmax", "log_softmax", "softmin")
 def softmax(operator: Operator, writer: Writer) -> str:
     data, axis, heat = operator.inputs[0], operator.axis(), operator.real("temperature")
@@ -151,12 +144,6 @@ def _inside(data: Tensor, length: Tensor, axis: int, writer: Writer) -> str:
     return writer.op("Less", counted, writer.op("Unsqueeze", writer.cast(length, np.int64), integers(axis)))
 
 
-@converts("SoftmaxActivation")
-def softmax_activation(operator: Operator, writer: Writer) -> str:
-    # MXNet documents a softmax over all axes but the first, and computes one over the last axis
-    return writer.op("Softmax", operator.inputs[0], axis=1 if operator.get("mode") == "channel" else -1)
-
-
 @converts("UpSampling")
 def upsampling(operator: Operator, writer: Writer) -> str:
     several = operator.get("sample_type") != "nearest" or len(operator.inputs) > 1
@@ -164,13 +151,6 @@ def upsampling(operator: Operator, writer: Writer) -> str:
     scales = np.array([1, 1, *[operator.integer("scale")] * 2], np.float32)
     mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return writer.op("Resize", operator.inputs[0], "", scales, **mode)
-
-
-@converts("_contrib_BilinearResize2D")
-def bilinear_resize(operator: Operator, writer: Writer) -> str:
-    place = "align_corners" if operator.flag("align_corners") else "half_pixel"
-    mode = {"mode": "linear", "coordinate_transformation_mode": place}
-    return writer.op("Resize", operator.inputs[0], "", "", writer.shape(operator.outputs[0].dims), **mode)
 
 
 @converts("Pad")
@@ -417,12 +397,6 @@ def attention_values(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.transpose(made, 2, 0, 1, 3), operator.outputs[0].dims)
 
 
-@converts("_contrib_div_sqrt_dim")
-def div_sqrt_dim(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    return writer.op("Div", data, like(data, math.sqrt(data.size(len(data.dims) - 1))))
-
-
 @converts("_contrib_box_decode")
 def box_decode(operator: Operator, writer: Writer) -> str:
     data, anchors = operator.inputs
@@ -499,26 +473,18 @@ def _overlaps(corners: str, data: Any, writer: Writer) -> str:
 
 def _survivors(near: str, usable: str, writer: Writer) -> str:
     """Write which boxes stay: a Scan over the boxes in order, whose state is the boxes not yet removed."""
-    from onnx import TensorProto, helper
+    from onnx import parser
 
-    def info(name: str, *dims: Any) -> Any:
-        return helper.make_tensor_value_info(name, TensorProto.BOOL, dims)
-
-    place = writer.prefix
-    body = helper.make_graph(
-        [
-            helper.make_node("And", [f"{place}/place", f"{place}/left"], [f"{place}/here"]),
-            helper.make_node("Cast", [f"{place}/here"], [f"{place}/number"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceMax", [f"{place}/number"], [f"{place}/most"], axes=[1], keepdims=1),
-            helper.make_node("Cast", [f"{place}/most"], [f"{place}/stays"], to=TensorProto.BOOL),
-            helper.make_node("And", [f"{place}/stays", f"{place}/row"], [f"{place}/removed"]),
-            helper.make_node("Not", [f"{place}/removed"], [f"{place}/others"]),
-            helper.make_node("And", [f"{place}/left", f"{place}/others"], [f"{place}/next"]),
-        ],
-        "suppression",
-        [info(f"{place}/left", None, None), info(f"{place}/row", None, None), info(f"{place}/place", None)],
-        [info(f"{place}/next", None, None)],
-    )
+    body = parser.parse_graph("""
+        suppression (bool[n, m] nms_left, bool[n, m] nms_row, bool[m] nms_place) => (bool[n, m] nms_next) {
+            nms_here = And (nms_place, nms_left)
+            nms_number = Cast <to = 1> (nms_here)
+            nms_most = ReduceMax <axes = [1], keepdims = 1> (nms_number)
+            nms_stays = Cast <to = 9> (nms_most)
+            nms_removed = And (nms_stays, nms_row)
+            nms_others = Not (nms_removed)
+            nms_next = And (nms_left, nms_others)
+        }""")
     scanned = _scanned(near, usable, writer)
     return writer.op("Scan", usable, *scanned, body=body, num_scan_inputs=2, scan_input_axes=[1, 0])
 

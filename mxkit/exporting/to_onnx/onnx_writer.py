@@ -114,10 +114,10 @@ class Writer:
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def filled(self, template: str, operator: Operator) -> str:
-        """Write a template: ONNX's operators are functions, of `x`, of all `inputs`, of numbers and of attributes."""
+        """Write a template: an expression of ONNX's operators, of the names in `_Names`, of numbers and attributes."""
         return str(eval(template, {}, _Names(operator, self)))  # noqa: S307 - templates are mxkit's own
 
-    def like_output(self, tensor: Tensor, operator: Operator) -> Value:
+    def same(self, operator: Operator, tensor: Tensor) -> Value:
         """Cast an input to the dtype of the operator's first output."""
         dtype = operator.outputs[0].dtype
         return tensor if tensor.dtype == dtype else self.cast(tensor, dtype)
@@ -176,6 +176,10 @@ class Writer:
 
         return self.op("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
+    def clipped(self, indices: Tensor, size: int) -> str:
+        """Write indices as int64, clipped to an axis of `size`, as MXNet does."""
+        return self.op("Clip", self.cast(indices, np.int64), np.int64(0), np.int64(size - 1))
+
     def transpose(self, value: Value, *axes: int) -> str:
         """Permute the axes."""
         return self.op("Transpose", value, perm=list(axes))
@@ -191,18 +195,20 @@ class Writer:
 
 
 class _Names(Dict[str, Any]):
-    """The names in a template."""
+    """The names in a template: inputs `x`, `y` and `inputs`, `out`, methods of the Writer, Python's; ONNX's nodes."""
 
     def __init__(self, operator: Operator, writer: Writer) -> None:
-        inputs = [writer.like_output(tensor, operator) for tensor in operator.inputs]
-        super().__init__(x=inputs[0], inputs=inputs, int=int)
+        inputs = operator.inputs
+        super().__init__(x=inputs[0], y=inputs[-1], inputs=inputs, out=operator.outputs[0])
+        self.update(cast=writer.cast, shape=writer.shape, transpose=writer.transpose, clipped=writer.clipped)
+        self.update(same=partial(writer.same, operator), bool=bool, float=float, len=len, range=range)
         self._operator, self._writer = operator, writer
 
     def __missing__(self, name: str) -> Any:
-        return partial(self._node, name) if name[0].isupper() else self._operator.real(name)
+        return partial(self._node, name) if name[0].isupper() else self._operator.get(name)
 
     def _node(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        values = (like(self._operator.outputs[0], one) if isinstance(one, (int, float)) else one for one in inputs)
+        values = (like(self._operator.inputs[0], one) if isinstance(one, (int, float)) else one for one in inputs)
         return self._writer.op(kind, *values, **attributes)
 
 
