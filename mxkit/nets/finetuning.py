@@ -1,7 +1,7 @@
 """Fine-tuning of trained nets for other classes, replaced blocks, and the preprocessing for published weights."""
 
 from copy import deepcopy
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Set, Tuple
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -56,8 +56,8 @@ def replace(net: Any, path: str, block: Any) -> Any:
         UnknownPathError: No block stands at `path`; the text names the nearest path.
         TypeError: `block` is not a Block.
         ValueError: `path` is the net itself; `block` is not a HybridBlock and the block above is; it contains a block
-            that it would be part of; its parameters have the names of other parameters of the net; or the
-            block above holds the old block in a list, tuple or dict. Nothing has changed then.
+            that it would be part of; or the block above holds the old block in a list, tuple or dict. Nothing has
+            changed then.
 
     Warns:
         TrapWarning: A Trainer exists over parameters of the net. It would not train those of `block` (T19), and still
@@ -127,24 +127,6 @@ def _refusals(net: Any, places: List[_Place], old: Any, block: Any) -> Iterator[
                     f"the {kind} above {path!r} keeps it in its {type(value).__name__} {attribute!r} too. Change both "
                     "there, then call net.hybridize() to drop cached graphs"
                 )
-    names: Dict[str, Any] = {}
-    for one in _after(net, old, block):
-        for name, parameter in one.params.items():
-            if names.setdefault(name, parameter) is not parameter:  # collect_params and hybridized nets fail then
-                yield (
-                    f"two parameters of the net would have the Gluon name {name!r}. Make the new block with another "
-                    f"prefix: {type(block).__name__}(..., prefix='new_')"
-                )
-
-
-def _after(block: Any, old: Any, new: Any) -> Iterator[Any]:
-    """Yield the blocks of the net after the replacement; the new block may contain the old one."""
-    if block is old:
-        yield from (one for _, one in blocks_by_path(new))
-        return
-    yield block
-    for child in child_blocks(block).values():
-        yield from _after(child, old, new)
 
 
 def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:

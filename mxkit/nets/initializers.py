@@ -39,8 +39,6 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
     if isinstance(spec, str):
         if spec.lower() not in initializer_names():
             raise unknown_name("initializer", spec, initializer_names())
-        if not arguments:
-            return mx.init.create(spec)
         known = mx.registry.get_registry(mx.init.Initializer)
         return make("initializer", spec, known[spec.lower()], arguments)
     if isinstance(spec, mx.init.Initializer):
@@ -68,8 +66,7 @@ def initialize(
             mode, which determines all sizes and values. With None the first batch determines unknown sizes.
 
     Raises:
-        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or a parameter with one axis
-            has no initializer of its own, and `initializer` is Xavier: Gluon would stop halfway.
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20).
         UnknownNameError: MXNet has no initializer of this name.
         DeviceError: A device does not exist.
         ForwardError: `sample` does not fit the net; the text names the layer.
@@ -90,7 +87,6 @@ def initialize(
                 f"new values, or move the net with mxkit.to(net, {where})"
             )
     chosen = get_initializer(initializer)
-    _refuse_vectors(net, chosen)
     numpy = is_numpy_net(net)
     with switches(numpy):
         net.initialize(SameValues(chosen) if numpy else chosen, ctx=where, force_reinit=force)
@@ -126,18 +122,6 @@ class SameValues(mx.init.Initializer):  # type: ignore[misc]
             array = legacy(array) if array.ndim else legacy(array).reshape((1,))  # they fail on an array without axes
         with switches(not of_mxnet):
             self._initializer(mx.init.InitDesc(name, {"__init__": chosen}), array)
-
-
-def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:
-    if not isinstance(initializer, mx.init.Xavier):
-        return
-    for path, parameter in parameters_by_path(net).items():
-        if parameter.init is None and parameter.shape is not None and len(parameter.shape) < 2:
-            raise ValueError(
-                f"initialize: {path} has shape {parameter.shape}, and {type(initializer).__name__} needs two axes. "
-                "Declare it with an initializer, like init='zeros'; mxkit.nets.Layer does so for biases. "
-                "Nothing was initialized"
-            )
 
 
 def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:

@@ -1,6 +1,5 @@
 """Layers of your own: a base class with parameters by name, and a proof that a net hybridizes, or the line at fault."""
 
-import inspect
 import linecache
 import traceback
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -12,7 +11,6 @@ from mxkit.core.graphs import traced_graph
 from mxkit.core.replicas import finish_initialization
 from mxkit.core.statistics import kept_statistics
 from mxkit.errors import NotInitializedError
-from mxkit.nets.architecture.catalog import constructor_arguments
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -39,26 +37,10 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
     ...         return {"weight": (self.weight.shape[0], x[-1])}
     ...     def hybrid_forward(self, F, x, weight, half):
     ...         return F.broadcast_mul(F.dot(x, weight, transpose_b=True), half)
-    >>> net = Linear(3); net.initialize(); net
-    Linear(units=3)
+    >>> net = Linear(3); net.initialize()
     >>> net(mx.nd.ones((2, 5))).shape, net.weight.shape
     ((2, 3), (3, 5))
     """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Record the arguments of the constructor, for the repr."""
-        layer = super().__new__(cls)
-        arguments = constructor_arguments(inspect.signature(cls.__init__), layer, args, kwargs)
-        # blocks are shown as children
-        vars(layer)["_arguments"] = {
-            name: value for name, value in arguments.items() if not isinstance(value, gluon.Block)
-        }
-        return layer
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r:.60}" for name, value in vars(self)["_arguments"].items())
-        start = f"{type(self).__name__}("
-        return super().__repr__().replace(start, start + arguments, 1) if self._children else f"{start}{arguments})"
 
     def parameter(self, name: str, shape: Sequence[int], *, init: Any = None, **settings: Any) -> Any:
         """Declare a parameter; `hybrid_forward` gets it under its name.
@@ -126,8 +108,8 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
     def _infer_unknown(self, args: Sequence[Any], unknown: List[str]) -> None:
         if any(isinstance(one, mx.sym.Symbol) for one in args):
             raise NotInitializedError(
-                f"{self!r}: the shapes of {', '.join(unknown)} come from infer(), which needs an input with a shape; a "
-                "graph is being made, which has none. Run the net once before net.hybridize(), or give all sizes"
+                f"{type(self).__name__}: the shapes of {', '.join(unknown)} come from infer(), which needs arrays; a "
+                "graph is being made without them. Run the net once before net.hybridize(), or give all sizes"
             )
         shapes = self.infer(*[getattr(one, "shape", None) for one in args])
         for name, shape in shapes.items():
@@ -135,7 +117,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
             expected: Optional[Any] = None if one is None else one.shape
             if expected is None or not _whole(tuple(shape)) or not _fits(tuple(shape), expected):
                 what = f"a whole shape like {expected}" if expected else f"names among {', '.join(self._reg_params)}"
-                raise ValueError(f"{self!r}: infer() must return {what}; it returned {name!r}: {shape}")
+                raise ValueError(f"{type(self).__name__}: infer() must return {what}; it returned {name!r}: {shape}")
             finish_initialization(one, shape)
 
     def _check_name(self, name: str) -> None:
@@ -227,17 +209,17 @@ def _try_hybridize(net: Any, inputs: Tuple[Any, ...], flags: Mapping[str, Any]) 
         expected = {
             mode: (_outputs(net, inputs, mode), _outputs(net, inputs, mode)) for mode in ("predict", "training")
         }
-    if _distance(*expected["predict"]) != 0:
+    if _difference(*expected["predict"])[0] != 0:
         reason = "its outputs change from call to call, also in predict mode; a graph would freeze what Python draws"
         return Hybridization(False, f"{reason} (T39)", "", (), float("nan"), python)
-    modes = tuple(mode for mode, outputs in expected.items() if _distance(*outputs) == 0)
+    modes = tuple(mode for mode, outputs in expected.items() if _difference(*outputs)[0] == 0)
     net.hybridize(**flags)
     distances = []
     try:
         for mode in (*modes, *modes):
-            outputs = _outputs(net, inputs, mode)
-            distances.append(_distance(outputs, expected[mode][0]))
-            if not _close(outputs, expected[mode][0]):
+            distance, close = _difference(_outputs(net, inputs, mode), expected[mode][0])
+            distances.append(distance)
+            if not close:
                 net.hybridize(False)
                 reason = f"in {mode} mode the graph's outputs differ from those of the code by {distances[-1]:.3g}"
                 return Hybridization(False, f"{reason} (T39)", "", modes, distances[-1], python)
@@ -263,26 +245,19 @@ def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]
         return [array.asnumpy() for array in arrays_in([net(*inputs)])]
 
 
-def _distance(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> float:
-    """Return the largest difference, infinity for other shapes; an equal NaN or infinity is no difference."""
+def _difference(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> Tuple[float, bool]:
+    """Return the largest difference and whether all are within the tolerances; an equal NaN or infinity is none."""
     if [one.shape for one in ours] != [one.shape for one in theirs]:
-        return float("inf")
-    apart = 0.0
+        return float("inf"), False
+    apart, close = 0.0, True
     for one, other in zip(ours, theirs):
         differ = (one != other) & ((one == one) | (other == other))
         with np.errstate(invalid="ignore"):
             gaps = np.abs(one[differ].astype("float64") - other[differ].astype("float64"))
         apart = max(apart, float(np.nan_to_num(gaps, nan=np.inf).max(initial=0)))
-    return apart
-
-
-def _close(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> bool:
-    for one, other in zip(ours, theirs):
-        tolerance = _TOLERANCES.get(other.dtype.name, 1e-4)
-        scale = float(np.abs(np.nan_to_num(other)).max(initial=0))
-        if one.shape != other.shape or not np.allclose(one, other, tolerance, tolerance * min(1.0, scale), True):
-            return False
-    return len(ours) == len(theirs)
+        tolerance, scale = _TOLERANCES.get(other.dtype.name, 1e-4), np.abs(np.nan_to_num(other)).max(initial=0)
+        close = close and np.allclose(one, other, tolerance, tolerance * min(1.0, float(scale)), True)
+    return apart, close
 
 
 def _place(error: Exception) -> str:

@@ -34,13 +34,10 @@ HEAVY = [
     ("googlenet", {}, 3, 93),
     ("googlenet", {"small": True}, 3, 7),
     ("resnet18", {}, 3, 1),
-    ("resnet18", {"tutorial": True}, 3, 75),
     ("resnet34", {}, 3, 1),
     ("resnet50", {}, 3, 1),
     ("densenet121", {}, 3, 29),
     ("densenet121", {"small": True}, 3, 8),
-    ("densenet121", {"tutorial": True}, 3, 29),
-    ("densenet121", {"tutorial": True, "small": True}, 3, 8),
 ]
 DEEPER = ("vgg13", "vgg16", "resnet34")
 # Of which 320 and batches of 16 leave the loss where it was, or nearly.

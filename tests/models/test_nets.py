@@ -35,11 +35,6 @@ TABLE_2 = [
     ("nin", {}, 3, 227, 2_015_398),
     ("googlenet", {}, 3, 96, 5_983_802),
     ("googlenet", {}, 3, 224, 6_065_722),
-    ("resnet18", {"tutorial": True}, 3, 96, 11_184_522),
-    ("resnet18", {"tutorial": True}, 3, 224, 11_199_882),
-    ("densenet121", {"tutorial": True}, 3, 32, 11_470_602),
-    ("densenet121", {"tutorial": True}, 3, 96, 11_567_882),
-    ("densenet121", {"tutorial": True}, 3, 224, 12_054_282),
 ]
 ZOO = {
     **{name: name for name in ("vgg11", "vgg13", "vgg16", "vgg19", "densenet121")},
@@ -159,8 +154,7 @@ def test_layers_are_those_of_the_papers_and_of_the_tutorials():
     assert [type(layer).__name__ for layer in net].count("AvgPool2D") == 2
     assert [layer._act_type for layer in net if isinstance(layer, mx.gluon.nn.Activation)] == ["sigmoid"] * 4
     assert mxkit.layers(net, (1, 1, 28, 28))["5"].outputs == ((1, 16, 5, 5),)
-    for net, layers in ((get_model("densenet121", tutorial=True), 63), (get_model("densenet121"), 121)):
-        assert len([path for path in net._collect_params_with_prefix() if path.endswith(".weight")]) == layers
+    assert len([path for path in get_model("densenet121")._collect_params_with_prefix() if ".weight" in path]) == 121
     blocks = [one for _, one in blocks_by_path(get_model("googlenet")) if isinstance(one, mx.gluon.nn.Conv2D)]
     assert [one.act._act_type for one in blocks] == ["relu"] * 57
     assert lenet(in_channels=3)[0].weight.shape == (20, 3, 5, 5)
@@ -185,7 +179,6 @@ def test_sizes_are_whole_numbers(name):
         ("mlp", {"dropout": 1}, "at least 0 and below 1.* received 1"),
         ("mlp", {"hidden": (), "dropout": -1}, "at least 0 and below 1.* received -1"),
         ("mlp", {"dropout": (0.2, 0.5)}, r"one for each of the 1 hidden layers.* received \(0.2, 0.5\)"),
-        ("resnet18", {"small": True, "tutorial": True}, "leave out small=True or tutorial=True"),
     ],
 )
 def test_wrong_arguments(name, arguments, text):

@@ -24,7 +24,6 @@ BORDERS = [
     ("nin", {"small": True}, 3, 15, "2.3"),
     long("googlenet", {}, 3, 93, "4.2"),
     ("googlenet", {"small": True}, 3, 7, "3.5"),
-    ("resnet18", {"tutorial": True}, 3, 75, "6"),
     long("densenet121", {}, 3, 29, "9.3"),
     long("densenet121", {"small": True}, 3, 8, "6.3"),
 ]

@@ -139,16 +139,3 @@ def test_a_sample_that_does_not_fit_names_the_layer():
     net = stack(nn.Dense(4), nn.Dense(2, in_units=5))
     with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
         mxkit.initialize(net, sample=(1, 3))
-
-
-def test_xavier_on_a_vector_is_refused_before_anything_is_initialized():
-    class Bias(nn.Block):
-        def __init__(self):
-            super().__init__()
-            self.bias = self.params.get("bias", shape=(3,))
-
-    net = nn.Sequential()
-    net.add(nn.Dense(2, in_units=2), Bias())
-    with pytest.raises(ValueError, match=r"initialize: 1.bias has shape \(3,\), and Xavier needs two.*init='zeros'"):
-        mxkit.initialize(net, devices="cpu")
-    assert net[0].weight._data is None

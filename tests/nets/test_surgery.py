@@ -189,7 +189,6 @@ REFUSED = {
     "plain": ("features.0", lambda net: Plain(), "'features.0' is part of a HybridSequential, which takes Hybrid"),
     "cycle": ("features.0", lambda net: net, CYCLE),
     "deeper cycle": ("features.0", lambda net: around(net.features), CYCLE),
-    "name": ("output", lambda net: nn.Dense(3, prefix=net.features[0].prefix), "the Gluon name .*prefix='new_'"),
     "list": ("output", lambda net: holding(net, [net.output]), KEEPS.format("list")),
     "tuple": ("output", lambda net: holding(net, (net.output,)), KEEPS.format("tuple")),
     "dict": ("output", lambda net: holding(net, {"x": net.output}), KEEPS.format("dict")),

@@ -229,7 +229,6 @@ def _set_states(parameter: Any, states: Dict[str, Any]) -> None:
             setattr(parameter, name, argument(name, value))
 
 
-_LINES = 20
 _NUMBERS = count()
 
 
@@ -282,8 +281,7 @@ def describe(net: Any) -> Dict[str, Any]:
 
 def _refuse(problems: List[str]) -> None:
     if problems:
-        more = [f"and {len(problems) - _LINES} more"] * (len(problems) > _LINES)
-        raise ArchitectureError("\n  ".join(["the net cannot be described:", *problems[:_LINES], *more]))
+        raise ArchitectureError("\n  ".join(["the net cannot be described:", *problems[:20]]))
 
 
 class _Walk:
@@ -351,15 +349,11 @@ def _way_out(block: Any) -> str:
     kind: Type[Any] = type(block)
     if REGISTERED.get(kind.__name__) is kind:
         return "it was made before its class was registered, or copied without its arguments; make it again"
-    if kind.__module__.startswith("gluoncv."):
-        return (
-            "it is a block of gluoncv, whose nets are described by their name only: make the whole net with "
-            "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.nets.register_block(their class)"
-        )
+    of_gluoncv = kind.__module__.startswith("gluoncv.")
+    gluoncv = "make the whole net with mxkit.models.get_model('gluoncv:...'); or " if of_gluoncv else ""
     return (
-        "it is not a block of MXNet, so its forward pass is not known. Call mxkit.nets.register_block("
-        f"{kind.__name__}) with the class of {kind.__module__}, or write it as the decorator of your own class: it "
-        "records the arguments of the constructor. Then make the net again"
+        f"its forward pass is not known: {gluoncv}call mxkit.nets.register_block({kind.__name__}) with the class of "
+        f"{kind.__module__}, or write it as the decorator of your own class, and make the net again"
     )
 
 

@@ -23,9 +23,9 @@ from mxkit.core.forward_errors import explained, layer_fault
 from mxkit.core.graph import Entry, Graph, Node
 from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
-from mxkit.core.tracing import CALL, BlockCall, Trace, infer_shapes, recorded_calls, trace
+from mxkit.core.tracing import CALL, BlockCall, Trace, infer_shapes, recorded_calls, regroup_inputs, trace
 from mxkit.errors import ForwardError, NotInitializedError
-from mxkit.nets.layer_table.costs import Shape, operator_cost
+from mxkit.nets.layer_table.costs import Shape, multiply_adds
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -49,28 +49,17 @@ class Measures:
 
     Attributes:
         outputs: Outputs of each call of each block, by the block's path.
-        macs: Multiply-adds as `operator_cost` counts them, by the path of the innermost block.
-        others: Other operations, likewise.
-        unknown: Operators that `operator_cost` does not know, with their number.
+        macs: As `multiply_adds` counts them, by the path of the innermost block.
+        unknown: Operators that `multiply_adds` does not know, with their number.
         shapes: Shapes of parameters, by the parameters' ids.
         bytes: Size of the distinct arrays that blocks returned.
     """
 
     outputs: DefaultDict[str, List[List[Output]]] = field(default_factory=lambda: defaultdict(list))
     macs: Counts[str] = field(default_factory=Counter)
-    others: Counts[str] = field(default_factory=Counter)
     unknown: Counts[str] = field(default_factory=Counter)
     shapes: Dict[int, Shape] = field(default_factory=dict)
     bytes: int = 0
-
-    def add(self, inner: "Measures", path: str) -> None:
-        """Add the measurements of the block at `path`, which was measured as a net of its own."""
-        for below, outputs in inner.outputs.items():
-            self.outputs[join_path(path, below)].extend(outputs)
-        for sums, added in ((self.macs, inner.macs), (self.others, inner.others)):
-            sums.update({join_path(path, below): number for below, number in added.items()})
-        self.unknown.update(inner.unknown)
-        self.bytes += inner.bytes
 
 
 def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
@@ -93,14 +82,10 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
     measures.bytes = sum(graph.output(entry).bytes for entry in returned)
     for node in graph.nodes:
         if not node.is_variable:
-            path = traced.calls[graph.owner(node)].path
-            before, after = graph.around(node)
-            cost = operator_cost(node, before, after)
-            if cost is None:
-                measures.unknown[node.operator] += 1
-            else:
-                measures.macs[path] += cost.macs
-                measures.others[path] += cost.others
+            macs = multiply_adds(node, *graph.around(node))
+            measures.unknown[node.operator] += macs is None
+            measures.macs[traced.calls[graph.owner(node)].path] += macs or 0
+    measures.unknown = +measures.unknown
     return measures
 
 
@@ -264,76 +249,48 @@ def _takes_symbols(net: Any) -> bool:
 
 
 def _measure_run(net: Any, inputs: Sequence[Any]) -> Measures:
-    measures, index = Measures(), 0
-    calls = _run(net, inputs, measures.shapes)
+    """Measure a net by running it as Python code; arithmetic is that of the graphs of its outermost hybrid parts."""
+    measures = Measures()
     counted = set(map(id, _arrays(inputs)))
-    plain: List[BlockCall] = []
-    while index < len(calls):
-        call, arguments, end = calls[index]
-        inner = _measure_inside(call, arguments)
-        if inner is None:
-            plain.append(call)
-            index += 1
-            continue
-        outputs = _arrays(call.outputs)
-        # a recurrent layer that makes its own states is traced with them as inputs, and then returns states too
-        inner.bytes -= sum(one.bytes for one in inner.outputs[""][-1][len(outputs) :])
-        del inner.outputs[""][-1][len(outputs) :]
-        measures.add(inner, call.path)
-        counted.update(map(id, outputs))
-        index = end
-    for call in plain:
-        measures.outputs[call.path].append(list(map(_output, _arrays(call.outputs))))
-        new = {id(array): array for array in _arrays(call.outputs) if id(array) not in counted}
+    inside: Set[int] = set()
+    for index, call in enumerate(_run(net, inputs, measures.shapes)):
+        arrays = _arrays(call.outputs)
+        measures.outputs[call.path].append(list(map(_output, arrays)))
+        new = {id(array): array for array in arrays if id(array) not in counted}
         measures.bytes += sum(_output(array).bytes for array in new.values())
         counted.update(new)
+        if call.parent in inside or _add_arithmetic(measures, call):
+            inside.add(index)
     return measures
 
 
-def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tuple[BlockCall, Tuple[Any, ...], int]]:
-    """Run a net without graphs; return each call with its arguments and the number of the first call after it.
+def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[BlockCall]:
+    """Run a net without graphs.
 
     The shapes of parameters are written to `shapes`, because a deferred parameter does not keep the shape of this run.
     """
-    arguments: List[Tuple[Any, ...]] = []
-    ends: Dict[int, int] = {}
-    open_: List[int] = []
-
-    def begin(block: Any, values: Tuple[Any, ...]) -> None:
-        if len(calls) > len(arguments):  # deferred initialization calls blocks too, which is not recorded
-            open_.append(len(arguments))
-            arguments.append(values)
-
-    def end(call: BlockCall) -> None:
-        # an exception that the net caught leaves calls open
-        while calls[open_[-1]] is not call:
-            open_.pop()
-        ends[open_.pop()] = len(arguments)
-
     blocks = list(distinct(dict(blocks_by_path(net))).values())
     # deferred parameters lose the shapes and values that they get here
     restored = attributes_restored([*blocks, *parameters_by_path(net).values()])
-    with restored, recorded_calls(net, end) as calls, run_as_code(blocks), autograd.pause(train_mode=False):
-        for block in blocks:
-            block.register_forward_pre_hook(begin)  # `recorded_calls` removes it with its own hooks
+    with restored, recorded_calls(net) as calls, run_as_code(blocks), autograd.pause(train_mode=False):
         with explained(net):
             net(*inputs)
         shapes.update((id(one), tuple(one.shape)) for one in parameters_by_path(net).values() if one.shape)
-    return [(call, arguments[index], ends.get(index, index + 1)) for index, call in enumerate(calls)]
+    return calls
 
 
-def _measure_inside(call: BlockCall, arguments: Tuple[Any, ...]) -> Optional[Measures]:
-    """Measure a call by its graph; return None if it has none."""
+def _add_arithmetic(measures: Measures, call: BlockCall) -> bool:
+    """Add the arithmetic of a call and of the blocks inside it by its graph; return whether it has one."""
     if not _takes_symbols(call.block) or not call.outputs:
-        return None
+        return False
+    arguments = regroup_inputs(call, call.inputs)
     try:
-        traced = trace(call.block, arguments)
+        inner = measure_graph(trace(call.block, arguments), list(map(_output, _arrays(arguments))))
     except Exception:  # of any kind: its own code got a symbol. The blocks inside it are then measured one by one
-        return None
-    try:
-        return measure_graph(traced, list(map(_output, _arrays(arguments))))
-    except (mx.MXNetError, ValueError):
-        return None
+        return False
+    measures.macs.update({join_path(call.path, below): number for below, number in inner.macs.items()})
+    measures.unknown.update(inner.unknown)
+    return True
 
 
 def _output(array: Any) -> Output:

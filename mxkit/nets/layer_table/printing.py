@@ -1,6 +1,5 @@
-"""A table of layers as text and as HTML."""
+"""A table of layers as text."""
 
-from html import escape
 from typing import Any, List, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import layer_settings
@@ -75,21 +74,6 @@ def text_table(table: Any) -> str:
     return "\n".join([*_head(table), *lines, *_foot(table)])
 
 
-def html_table(table: Any) -> str:
-    """Return the table as HTML, for notebooks."""
-    columns = columns_of(table)
-    head = "".join(_html_cells("th", name, [name])[0] for name, _ in columns)
-    cells = zip(*(_html_cells("td", name, texts) for name, texts in columns))
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    around = ["".join(f"<p>{escape(line)}</p>" for line in lines) for lines in (_head(table), _foot(table))]
-    return f"{around[0]}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{around[1]}"
-
-
-def _html_cells(tag: str, column: str, texts: Sequence[str]) -> List[str]:
-    side = "left" if column in _LEFT else "right"
-    return [f"<{tag} style='text-align:{side}'>{escape(text)}</{tag}>" for text in texts]
-
-
 def _head(table: Any) -> List[str]:
     if not table.inputs:
         return []
@@ -105,8 +89,7 @@ def _foot(table: Any) -> List[str]:
     unknown = f"; {table.unknown} of unknown shape are not in it" if table.unknown else ""
     lines = [f"{total}{': ' * bool(states)}{states}{unknown}"]
     if table.inputs:
-        work = f"{in_units(table.macs)} multiply-adds, {in_units(table.flops)} FLOPs"
-        lines.append(f"{work}; outputs of layers: {in_units(table.output_bytes, 'B')}")
+        lines.append(f"{in_units(table.macs)} multiply-adds; outputs of layers: {in_units(table.output_bytes, 'B')}")
     if table.not_counted:
         lines.append("not counted: " + ", ".join(f"{name} ({number})" for name, number in table.not_counted.items()))
     return lines

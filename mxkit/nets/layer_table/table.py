@@ -9,7 +9,7 @@ from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
 from mxkit.errors import nearest
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.measures import Measures, Output, measure
-from mxkit.nets.layer_table.printing import arguments_of, html_table, text_table
+from mxkit.nets.layer_table.printing import arguments_of, text_table
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 
@@ -67,7 +67,6 @@ class Layer(NamedTuple):
         own_parameters: Numbers in parameters that belong to no block inside it and to no earlier row. Their sum over
             all rows is `LayerTable.parameters`.
         macs: Multiply-adds of all its calls, with the blocks inside it; None without inputs.
-        flops: Operations: two per multiply-add, one for each other operation. None without inputs.
         calls: Number of its calls.
         note: "called 2 times", "not called", "the same block as PATH" or "shares PATH".
     """
@@ -80,7 +79,6 @@ class Layer(NamedTuple):
     parameters: Optional[int]
     own_parameters: Optional[int]
     macs: Optional[int]
-    flops: Optional[int]
     calls: int
     note: str
 
@@ -106,7 +104,6 @@ class LayerTable(Sequence[Layer]):
         output_bytes: Size of the distinct arrays that blocks return: about what training keeps of a batch for the
             backward pass. Arrays between operators inside a block are not counted.
         macs: Multiply-adds of the net; None without inputs.
-        flops: Operations of the net; None without inputs.
         not_counted: Operators whose arithmetic is not known, with their number; they add 0 to all sums.
     """
 
@@ -115,7 +112,7 @@ class LayerTable(Sequence[Layer]):
         self.input_dtypes = [one.dtype for one in inputs]
         rows = _Rows(net, measures).rows()
         self.kind = rows[0].kind
-        self.macs, self.flops = rows[0].macs, rows[0].flops
+        self.macs = rows[0].macs
         self.output_bytes = None if measures is None else measures.bytes
         self.not_counted: Dict[str, int] = {} if measures is None else dict(measures.unknown)
         self.parameters = self.trained = self.parameter_bytes = self.unknown = 0
@@ -152,9 +149,6 @@ class LayerTable(Sequence[Layer]):
     def __repr__(self) -> str:
         return text_table(self)
 
-    def _repr_html_(self) -> str:
-        return html_table(self)
-
 
 def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
     """List every block of a net with its outputs, parameters and multiply-adds; the result prints as a table.
@@ -165,8 +159,7 @@ def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
 
     Multiply-adds are those of a forward pass for the whole batch, in products only: convolutions, dense and
     recurrent layers, attention, `dot`. Papers, fvcore's `FlopCountAnalysis` for these operators, and torchvision's
-    "GFLOPS" count the same; biases, norms, activations, poolings and sums are not multiply-adds. `flops` counts two
-    operations per multiply-add and one for each other operation (`operator_cost`).
+    "GFLOPS" count the same; biases, norms, activations, poolings and sums are not multiply-adds.
 
     Args:
         net: Any block, hybridized or not.
@@ -198,7 +191,7 @@ def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
     1      Flatten           (1, 64)                -      -
     2      Dense             (1, 2)               130    128
     242 parameters (968 B): all trained
-    1.86k multiply-adds, 3.78k FLOPs; outputs of layers: 520 B
+    1.86k multiply-adds; outputs of layers: 520 B
     """
     depth = None if depth is None else whole_number(depth, "depth", least=0)
     if not inputs:
@@ -224,7 +217,6 @@ class _Rows:
                 self._within[above][id(parameter)] = parameter
             self._first.setdefault(id(parameter), path)
         self._macs = self._summed(measures.macs if measures else {})
-        self._others = self._summed(measures.others if measures else {})
         self._called = self._summed({path: len(calls) for path, calls in measures.outputs.items()} if measures else {})
 
     def _summed(self, numbers: Any) -> Dict[str, int]:
@@ -241,7 +233,6 @@ class _Rows:
     def _row(self, path: str, block: Any, first: str) -> Layer:
         calls = self._measures.outputs.get(path, []) if self._measures else []
         outputs = calls[0] if calls else []
-        macs, others = self._macs[path], self._others[path]
         own = [parameter for name, parameter in self._own[path] if self._first[id(parameter)] == name]
         return Layer(
             path=path,
@@ -251,8 +242,7 @@ class _Rows:
             dtypes=tuple(one.dtype for one in outputs),
             parameters=self._total(self._within[path].values()),
             own_parameters=self._total(own),
-            macs=macs if self._measures else None,
-            flops=2 * macs + others if self._measures else None,
+            macs=self._macs[path] if self._measures else None,
             calls=len(calls),
             note=self._note(path, first, len(calls)),
         )
