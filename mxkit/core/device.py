@@ -12,9 +12,8 @@ import warnings
 
 from mxkit.core.arrays import Packed, legacy, of_kind, to_host
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
+from mxkit.runtime.gpus import has_known_kernels, read_driver, unusable_gpus, why_no_gpu
 from mxkit.runtime.gpus import is_gpu as is_gpu
-from mxkit.runtime.gpus import kernel_architectures, read_driver, unusable_gpus, why_no_gpu
-from mxkit.runtime.wheels import installed_wheels
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, check_call, mx_uint
 from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
@@ -68,7 +67,7 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
         count, failure = count_gpus()
         if count == 0:
             with_cuda = mx.runtime.Features().is_enabled("CUDA")
-            reason = why_no_gpu(with_cuda, read_driver(), wheels=installed_wheels(), failure=failure)
+            reason = why_no_gpu(with_cuda, read_driver(), failure)
             raise DeviceError(f"devices: {gpus[0]} does not exist: {reason}. Or use 'auto', which takes what is there")
         _refuse_gpus(gpus, count, _unusable(count))
     return found
@@ -117,9 +116,9 @@ def count_gpus() -> Tuple[int, str]:
 
 @lru_cache(maxsize=None)
 def _unusable(count: int) -> Dict[int, str]:
-    if count == 0:  # so that a CPU build of MXNet never loads the driver
+    if count == 0 or not has_known_kernels(Path(mx.base._LIB._name)):  # a CPU build of MXNet never loads the driver
         return {}
-    return unusable_gpus(count, kernel_architectures(Path(mx.base._LIB._name)), read_driver())
+    return unusable_gpus(count, read_driver())
 
 
 def _automatic(count: int, unusable: Dict[int, str], failure: str) -> List["mx.Context"]:

@@ -8,6 +8,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, Optional
 
+from mxkit.runtime.old_names import Overlay
 from mxkit.runtime.operators import around, is_recording, mxnet_module, replace
 from mxkit.runtime.wheels import release
 import numpy
@@ -376,15 +377,7 @@ def sparse_matrices(module: ModuleType) -> None:
     975 and 1641. `spsp` is None without SciPy.
     """
     sparse: Any = vars(module).get("spsp")
-    if sparse is None or isinstance(sparse, _SparseView) or release(sys.modules["scipy"].__version__) < (1, 8):
+    if sparse is None or isinstance(sparse, Overlay) or release(sys.modules["scipy"].__version__) < (1, 8):
         return
-    module.spsp = _SparseView(sparse)  # type: ignore[attr-defined]
-
-
-class _SparseView(ModuleType):
-    """`scipy.sparse` with a `csr` that holds the one class that MXNet reads there."""
-
-    def __init__(self, sparse: Any) -> None:
-        super().__init__("scipy.sparse")
-        self.csr = SimpleNamespace(csr_matrix=sparse.csr_matrix)
-        self.__dict__["__getattr__"] = functools.partial(getattr, sparse)
+    csr = SimpleNamespace(csr_matrix=sparse.csr_matrix)
+    module.spsp = Overlay("scipy.sparse", csr=csr)  # type: ignore[attr-defined]

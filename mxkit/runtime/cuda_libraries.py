@@ -14,12 +14,11 @@ import ctypes
 import mmap
 import os
 from pathlib import Path
-import platform
 import re
 import struct
 import sys
 import tempfile
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.errors import MXNetImportError, TrapWarning
@@ -58,8 +57,8 @@ class CudaLibrary(NamedTuple):
     Attributes:
         soname: The name that MXNet asks for, like `libcudnn.so.8`.
         path: The file that was loaded; empty if there is none.
-        provider: The source of the file: a wheel with its version, "LD_LIBRARY_PATH", "system", the Python package
-            that contains it, or "mxkit's stand-in".
+        provider: The source of the file: a wheel of NVIDIA's with its version, "system" for all others, or "mxkit's
+            stand-in".
         problem: What is wrong with it; empty if nothing is.
     """
 
@@ -171,8 +170,7 @@ def _is_nvidias(soname: str) -> bool:
 
 def _driver(library: Path) -> CudaLibrary:
     driver = provide_driver(library)
-    path = _path_of(driver) if driver else ""
-    return CudaLibrary(SONAME, path, _holder(path) if path else "mxkit's stand-in", "")
+    return CudaLibrary(SONAME, *((_path_of(driver), "system") if driver else ("", "mxkit's stand-in")), problem="")
 
 
 def _problems(found: Iterable[CudaLibrary]) -> str:
@@ -283,18 +281,8 @@ def _source(path: str, major: str) -> Tuple[str, str]:
     if len(parts) > 4 and parts[-4] == "nvidia" and parts[-2] == "lib":
         return _wheel_source(Path(path), major)
     other = _SYSTEM_CUDA.search(os.path.realpath(path))
-    if major and other and other[1] != major:
-        return _holder(path), f"{path} is of CUDA {other[1]}, and MXNet is built for CUDA {major}"
-    return _holder(path), ""
-
-
-def _holder(path: str) -> str:
-    if str(Path(path).parent) in _library_path():
-        return "LD_LIBRARY_PATH"
-    for entry in sys.path:
-        if "-packages" in entry and Path(entry) in Path(path).parents:
-            return Path(path).relative_to(entry).parts[0]
-    return "system"
+    is_other = bool(major and other and other[1] != major)
+    return "system", f"{path} is of CUDA {other[1]}, and MXNet is built for CUDA {major}" if other and is_other else ""
 
 
 def _wheel_source(path: Path, major: str) -> Tuple[str, str]:
@@ -371,9 +359,6 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
             name="mxnet",
         )
     if driver is None:
-        if platform.machine() != "x86_64":
-            reason = f"mxkit has no stand-in for it on {platform.machine()}"
-            raise MXNetImportError(_no_driver(reason, library), name="mxnet")
         functions = {match[1] for name in symbol_names(library) for match in _FUNCTION.finditer(name)}
         try:
             with tempfile.NamedTemporaryFile(prefix="mxkit-libcuda-", suffix=".so") as file:
@@ -381,8 +366,12 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
                 file.flush()
                 _stand_in = ctypes.CDLL(file.name)
         except OSError as error:  # read-only, full, or mounted noexec
-            reason = f"the temporary folder takes no stand-in for it ({error}): name another one in TMPDIR"
-            raise MXNetImportError(_no_driver(reason, library), name="mxnet") from error
+            raise MXNetImportError(
+                f"{described(library)} is built for NVIDIA GPUs and needs {SONAME} of the NVIDIA driver. There is no "
+                f"driver here, and the temporary folder takes no stand-in for it ({error}): name another one in TMPDIR"
+                f"\nInstall a driver or, to compute on the CPU, MXNet for the CPU:\n    {cpu_command(library)}",
+                name="mxnet",
+            ) from error
     return driver
 
 
@@ -401,14 +390,6 @@ def open_driver() -> Tuple[Optional[ctypes.CDLL], str]:
             if not (str(error).startswith(f"{name}: ") and "No such file" in str(error)):
                 problem = problem or str(error)
     return None, problem
-
-
-def _no_driver(reason: str, library: Path) -> str:
-    return (
-        f"{described(library)} is built for NVIDIA GPUs and needs {SONAME} of the NVIDIA driver. There is no driver "
-        f"here, and {reason}\nInstall a driver or, to compute on the CPU, MXNet for the CPU:\n"
-        f"    {cpu_command(library)}"
-    )
 
 
 def shared_object(soname: str, functions: Sequence[str]) -> bytes:
@@ -469,7 +450,6 @@ def _headers(end: int, writable: int, dynamic: int) -> bytes:
 _LOAD, _DYNAMIC = 1, 2
 _NEEDED, _STRINGS, _STRINGS_SIZE = 1, 5, 10
 _FOLDERS = (15, 29)  # RPATH, RUNPATH
-_SMALLEST = 64
 
 
 class Needs(NamedTuple):
@@ -538,18 +518,16 @@ def _text(names: bytes, start: int) -> str:
 def _dynamic(path: Path) -> Tuple[bytes, List[Tuple[int, int]]]:
     """The strings of a library's dynamic section, and its entries: kinds and values."""
     with path.open("rb") as file:
-        if path.stat().st_size < _SMALLEST:
-            raise ValueError(f"{path} is no library: it has {path.stat().st_size} bytes")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data[:6] != b"\x7fELF\x02\x01":
-                raise ValueError(f"{path} is no 64-bit little-endian ELF file: it begins with {data[:6]!r}")
-            try:
+        try:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read_dynamic(data)
-            except (struct.error, IndexError) as error:
-                raise ValueError(f"{path} is cut off or damaged: {error}") from error
+        except (struct.error, IndexError, ValueError) as error:
+            raise ValueError(f"{path} is cut off or no library: {error}") from error
 
 
 def _read_dynamic(data: mmap.mmap) -> Tuple[bytes, List[Tuple[int, int]]]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError(f"no 64-bit little-endian ELF file begins with {data[:6]!r}")
     (first,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
     headers = [struct.unpack_from("<IIQQQQQQ", data, first + i * size) for i in range(count)]
@@ -564,29 +542,3 @@ def _read_dynamic(data: mmap.mmap) -> Tuple[bytes, List[Tuple[int, int]]]:
     starts = (offset + address - begin for offset, begin, _, length in segments if begin <= address < begin + length)
     start = next(starts, len(data))
     return data[start : start + values.get(_STRINGS_SIZE, 0)], entries
-
-
-def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
-    """Find the parts of cuDNN 8 that will not load: cuDNN opens them at the first convolution, and then aborts.
-
-    Args:
-        cudnn: The path of `libcudnn.so.8`; its parts, like `libcudnn_cnn_infer.so.8`, lie beside it.
-
-    Returns:
-        By the name of each such part, the sonames that it lacks: `libz.so.1`, for example, which NVIDIA's wheels do not
-        contain.
-
-    Side effects:
-        Libraries of the system that the parts need are loaded; the parts are not.
-    """
-    lacking = {}
-    for part in sorted(Path(cudnn).parent.glob("libcudnn_*.so.*")):
-        try:
-            sonames, folders = needs(part)
-        except (OSError, ValueError):  # a damaged part, which the doctor reports in the line about the wheel's files
-            continue
-        places = [part.parent, *folders]
-        absent = [name for name in sonames if not any((place / name).is_file() for place in places) and not opens(name)]
-        if absent:
-            lacking[part.name] = absent
-    return lacking

@@ -53,13 +53,21 @@ def basic_layers(module: ModuleType) -> None:
         return F.npx.relu(output) if self.fuse_relu and _is_numpy() else output
 
     replace(vars(module)["_BatchNorm"], hybrid_forward=around(with_relu))
-    for name in ("GroupNorm", "InstanceNorm"):
+
+
+#: By module: its layers that were written for `mx.nd`.
+_FOR_ND = {
+    "mxnet.gluon.nn.basic_layers": ("GroupNorm", "InstanceNorm"),
+    "mxnet.gluon.nn.conv_layers": ("ReflectionPad2D",),
+    "mxnet.gluon.contrib.nn.basic_layers": ("PixelShuffle1D", "PixelShuffle2D", "PixelShuffle3D", "SyncBatchNorm"),
+    "mxnet.gluon.model_zoo.vision.mobilenet": ("RELU6",),
+}
+
+
+def layers_for_nd(module: ModuleType) -> None:
+    """Let the layers of `_FOR_ND` compute on views. Upstream: for example `gluon/nn/conv_layers.py` line 1245."""
+    for name in _FOR_ND[module.__name__]:
         replace(vars(module)[name], hybrid_forward=around(_on_views))
-
-
-def convolution_layers(module: ModuleType) -> None:
-    """Repair `ReflectionPad2D`. Upstream: `gluon/nn/conv_layers.py` line 1245."""
-    replace(vars(module)["ReflectionPad2D"], hybrid_forward=around(_on_views))
 
 
 def _on_views(upstream: Any, self: Any, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
@@ -78,17 +86,14 @@ def concurrent_layers(module: ModuleType) -> None:
         return joined.as_np_ndarray() if _is_numpy() else joined
 
     replace(vars(module)["HybridConcurrent"], hybrid_forward=around(with_views))
-    for name in ("PixelShuffle1D", "PixelShuffle2D", "PixelShuffle3D", "SyncBatchNorm"):
-        replace(vars(module)[name], hybrid_forward=around(_on_views))
 
 
 def mobilenet_layers(module: ModuleType) -> None:
-    """Repair `RELU6` and `LinearBottleneck`. Upstream: `gluon/model_zoo/vision/mobilenet.py` lines 44 and 94."""
+    """Repair `LinearBottleneck`. Upstream: `gluon/model_zoo/vision/mobilenet.py` line 94."""
 
     def added(upstream: Any, self: Any, F: Any, x: Any) -> Any:  # noqa: N803
         return self.out(x) + x if _is_numpy() and self.use_shortcut else upstream(self, F, x)
 
-    replace(vars(module)["RELU6"], hybrid_forward=around(_on_views))
     replace(vars(module)["LinearBottleneck"], hybrid_forward=around(added))
 
 

@@ -39,6 +39,9 @@ _WAYS_OUT = {
 }
 
 
+Capability = Tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A GPU that this process may use; `mx.gpu(index)`.
@@ -53,7 +56,7 @@ class Gpu:
 
     index: int
     name: str
-    capability: Tuple[int, int]
+    capability: Capability
     memory: int
     uuid: str
 
@@ -170,48 +173,31 @@ def _explain(library: Any, function: str, code: int) -> str:
     return f"the NVIDIA driver fails in {function}: {said} ({code}): {way_out}"
 
 
-Capability = Tuple[int, int]
+# Kernels of the wheels mxnet-cu112 and mxnet-cu117, which hold no PTX that a driver could compile for newer GPUs (T83).
+CU112 = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
+#: The same as text.
+ARCHITECTURES = ", ".join(f"sm_{major}{minor}" for major, minor in CU112)
 
 
-class Architectures(NamedTuple):
-    """Compute capabilities, like (8, 6), for which kernels are compiled, in rising order; none if they are not known.
-
-    Attributes:
-        machine_code: Runs on GPUs of the same major number and at least the same minor one.
-    """
-
-    machine_code: Tuple[Capability, ...] = ()
-
-    def __str__(self) -> str:
-        return ", ".join(f"sm_{major}{minor}" for major, minor in self.machine_code)
-
-
-# Of the wheels mxnet-cu112 and mxnet-cu117, which hold no PTX that a driver could compile for newer GPUs (T83).
-CU112 = Architectures(((5, 0), (6, 0), (7, 0), (8, 0), (8, 6)))
-
-
-def kernel_architectures(library: Path) -> Architectures:
-    """Which GPUs the kernels of MXNet's library were compiled for, as its wheel's name says.
+def has_known_kernels(library: Path) -> bool:
+    """Whether the kernels of MXNet's library are those of `CU112`: of Apache's wheels for GPUs, as their name says.
 
     Args:
         library: The path of libmxnet.so.
-
-    Returns:
-        The architectures; none for the wheel for the CPU, and for an MXNet built from source.
     """
-    return CU112 if described(library).startswith("mxnet-cu") else Architectures()
+    return described(library).startswith("mxnet-cu")
 
 
-def runs_on(architectures: Architectures, capability: Capability) -> bool:
-    """Whether a GPU of this compute capability can run the kernels.
+def runs_on(capability: Capability) -> bool:
+    """Whether a GPU of this compute capability can run the kernels of `CU112`.
 
     NVIDIA's CUDA C++ Programming Guide, section "Application Compatibility": machine code runs within its major
     number from its minor one on.
 
-    >>> [runs_on(CU112, capability) for capability in [(6, 1), (8, 9), (9, 0), (3, 7)]]
+    >>> [runs_on(capability) for capability in [(6, 1), (8, 9), (9, 0), (3, 7)]]
     [True, True, False, False]
     """
-    return any(major == capability[0] and minor <= capability[1] for major, minor in architectures.machine_code)
+    return any(major == capability[0] and minor <= capability[1] for major, minor in CU112)
 
 
 def is_gpu(device: Any) -> bool:
@@ -219,62 +205,46 @@ def is_gpu(device: Any) -> bool:
     return bool(device.device_type == "gpu")
 
 
-def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> Dict[int, str]:
-    """Find the GPUs that would fail at their first kernel.
+def unusable_gpus(count: int, driver: Driver) -> Dict[int, str]:
+    """Find the GPUs on which the kernels of `CU112` would fail at once.
 
     Args:
         count: Number of GPUs that MXNet sees.
-        architectures: GPU architectures that MXNet's library has kernels for. If they are not known, no GPU is refused.
         driver: The driver, whose GPUs have MXNet's numbers.
 
     Returns:
         By the number of each GPU that cannot be used, the reason and the way out.
 
     >>> h200 = Driver((12, 4), (Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, ""),))
-    >>> print(unusable_gpus(1, CU112, h200)[0])
+    >>> print(unusable_gpus(1, h200)[0])
     NVIDIA H200 (sm_90, 139 GiB) cannot run MXNet's kernels, which are compiled for sm_50, sm_60, sm_70, sm_80, sm_86.
     Use the CPU, a GPU of compute capability 5.0 to 8.x, NVIDIA's container nvcr.io/nvidia/mxnet:24.06-py3
     (docs/containers.md), or an MXNet built from source for sm_90
     """
-    if not architectures.machine_code:
-        return {}
-    lowest, highest = architectures.machine_code[0], architectures.machine_code[-1]
     return {
-        gpu.index: f"{gpu} cannot run MXNet's kernels, which are compiled for {architectures}. Use the CPU, a GPU of "
-        f"compute capability {lowest[0]}.{lowest[1]} to {highest[0]}.x, NVIDIA's container {CONTAINER} "
+        gpu.index: f"{gpu} cannot run MXNet's kernels, which are compiled for {ARCHITECTURES}. Use the CPU, a GPU of "
+        f"compute capability 5.0 to 8.x, NVIDIA's container {CONTAINER} "
         f"(docs/containers.md), or an MXNet built from source for sm_{gpu.capability[0]}{gpu.capability[1]}"
         for gpu in driver.gpus[:count]
-        if not runs_on(architectures, gpu.capability)
+        if not runs_on(gpu.capability)
     }
 
 
-def why_no_gpu(with_cuda: bool, driver: Driver, *, wheels: Sequence[object] = (), failure: str = "") -> str:
+def why_no_gpu(with_cuda: bool, driver: Driver, failure: str = "") -> str:
     """Explain why MXNet sees no GPU, and the way out.
 
     Args:
         with_cuda: Whether MXNet was built for CUDA.
         driver: The NVIDIA driver.
-        wheels: The installed distributions of MXNet.
         failure: The error that MXNet raised when it counted the GPUs, if any.
 
     >>> print(why_no_gpu(True, Driver((10, 2), (), "the NVIDIA driver is too old. Update it")))
     the NVIDIA driver is too old. Update it
-    >>> print(why_no_gpu(False, Driver(problem="no NVIDIA driver"), wheels=["mxnet 1.9.1"]))
-    this MXNet (mxnet 1.9.1) is built for the CPU alone (`mxkit install --cuda` installs the wheel for GPUs), and no
-    NVIDIA driver
     """
+    if not with_cuda:
+        return "this MXNet is built for the CPU alone; `mxkit install` says which wheel fits this machine, and why"
     gpus = ", ".join(map(str, driver.gpus))
-    if with_cuda:
-        return driver.problem or failure or f"the driver has {gpus}, but MXNet sees none: run `mxkit doctor`"
-    named = f" ({', '.join(map(str, wheels))})" if wheels else ""
-    text = f"this MXNet{named} is built for the CPU alone"
-    install = "`mxkit install --cuda` installs the wheel for GPUs"
-    if driver.problem:
-        return f"{text} ({install}), and {driver.problem}"
-    runnable = [gpu for gpu in driver.gpus if runs_on(CU112, gpu.capability)]
-    if runnable:
-        return f"{text}; {install}, which has kernels for {runnable[0]}"
-    return f"{text}; the wheel for GPUs would not help: it is compiled for {CU112}, and here is {gpus}"
+    return driver.problem or failure or f"the driver has {gpus}, but MXNet sees none: run `mxkit doctor`"
 
 
 _MODULE = Path("/proc/driver/nvidia/version")

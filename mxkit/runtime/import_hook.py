@@ -13,14 +13,14 @@ from importlib.util import find_spec
 import os
 from pathlib import Path
 import sys
-from types import FrameType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, Mapping, Optional, Sequence, cast
 import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime.engine_settings import chosen_threads, prepare_tiles, set_switches, warn_if_late
-from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, INTERPOLATE, NEW_SCIPY, numpy_view
-from mxkit.runtime.wheels import load_problem, release, spec_by_other_finders, version_problem, wheel_problem
+from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, Overlay, numpy_view
+from mxkit.runtime.wheels import load_problem, spec_by_other_finders, version_problem, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
 _LOADS_LIBRARY = "mxnet.base"
@@ -54,18 +54,9 @@ def _import(
         if name == "sklearn.base" and name not in sys.modules:  # only model.py's deprecated FeedForward uses it
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
         if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):
-            return SimpleNamespace(stats=_DeferredModule("scipy.stats"))
-        if name == "scipy" and fromlist == ("interpolate",) and release(import_module(name).__version__) >= NEW_SCIPY:
-            return INTERPOLATE
+            return SimpleNamespace(stats=Overlay("scipy.stats"))
     # Looked up at each call, so that it follows a tool that replaces `builtins.__import__`.
     return builtins.__import__(name, globals, locals, fromlist or (), level)
-
-
-class _DeferredModule(ModuleType):
-    """A module that is imported at its first use."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
 
 
 def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
@@ -181,14 +172,8 @@ class ViewFinder:
 
 def _is_importing() -> bool:
     """Whether an import is under way: only an import is refused; `importlib.util.find_spec` is answered as usual."""
-    frame: Optional[FrameType] = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == "_find_and_load":
-            return True
-        if frame.f_globals.get("__name__") == "importlib.util":
-            return False
-        frame = frame.f_back
-    return False
+    # the caller of `find_spec` is Python's import, or the finder of `mxkit enable`
+    return "_find_and_load_unlocked" in (sys._getframe(3).f_code.co_name, sys._getframe(4).f_code.co_name)
 
 
 def _forget_failed_import(package: str) -> None:

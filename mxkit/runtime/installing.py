@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from mxkit.errors import MXNetImportError
 from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.gpus import CU112, Driver, read_driver, runs_on
+from mxkit.runtime.gpus import ARCHITECTURES, Driver, read_driver, runs_on
 from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
@@ -23,18 +23,14 @@ class Machine(NamedTuple):
     """The facts that decide which wheel fits.
 
     Attributes:
-        python: Like (3, 11).
         wheels: The installed ones that own the package `mxnet`.
         damaged: Whether the installed wheel lacks its library or its package.
-        numpy: Its version; empty if it is not installed.
         missing: Those of MXNet's requirements that are not installed.
         driver: The NVIDIA driver and its GPUs.
     """
 
-    python: Tuple[int, int]
     wheels: Tuple[Wheel, ...]
     damaged: bool
-    numpy: str
     missing: Tuple[str, ...]
     driver: Driver
 
@@ -73,10 +69,8 @@ def look() -> Machine:
     # Wheels in other folders of the path are hidden, and do no harm.
     wheels = tuple(wheel for wheel in installed if wheel.folder == installed[0].folder)
     return Machine(
-        python=(sys.version_info[0], sys.version_info[1]),
         wheels=wheels,
         damaged=len(wheels) == 1 and problem is not None,
-        numpy=_version("numpy"),
         missing=tuple(name for name in _NEEDS if find_spec(name) is None),
         driver=read_driver(),
     )
@@ -94,7 +88,7 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
         The plan.
 
     >>> wheel = Wheel("mxnet", "1.9.1", None)
-    >>> here = Machine((3, 13), (), False, "2.3.0", (), Driver(problem="no NVIDIA driver: ..."))
+    >>> here = Machine((), False, (), Driver(problem="no NVIDIA driver: ..."))
     >>> for command in plan(here).commands:
     ...     print(*command.arguments)
     install --no-deps mxnet==1.9.1
@@ -193,11 +187,11 @@ def _words(command: Command) -> List[str]:
 
 def _choose(machine: Machine) -> Tuple[str, str]:
     driver = machine.driver
-    usable = [gpu for gpu in driver.gpus if runs_on(CU112, gpu.capability)]
+    usable = [gpu for gpu in driver.gpus if runs_on(gpu.capability)]
     if usable and not driver.problem:
         return "cuda", f"it has kernels for {usable[0]}"
     gpus = ", ".join(map(str, driver.gpus))
-    reason = driver.problem.split(". ")[0] or f"mxnet-cu112 is compiled for {CU112}, and here is {gpus}"
+    reason = driver.problem.split(". ")[0] or f"mxnet-cu112 is compiled for {ARCHITECTURES}, and here is {gpus}"
     if not machine.damaged and [_kind(wheel) for wheel in machine.wheels] == ["cuda"]:
         return "cuda", f"it is there and computes on the CPU too ({reason}); --cpu takes the smaller one"
     return "cpu", reason
@@ -241,14 +235,8 @@ def _removals(machine: Machine) -> List[Command]:
 def _installations(machine: Machine, wheel: str, keep: bool) -> List[Command]:
     if keep and not machine.damaged:
         return []
-    reinstall = ("--force-reinstall",) if keep else ()
-    major = machine.numpy.partition(".")[0]
-    new_numpy = major.isdigit() and int(major) >= 2
-    if not (reinstall or new_numpy or machine.python >= (3, 13)):
-        return [Command(("install", wheel), "MXNet, with what it needs")]
-    newer = f"NumPy {machine.numpy}" if new_numpy else f"Python {machine.python[0]}.{machine.python[1]}"
-    reason = f"MXNet; its metadata asks for numpy<2, but here is {newer}; mxkit repairs what that changes"
-    commands = [Command(("install", *reinstall, "--no-deps", wheel), "its files are damaged" if reinstall else reason)]
-    if machine.missing:
-        commands.insert(0, Command(("install", *machine.missing), "what MXNet needs, since --no-deps leaves it out"))
-    return commands
+    commands = [Command(("install", *machine.missing), "what MXNet needs")] if machine.missing else []
+    if keep:
+        return [*commands, Command(("install", "--force-reinstall", "--no-deps", wheel), "its files are damaged")]
+    reason = "MXNet; --no-deps, because its metadata asks for numpy<2; mxkit repairs what newer ones change"
+    return [*commands, Command(("install", "--no-deps", wheel), reason)]

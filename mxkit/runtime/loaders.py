@@ -9,7 +9,6 @@ that lock, the program and the other workers hang for ever. And MXNet's loader w
 worker (T234).
 """
 
-import functools
 from functools import partial
 import importlib
 import multiprocessing
@@ -26,7 +25,7 @@ import warnings
 from mxkit.errors import DataError
 from mxkit.runtime.arrays import NUMPY
 from mxkit.runtime.engine_settings import one_thread_in_children
-from mxkit.runtime.old_names import numpy_view
+from mxkit.runtime.old_names import Overlay
 from mxkit.runtime.operators import around, replace
 import numpy
 
@@ -138,18 +137,9 @@ def _error(worker: Any) -> DataError:
     )
 
 
-class _Multiprocessing(ModuleType):
-    """`multiprocessing` with `WorkerPool` as its `Pool`."""
-
-    def __init__(self) -> None:
-        super().__init__(multiprocessing.__name__)
-        self.__dict__["__getattr__"] = partial(getattr, multiprocessing)
-        self.Pool = WorkerPool
-
-
 def replace_pools(module: ModuleType) -> None:
     """Replace the pool that a module gets from `multiprocessing.Pool` by `WorkerPool`."""
-    module.multiprocessing = _Multiprocessing()  # type: ignore[attr-defined]
+    module.multiprocessing = Overlay("multiprocessing", Pool=WorkerPool)  # type: ignore[attr-defined]
 
 
 def named_deaths(upstream: Any, self: Any) -> Any:
@@ -186,21 +176,14 @@ def gluoncv_loader_workers(module: ModuleType) -> None:
     replace_initializer(module, initialize_gluoncv_worker)
     replace_pools(module)
     if NUMPY >= (1, 19):
-        module.np = _RaggedView()  # type: ignore[attr-defined]
+        module.np = Overlay("numpy", asarray=_maybe_ragged)  # type: ignore[attr-defined]
 
 
-class _RaggedView(ModuleType):
-    """MXNet's view of NumPy whose `asarray` makes arrays of several shapes an array of objects."""
-
-    def __init__(self) -> None:
-        super().__init__("numpy")
-        self.__dict__["__getattr__"] = functools.partial(getattr, numpy_view())
-
-    @staticmethod
-    def asarray(data: Any) -> Any:
-        if len({numpy.shape(value) for value in data}) < 2:
-            return numpy.asarray(data)
-        ragged = numpy.empty(len(data), dtype=object)
-        for place, value in enumerate(data):
-            ragged[place] = value
-        return ragged
+def _maybe_ragged(data: Any) -> Any:
+    """`numpy.asarray` that makes arrays of several shapes an array of objects."""
+    if len({numpy.shape(value) for value in data}) < 2:
+        return numpy.asarray(data)
+    ragged = numpy.empty(len(data), dtype=object)
+    for place, value in enumerate(data):
+        ragged[place] = value
+    return ragged

@@ -53,6 +53,17 @@ _WRAPPING = ("array", "asarray")
 _FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate")
 
 
+class Overlay(ModuleType):
+    """A module with some names replaced, which is imported at the first use of another name."""
+
+    def __init__(self, name: str, **replaced: Any) -> None:
+        super().__init__(name)
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
 class NumpyView(ModuleType):
     """The installed NumPy plus the names that it removed; see `numpy_view`."""
 
@@ -101,9 +112,7 @@ def _old_names(numpy: ModuleType) -> Dict[str, Any]:
     for old, (new, since) in _RENAMED.items():
         if version >= since:
             names[old] = _removed_function(old, numpy, getattr(numpy, new))
-    for name in _FINANCIAL:
-        if name not in vars(numpy):
-            names[name] = _removed_function(name, numpy, partial(_refuse, name))
+    names.update(dict.fromkeys(set(_FINANCIAL) - {*vars(numpy)}, _refuse))
     if version >= (1, 24):
         names["msort"] = _removed_function("msort", numpy, lambda a: numpy.sort(a, axis=0))
     if version >= (2,):
@@ -111,7 +120,9 @@ def _old_names(numpy: ModuleType) -> Dict[str, Any]:
             "in1d", numpy, lambda a, *rest, **named: numpy.isin(numpy.ravel(a), *rest, **named)
         )
         names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
-        names["core"] = _OldCore()
+        # T85: NumPy 2 made it private; mxnet/ndarray/ndarray.py reads this function there
+        normalize = import_module("numpy.lib.array_utils").normalize_axis_tuple
+        names["core"] = Overlay("numpy.core", numeric=SimpleNamespace(normalize_axis_tuple=normalize))
         names.update({name: _wrapping(name, numpy) for name in _WRAPPING})
     return names
 
@@ -147,23 +158,8 @@ def _removed_function(name: str, numpy: ModuleType, compute: Callable[..., Any])
     return function
 
 
-def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    raise NotImplementedError(
-        f"mxnet.numpy.{name} calls numpy.{name}, which NumPy removed in 1.20; "
-        f"use numpy_financial.{name} (pip install numpy-financial)"
-    )
-
-
-class _OldCore(ModuleType):
-    """`numpy.core`, which NumPy 2 made private, with the only function that mxnet/ndarray/ndarray.py reads (T85)."""
-
-    def __init__(self) -> None:
-        super().__init__("numpy.core")
-        array_utils = import_module("numpy.lib.array_utils")
-        self.numeric = SimpleNamespace(normalize_axis_tuple=array_utils.normalize_axis_tuple)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module("numpy.core"), name)
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError("NumPy 1.20 removed its functions of finance: use numpy_financial (pip install it)")
 
 
 # Names in old scripts that MXNet itself does not read, with the successor's name in NumPy, or the value.
@@ -257,33 +253,3 @@ DISTUTILS_VERSION = SimpleNamespace(__name__="distutils.version", StrictVersion=
 
 #: ``import distutils.version`` and ``from distutils import version`` inside MXNet and GluonCV.
 DISTUTILS = SimpleNamespace(__name__="distutils", version=DISTUTILS_VERSION)
-
-# `scipy.interpolate.interp2d` warns since SciPy 1.10, and is gone since 1.14. `fill(..., fast_fill=False)` of GluonCV's
-# `data/transforms/mask.py` calls it (line 167).
-NEW_SCIPY = (1, 10)
-
-
-def linear(x: Any, y: Any, z: Any, fill_value: float) -> Callable[[Any, Any], Any]:
-    """Interpolate on a grid as `interp2d` did: by a spline of degree 1, with `fill_value` outside the grid.
-
-    >>> at = linear([0, 1], [0, 1], np.array([[0.0, 1], [2, 3]]), fill_value=-1.0)
-    >>> at([0.25, 2], [0.5]).tolist()
-    [[1.25, -1.0]]
-    """
-    import numpy
-    from scipy.interpolate import RectBivariateSpline
-
-    spline = RectBivariateSpline(y, x, z, kx=1, ky=1)
-
-    def at(columns: Any, rows: Any) -> Any:
-        columns, rows = numpy.sort(columns), numpy.sort(rows)
-        values = spline(rows, columns)
-        values[:, (columns < x[0]) | (columns > x[-1])] = fill_value
-        values[(rows < y[0]) | (rows > y[-1]), :] = fill_value
-        return values
-
-    return at
-
-
-#: What `from scipy import interpolate` gives to GluonCV.
-INTERPOLATE = SimpleNamespace(interpolate=SimpleNamespace(interp2d=linear))

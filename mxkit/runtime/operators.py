@@ -559,15 +559,14 @@ def matrix_norm(norm: Function, x: Any, ord: Any = 2, axis: Any = None, **kwargs
     if not (is_recording() and wrong and isinstance(axes, tuple) and len(axes) == 2):
         return norm(x, ord=ord, axis=axis, **kwargs)
     np = mxnet_module("ndarray.numpy._op")
-    rows, columns = axes if abs(ord) != float("inf") else axes[::-1]
+    matrices = np.moveaxis(x, axes, (-2, -1))
     if abs(ord) == 2:
-        value = _spectral_norm(np.moveaxis(x, axes, (-2, -1)), ord)
+        value = _spectral_norm(matrices, ord)
     else:
-        sums = np.sum(np.abs(x), axis=rows, keepdims=True)
-        value = (np.max if ord > 0 else np.min)(sums, axis=columns, keepdims=True)
-    kept = tuple(1 if axis in (axes[0] % x.ndim, axes[1] % x.ndim) else size for axis, size in enumerate(x.shape))
-    value = np.reshape(value, kept)
-    return value if kwargs.get("keepdims") else np.squeeze(value, axis=axes)
+        sums = np.sum(np.abs(matrices), axis=-2 if abs(ord) == 1 else -1)
+        value = (np.max if ord > 0 else np.min)(sums, axis=-1)
+    kept = [1 if axis in (axes[0] % x.ndim, axes[1] % x.ndim) else size for axis, size in enumerate(x.shape)]
+    return np.reshape(value, tuple(kept)) if kwargs.get("keepdims") else value
 
 
 def _spectral_norm(matrices: Any, ord: int) -> Any:  # noqa: A002

@@ -5,16 +5,16 @@ Each repair names the upstream line that needs it, and does nothing if the insta
 """
 
 import ctypes
-import functools
 import inspect
-import struct
 import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Sequence
 
 from mxkit.runtime import arrays, gluon_layers, graphs, loaders, operators
 from mxkit.runtime.arrays import NUMPY
+from mxkit.runtime.old_names import Overlay
 from mxkit.runtime.operators import PROPERTIES, around, replace
+import numpy
 
 Repair = Callable[[ModuleType], None]
 
@@ -67,34 +67,24 @@ def record_packing(module: ModuleType) -> None:
 
     Upstream: `recordio.py` line 392 in `pack` and line 508 in `pack_img`.
     """
-    if NUMPY < (1, 19):
-        return
     recordio: Any = module
+    if NUMPY < (1, 19) or isinstance(recordio.np, Overlay):
+        return
+    cv2 = recordio.cv2
 
-    @functools.wraps(recordio.pack)
-    def pack(header: Any, s: bytes) -> bytes:
-        header = recordio.IRHeader(*header)
-        if isinstance(header.label, recordio.numbers.Number):
-            header = header._replace(flag=0)
-        else:
-            label = recordio.np.asarray(header.label, dtype=recordio.np.float32)
-            header = header._replace(flag=label.size, label=0)
-            s = label.tobytes() + s
-        return struct.pack(recordio._IR_FORMAT, *header) + s
+    class Packed(numpy.ndarray):
+        tostring = numpy.ndarray.tobytes
 
-    @functools.wraps(recordio.pack_img)
-    def pack_img(header: Any, img: Any, quality: int = 95, img_fmt: str = ".jpg") -> bytes:
-        cv2 = recordio.cv2
-        if cv2 is None:
-            raise ImportError("mxnet.recordio.pack_img needs OpenCV: pip install opencv-python-headless")
-        flags = {".jpg": "IMWRITE_JPEG_QUALITY", ".jpeg": "IMWRITE_JPEG_QUALITY", ".png": "IMWRITE_PNG_COMPRESSION"}
-        flag = flags.get(img_fmt.lower())
-        encoded, buffer = cv2.imencode(img_fmt, img, [getattr(cv2, flag), quality] if flag else None)
-        if not encoded:
-            raise ValueError(f"OpenCV could not encode shape {img.shape} and dtype {img.dtype} as {img_fmt}")
-        return pack(header, buffer.tobytes())
+    def asarray(*args: Any, **kwargs: Any) -> Any:
+        return numpy.asarray(*args, **kwargs).view(Packed)
 
-    recordio.pack, recordio.pack_img = pack, pack_img
+    def imencode(*args: Any) -> Any:
+        encoded, buffer = cv2.imencode(*args)
+        return encoded, buffer.view(Packed)
+
+    recordio.np = Overlay("numpy", asarray=asarray)
+    if cv2 is not None:
+        recordio.cv2 = Overlay("cv2", imencode=imencode)
 
 
 def image_functions(module: ModuleType) -> None:
@@ -212,10 +202,14 @@ REPAIRS: Dict[str, Sequence[Repair]] = {
     "mxnet.symbol.numpy.linalg": [graphs.eigenvectors],
     "mxnet.gluon.block": [gluon_layers.trace_in_turn, gluon_layers.symbol_blocks],
     "mxnet.gluon.rnn.rnn_layer": [gluon_layers.recurrent_states],
-    "mxnet.gluon.nn.basic_layers": [gluon_layers.dropout_layer, gluon_layers.basic_layers],
-    "mxnet.gluon.nn.conv_layers": [gluon_layers.convolution_layers],
-    "mxnet.gluon.contrib.nn.basic_layers": [gluon_layers.concurrent_layers],
-    "mxnet.gluon.model_zoo.vision.mobilenet": [gluon_layers.mobilenet_layers],
+    "mxnet.gluon.nn.basic_layers": [
+        gluon_layers.dropout_layer,
+        gluon_layers.basic_layers,
+        gluon_layers.layers_for_nd,
+    ],
+    "mxnet.gluon.nn.conv_layers": [gluon_layers.layers_for_nd],
+    "mxnet.gluon.contrib.nn.basic_layers": [gluon_layers.concurrent_layers, gluon_layers.layers_for_nd],
+    "mxnet.gluon.model_zoo.vision.mobilenet": [gluon_layers.mobilenet_layers, gluon_layers.layers_for_nd],
     "mxnet.gluon.data.dataloader": [loaders.loader_workers],
     "gluoncv.check": [gluoncv_beside_torch],
     "gluoncv.data.dataloader": [loaders.gluoncv_loader_workers],

@@ -175,14 +175,8 @@ def load_problem(error: Exception, library: Path) -> str:
     missing = re.match(r"(lib[^/: ]+\.so[^/: ]*): ", str(error))
     if missing:
         return f"{said}\n{_missing(missing[1], library)}"
-    symbol = re.search(r"undefined symbol: (cu[A-Z]\w+)", str(error))
-    if symbol:
-        return (
-            f"{said}\nThe NVIDIA driver on this machine has no {symbol[1]}: it is older than the CUDA that MXNet is "
-            "built for. Install a newer one (`nvidia-smi` shows which is there), or MXNet for the CPU:\n"
-            f"    {cpu_command(library)}"
-        )
-    return f"{said}\nIf the file is damaged, type\n    {_reinstall_command(library)}"
+    driver = ". If it names a symbol like cuX, update the NVIDIA driver; if" if "symbol" in str(error) else "\nIf"
+    return f"{said}{driver} the file is damaged, type\n    {_reinstall_command(library)}"
 
 
 def _missing(soname: str, library: Path) -> str:

@@ -82,7 +82,7 @@ def test_the_cpu_and_auto_without_gpus_never_ask_the_driver(monkeypatch):
         raise AssertionError("the driver or the library was read")
 
     monkeypatch.setattr(module, "read_driver", asked)
-    monkeypatch.setattr(module, "kernel_architectures", asked)
+    monkeypatch.setattr(module, "has_known_kernels", asked)
     mxkit.devices("cpu:2")
     mxkit.devices([mx.cpu(1)])
     if GPUS == 0:

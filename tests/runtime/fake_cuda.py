@@ -3,7 +3,6 @@
 They hold no code of NVIDIA's, but the dynamic linker treats them as it treats those.
 """
 
-import ctypes
 from functools import lru_cache
 import os
 from pathlib import Path
@@ -12,8 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Dict, Sequence, Tuple
+from typing import Sequence, Tuple
 
+from mxkit.runtime.cuda_libraries import REQUIREMENTS, opens
 import pytest
 
 COMPILER = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
@@ -23,24 +23,15 @@ SONAMES = [
     *("libcudnn.so.8", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10", "libcublas.so.11", "libcusolver.so.11"),
     *("libcurand.so.10", "libnvrtc.so.11.2", "libnvToolsExt.so.1"),
 ]
+WANTED = {soname: REQUIREMENTS[soname] for soname in [*SONAMES, "libcublasLt.so.11"]}
 NEEDED = {"libcublas.so.11": ["libcublasLt.so.11"], "libcusolver.so.11": ["libcublas.so.11", "libcublasLt.so.11"]}
-
-
-def has_driver() -> bool:
-    """Say whether this machine has an NVIDIA driver of its own."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 needs_compiler = pytest.mark.skipif(
     COMPILER is None or not sys.platform.startswith("linux"), reason="small libraries are made with a C compiler here"
 )
-needs_no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 fakes_nvidia = pytest.mark.skipif(
-    needs_compiler.args[0] or needs_no_driver.args[0], reason="it needs a C compiler, and a machine without a driver"
+    needs_compiler.args[0] or opens("libcuda.so.1"), reason="it needs a C compiler, and a machine without a driver"
 )
 
 
@@ -77,14 +68,16 @@ def _compiled(soname: str, needed: Tuple[str, ...] = (), code: str = "", flags: 
         return made.read_bytes()
 
 
-def nvidia_wheel(site: Path, requirement: str, soname: str, needed: Sequence[str] = (), padding: int = 0) -> Path:
+def nvidia_wheel(
+    site: Path, requirement: str, soname: str, needed: Sequence[str] = (), padding: int = 0, folder: str = ""
+) -> Path:
     """Install a wheel of NVIDIA's with one library, as pip does: its file replaces one that is there.
 
     Returns:
         The library.
     """
     name, _, version = requirement.partition("==")
-    folder = re.sub(r"^nvidia-|-cu\d+$", "", name).replace("-", "_")
+    folder = folder or re.sub(r"^nvidia-|-cu\d+$", "", name).replace("-", "_")
     padded = f"const char padding[{padding}] = {{1}};" if padding else ""
     path = library(site / "nvidia" / folder / "lib" / soname, soname, needed, padded)
     information = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -95,9 +88,9 @@ def nvidia_wheel(site: Path, requirement: str, soname: str, needed: Sequence[str
     return path
 
 
-def nvidia_wheels(site: Path, requirements: Dict[str, str], without: Sequence[str] = ()) -> None:
-    """Install a wheel for each soname but those left out."""
-    for soname, requirement in requirements.items():
+def nvidia_wheels(site: Path, without: Sequence[str] = ()) -> None:
+    """Install a wheel for each soname that mxnet-cu112 needs but those left out."""
+    for soname, requirement in WANTED.items():
         if soname not in without:
             nvidia_wheel(site, requirement, soname, NEEDED.get(soname, ()))
 

@@ -6,6 +6,7 @@ import sys
 from fake_cuda import (
     NEEDED,
     SONAMES,
+    WANTED,
     fakes_nvidia,
     library,
     mxnet_wheel,
@@ -13,22 +14,10 @@ from fake_cuda import (
     nvidia_wheel,
     nvidia_wheels,
     real_mxnet_for_cuda,
-    refusal,
 )
-from mxkit.runtime.cuda_libraries import (
-    REQUIREMENTS,
-    CudaLibrary,
-    libraries,
-    needs,
-    needs_cuda,
-    repair_command,
-    requirements,
-    symbol_names,
-)
+from mxkit.runtime.cuda_libraries import CudaLibrary, libraries, needs, needs_cuda, requirements, symbol_names
 from mxnet import libinfo
 import pytest
-
-WANTED = {soname: REQUIREMENTS[soname] for soname in [*SONAMES, "libcublasLt.so.11"]}
 
 SHOW = """
 import sys
@@ -78,12 +67,10 @@ def test_files_that_are_no_library_are_an_error_and_not_a_crash(tmp_path):
         else:  # what is missing are the sections' names, which are not loaded
             assert found.libraries == ("libcudart.so.11.0",)
             assert "cuFoo" in symbol_names(cut)
-    cut.write_bytes(data[:100])
-    with pytest.raises(ValueError, match=r"cut\.so is cut off or damaged"):
-        needs(cut)
-    cut.write_bytes(b"no library" * 20)
-    with pytest.raises(ValueError, match="no 64-bit little-endian ELF file"):
-        needs(cut)
+    for damaged in (data[:100], b"no library" * 20, b""):
+        cut.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut\.so is cut off or no library"):
+            needs(cut)
     assert not needs_cuda(tmp_path / "is not there.so")
 
 
@@ -108,7 +95,7 @@ if __name__ == "__main__":
 
 @fakes_nvidia
 def test_the_real_mxnet_and_its_workers_compute_with_nvidias_wheels(run_python, site, tmp_path, monkeypatch):
-    nvidia_wheels(site, WANTED)
+    nvidia_wheels(site)
     monkeypatch.setenv("MXNET_LIBRARY_PATH", str(real_mxnet_for_cuda(tmp_path)))
     monkeypatch.setenv("PYTHONPATH", str(site))
     done = run_python(SHOW + SPAWNED)
@@ -128,16 +115,15 @@ def test_the_real_mxnet_and_its_workers_compute_with_nvidias_wheels(run_python, 
 @fakes_nvidia
 def test_who_wins(bare_python, site, tmp_path):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"], flags=["-Wl,-rpath,$ORIGIN"])
-    nvidia_wheels(site, WANTED)
+    nvidia_wheels(site)
     own = library(site / "mxnet" / "libcufft.so.10", "libcufft.so.10")
     mine = library(tmp_path / "mine" / "libnccl.so.2", "libnccl.so.2")
     first = library(tmp_path / "first" / "libcudnn.so.8", "libcudnn.so.8")
     code = f"import ctypes; ctypes.CDLL({str(first)!r})\n" + SHOW
     found = shown(bare_python("-c", code, site=site, LD_LIBRARY_PATH=str(mine.parent)))
     assert found["libcudart.so.11.0"].provider == "nvidia-cuda-runtime-cu11 11.8.89"
-    assert found["libcufft.so.10"] == ("libcufft.so.10", str(own), "mxnet", "")
-    assert found["libnccl.so.2"] == ("libnccl.so.2", str(mine), "LD_LIBRARY_PATH", "")
-    assert found["libcudnn.so.8"] == ("libcudnn.so.8", str(first), "system", "")
+    for path in (own, mine, first):
+        assert found[path.name] == (path.name, str(path), "system", "")
 
 
 # The linker reads LD_LIBRARY_PATH once, when the process starts: what is deleted here is as a folder of the system.
@@ -145,78 +131,53 @@ AS_SYSTEM = "import os; del os.environ['LD_LIBRARY_PATH']\n"
 
 
 @fakes_nvidia
-def test_a_whole_cuda_11_of_the_system_wins(bare_python, site, tmp_path):
+@pytest.mark.parametrize(
+    ("cuda", "sonames", "without", "of_the_system"),
+    [
+        ("cuda-11.2", ["libcudart.so.11.0", "libcurand.so.10"], [], ["libcudart.so.11.0", "libcurand.so.10"]),
+        # libcurand.so.10 is the name in CUDA 11, 12 and 13
+        ("cuda-12.4", ["libcudart.so.12", "libcurand.so.10", "libnvToolsExt.so.1"], *[["libnvToolsExt.so.1"]] * 2),
+    ],
+)
+def test_the_systems_cuda_wins_if_its_runtime_is_of_cuda_11(
+    bare_python, site, tmp_path, cuda, sonames, without, of_the_system
+):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED)
-    system = tmp_path / "cuda-11.2" / "lib64"
-    paths = [library(system / soname, soname) for soname in ("libcudart.so.11.0", "libcurand.so.10")]
-    found = shown(bare_python("-c", AS_SYSTEM + SHOW, site=site, LD_LIBRARY_PATH=str(system)))
-    for path in paths:
-        assert found[path.name] == (path.name, str(path), "system", "")
-    assert found["libcufft.so.10"].provider == "nvidia-cufft-cu11 10.9.0.58"
-
-
-@fakes_nvidia
-def test_another_cuda_of_the_system_does_not(bare_python, site, tmp_path):
-    # libcurand.so.10 is the name in CUDA 11, 12 and 13
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED, without=["libnvToolsExt.so.1"])
-    system = tmp_path / "cuda-12.4" / "lib64"
-    for soname in ("libcudart.so.12", "libcurand.so.10", "libnvToolsExt.so.1"):
-        library(system / soname, soname)
-    done = bare_python("-c", AS_SYSTEM + SHOW, site=site, LD_LIBRARY_PATH=str(system))
+    nvidia_wheels(site, without)
+    paths = {soname: str(library(tmp_path / cuda / "lib64" / soname, soname)) for soname in sonames}
+    done = bare_python("-c", AS_SYSTEM + SHOW, site=site, LD_LIBRARY_PATH=str(tmp_path / cuda / "lib64"))
     found = shown(done)
-    assert found["libcurand.so.10"].provider == "nvidia-curand-cu11 10.3.0.86"
-    other = system / "libnvToolsExt.so.1"
-    assert found["libnvToolsExt.so.1"][1:3] == (str(other), "system")
-    assert found["libnvToolsExt.so.1"].problem == f"{other} is of CUDA 12, and MXNet is built for CUDA 11"
-    assert "TrapWarning: mxnet-cu112 1.9.1 gets libraries that were made for another version of CUDA" in done.stderr
+    for soname in [*sonames, "libcufft.so.10"]:
+        if soname in of_the_system:
+            problem = f"{paths[soname]} is of CUDA 12, and MXNet is built for CUDA 11" if cuda == "cuda-12.4" else ""
+            assert found[soname] == (soname, paths[soname], "system", problem)
+        elif soname in WANTED:
+            assert found[soname].provider == WANTED[soname].replace("==", " ")
+    warning = "TrapWarning: mxnet-cu112 1.9.1 gets libraries that were made for another version of CUDA"
+    assert (warning in done.stderr) == (cuda == "cuda-12.4")
 
 
 @fakes_nvidia
-def test_wheels_for_cuda_12_that_overwrote_those_for_11_are_told(bare_python, site):
+@pytest.mark.parametrize(
+    ("other", "soname", "folder", "cuda"),
+    [
+        ("nvidia-nccl-cu12==2.19.3", "libnccl.so.2", "", 12),  # it overwrites the file for CUDA 11
+        ("nvidia-curand==10.4.0.35", "libcurand.so.10", "cu13", 13),  # it has its own folder
+    ],
+)
+def test_wheels_for_another_cuda_are_told_and_come_last(bare_python, site, other, soname, folder, cuda):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED)
-    path = nvidia_wheel(site, "nvidia-nccl-cu12==2.19.3", "libnccl.so.2", padding=5000)
+    nvidia_wheels(site, [soname] if folder else [])
+    path = nvidia_wheel(site, other, soname, padding=5000, folder=folder)
     done = bare_python("-W", "always", "-c", SHOW, site=site)
-    found = shown(done)["libnccl.so.2"]
-    assert found.provider == "nvidia-nccl-cu12 2.19.3"
-    assert found.problem == f"{path} was written by nvidia-nccl-cu12 2.19.3, for CUDA 12 instead of 11"
-    assert found.problem in done.stderr
-    assert "    pip install --force-reinstall --no-deps nvidia-nccl-cu11==2.21.5\n" in done.stderr
-    assert "PyTorch" in done.stderr
-    nvidia_wheel(site, "nvidia-nccl-cu11==2.21.5", "libnccl.so.2")
+    found, name = shown(done)[soname], other.replace("==", " ")
+    problem = f"{path} was written by {name}, for CUDA {cuda} instead of 11"
+    assert found == (soname, str(path), name, problem)
+    for words in (problem, f"    pip install --force-reinstall --no-deps {WANTED[soname]}\n", "PyTorch"):
+        assert words in done.stderr
+    nvidia_wheel(site, WANTED[soname], soname)
     done = bare_python("-W", "error", "-c", SHOW, site=site)
-    assert shown(done)["libnccl.so.2"].provider == "nvidia-nccl-cu11 2.21.5"
-
-
-@fakes_nvidia
-def test_a_wheel_for_cuda_13_in_its_own_folder_comes_last(bare_python, site):
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED, without=["libcurand.so.10"])
-    other = library(site / "nvidia" / "cu13" / "lib" / "libcurand.so.10", "libcurand.so.10")
-    information = site / "nvidia_curand-10.4.0.35.dist-info"
-    information.mkdir()
-    (information / "RECORD").write_text(f"nvidia/cu13/lib/libcurand.so.10,sha256=abc,{other.stat().st_size}\n")
-    found = shown(bare_python("-c", SHOW, site=site))["libcurand.so.10"]
-    assert found.provider == "nvidia-curand 10.4.0.35"
-    assert found.problem.endswith("for CUDA 13 instead of 11")
-    nvidia_wheel(site, WANTED["libcurand.so.10"], "libcurand.so.10")
-    found = shown(bare_python("-W", "error", "-c", SHOW, site=site))["libcurand.so.10"]
-    assert found.provider == "nvidia-curand-cu11 10.3.0.86"
-
-
-@needs_compiler
-@pytest.mark.parametrize("size", [0, 20000])
-def test_a_library_that_is_cut_off_is_an_error_and_does_not_end_the_process(bare_python, site, size):
-    # Loading it would: SIGBUS
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, WANTED, without=["libnccl.so.2"])
-    path = nvidia_wheel(site, WANTED["libnccl.so.2"], "libnccl.so.2", padding=100000)
-    path.write_bytes(path.read_bytes()[:size])
-    said = refusal(bare_python("-c", SHOW, site=site))
-    assert f"    libnccl.so.2: {path} is " in said
-    assert "    pip install --force-reinstall --no-deps nvidia-nccl-cu11==2.21.5 " in said
+    assert shown(done)[soname].provider == WANTED[soname].replace("==", " ")
 
 
 @needs_compiler
@@ -226,19 +187,10 @@ def test_what_was_loaded_before_mxkit_is_listed_too(bare_python, site, tmp_path)
     for soname in ("libcudart.so.11.0", "libcuda.so.1"):
         library(system / soname, soname)
     found = shown(bare_python("-c", "import mxnet" + SHOW, site=site, LD_LIBRARY_PATH=str(system)))
-    assert [(library.soname, library.provider) for library in found.values()] == [
-        ("libcudart.so.11.0", "LD_LIBRARY_PATH"),
-        ("libcuda.so.1", "LD_LIBRARY_PATH"),
+    assert [library.path for library in found.values()] == [
+        str(system / "libcudart.so.11.0"),
+        str(system / "libcuda.so.1"),
     ]
-
-
-def test_the_command_that_repairs():
-    fine = CudaLibrary("libcudnn.so.8", "/x/libcudnn.so.8", "system", "")
-    missing = CudaLibrary("libnccl.so.2", "", "", "not found")
-    unknown = CudaLibrary("libcudart.so.12", "", "", "not found")
-    assert repair_command([fine, unknown]) == ""
-    command = "pip install --force-reinstall --no-deps nvidia-nccl-cu11==2.21.5"
-    assert repair_command([fine, missing, unknown]) == command
 
 
 @pytest.mark.parametrize("extra", ["cu112", "cu117"])

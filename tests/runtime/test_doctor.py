@@ -7,10 +7,9 @@ import sys
 
 import mxkit
 from mxkit.runtime import doctor
-from mxkit.runtime.doctor import software
 from mxkit.runtime.doctor.hardware import accelerator_lines
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.gpus import CU112, Architectures, Driver, Gpu
+from mxkit.runtime.gpus import Driver, Gpu
 import mxnet as mx
 import numpy as np
 import pytest
@@ -73,11 +72,7 @@ def test_variables_are_judged(report, home):
     assert (variables["OMP_DYNAMIC"].status, variables["OMP_NUM_THREADS"].status) == ("warning", "ok")
     assert "unset OMP_DYNAMIC" in variables["OMP_DYNAMIC"].fix
     assert "never returns" in variables["DMLC_ROLE"].fix
-    machine = lines(report, "machine")
-    assert machine["threads"].value.startswith("MXNet takes 1, with OMP_NUM_THREADS=1, yours; ")
-
-
-def test_the_disk_of_the_downloads_is_measured(report, home):
+    assert lines(report, "machine")["threads"].value.startswith("MXNet takes 1, with OMP_NUM_THREADS=1, yours; ")
     (disk,) = lines(report, "caches").values()
     assert disk.value.endswith(f" GB for {home}")
     assert disk.data["free"] > 0
@@ -85,14 +80,11 @@ def test_the_disk_of_the_downloads_is_measured(report, home):
 
 def test_the_json_holds_the_same(report):
     read = json.loads(doctor.to_json(report))
-    assert (read["format"], read["mxkit"]) == (1, mxkit.__version__)
-    assert (read["problems"], read["warnings"]) == (0, len(report.warnings))
+    counts = {"problems": 0, "warnings": len(report.warnings)}
+    assert read == {"format": 1, "mxkit": mxkit.__version__, **counts, "sections": read["sections"]}
     assert list(read["sections"]) == SECTIONS
     flat = [line for section in read["sections"].values() for line in section]
-    assert [(line["name"], line["value"], line["status"], line["fix"]) for line in flat] == [
-        (line.name, line.value, line.status, line.fix) for line in report.lines
-    ]
-    assert {tuple(line) for line in flat} == {("name", "value", "status", "fix", "data")}
+    assert flat == json.loads(json.dumps([{**vars(line), "data": line.data or {}} for line in report.lines]))
 
 
 def test_its_text_is_aligned_and_ends_with_what_to_type():
@@ -164,56 +156,40 @@ def test_modules_that_crash_hang_or_write_are_told(monkeypatch, tmp_path):
 
 H200 = Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, "GPU-1")
 A100 = Gpu(1, "NVIDIA A100", (8, 0), 80 * 2**30, "GPU-2")
+BOTH, ONE = Driver((12, 4), (H200, A100)), Driver((12, 4), (A100,))
 NO_DRIVER = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
+ERROR = 'Traceback (most recent call last):\n  File "base.h", line 1\nCUDA: Check failed: e == cudaSuccess\n'
+STAND_IN = "a stand-in without GPUs lets MXNet compute on the CPU"
+# Driver, whether the kernels are Apache's (None without MXNet), what MXNet says; name, status, value and fix of a line.
+GPU_LINES = [
+    (BOTH, True, {}, "kernels", "ok", "sm_50, sm_60, sm_70, sm_80, sm_86, and no PTX, which newer", ""),
+    (BOTH, True, {}, "driver", "ok", "CUDA 12.4", ""),
+    (BOTH, True, {}, "gpu 0", "warning", "NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels", "sm_80, sm_86. Use"),
+    (BOTH, True, {}, "gpu 1", "ok", "NVIDIA A100 (sm_80, 80 GiB): MXNet has kernels for it", ""),
+    (BOTH, True, {}, "exact", "ok", "off: bits differ from run to run, float32 products have 10 bits of digits", ""),
+    (BOTH, None, {}, "gpu 1", "warning", "this MXNet is built for the CPU", "mxkit install --cuda"),
+    (BOTH, False, {}, "gpu 1", "warning", "this MXNet is built for the CPU", "mxkit install --cuda"),
+    (BOTH, False, {}, "gpu 0", "warning", "MXNet's wheel for GPUs would have no kernels for it", "built from source"),
+    (BOTH, False, {"features": ["CUDA"]}, "gpu 0", "ok", "MXNet was built from source", ""),
+    (BOTH, False, {"features": ["CUDA"]}, "kernels", "ok", "not known: this MXNet is not Apache's wheel", ""),
+    (ONE, True, {"gpus_error": ERROR}, "mx.context", "warning", "CUDA: Check failed: e == cudaSuccess", "nvidia-smi"),
+    (BOTH, True, {"gpus": 1}, "mx.context", "warning", "1 GPUs, while the driver has 2", "CUDA libraries below"),
+    (BOTH, True, {"gpus": 2}, "mx.context", "ok", "2 GPUs", ""),
+    (NO_DRIVER, False, {}, "driver", "ok", "no NVIDIA driver: libcuda.so.1 was not found", ""),
+    (NO_DRIVER, True, {"stand_in": True, "gpus": 0}, "driver", "warning", STAND_IN, "mxkit install --cpu"),
+]
 
 
-def gpu_lines(driver, kernels, **mxnet):
-    return {line.name: line for line in accelerator_lines(driver, kernels, mxnet)}
-
-
-def test_an_sm_90_gpu_is_explained(monkeypatch):
+@pytest.mark.parametrize(("driver", "is_known", "mxnet", "name", "status", "value", "fix"), GPU_LINES)
+def test_lines_about_gpus(monkeypatch, driver, is_known, mxnet, name, status, value, fix):
     monkeypatch.delenv("MXKIT_EXACT", raising=False)
-    found = gpu_lines(Driver((12, 4), (H200, A100)), CU112, gpus=2)
-    assert found["kernels"].value == "sm_50, sm_60, sm_70, sm_80, sm_86, and no PTX, which newer GPUs could compile"
-    assert found["kernels"].data == {"machine_code": ["sm_50", "sm_60", "sm_70", "sm_80", "sm_86"]}
-    assert found["driver"].value == "CUDA 12.4"
-    assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels for it"
-    assert "sm_50, sm_60, sm_70, sm_80, sm_86" in found["gpu 0"].fix
-    assert found["gpu 1"].value == "NVIDIA A100 (sm_80, 80 GiB): MXNet has kernels for it"
-    judged = [(found[name].status, found[name].data["usable"]) for name in ("gpu 0", "gpu 1")]
-    assert judged == [("warning", False), ("ok", True)]
-    assert found["exact"].value.startswith("off: bits differ from run to run, float32 products have 10 bits of digits")
-
-
-@pytest.mark.parametrize("kernels", [None, Architectures()], ids=["no MXNet", "the CPU wheel"])
-def test_gpus_that_another_wheel_would_use(kernels):
-    found = gpu_lines(Driver((12, 4), (H200, A100)), kernels)
-    assert (found["gpu 1"].status, found["gpu 1"].fix) == ("warning", "mxkit install --cuda")
-    assert found["gpu 1"].data["usable"] is False
-    assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet's wheel for GPUs would have no kernels for it"
-    assert "mxkit install" not in found["gpu 0"].fix
-    assert "exact" not in found
-
-
-def test_a_build_from_source_has_kernels_that_nobody_knows():
-    found = gpu_lines(Driver((12, 4), (H200,)), Architectures(), features=["CUDA"])
-    assert (found["gpu 0"].status, found["gpu 0"].data["usable"]) == ("ok", True)
-    assert found["kernels"].value == "not known: this MXNet is not Apache's wheel"
-
-
-def test_what_mxnet_says_of_a_driver_that_fails_is_one_line():
-    error = 'Traceback (most recent call last):\n  File "base.h", line 1\nCUDA: Check failed: e == cudaSuccess\n'
-    found = gpu_lines(Driver((12, 4), (A100,)), CU112, gpus_error=error)["mx.context"]
-    assert (found.status, found.value) == ("warning", "CUDA: Check failed: e == cudaSuccess")
-    assert gpu_lines(Driver((12, 4), (H200, A100)), CU112, gpus=1)["mx.context"].status == "warning"
-
-
-def test_a_missing_driver_matters_to_the_cuda_wheel_only():
-    assert gpu_lines(NO_DRIVER, Architectures())["driver"].status == "ok"
-    found = gpu_lines(NO_DRIVER, CU112, stand_in=True, gpus=0)["driver"]
-    assert found.status == "warning"
-    assert found.value.endswith("a stand-in without GPUs lets MXNet compute on the CPU")
-    assert "mxkit install --cpu" in found.fix
+    found = {line.name: line for line in accelerator_lines(driver, is_known, mxnet)}
+    line = found[name]
+    assert (line.status, value in line.value, fix in line.fix) == (status, True, True)
+    assert "\n" not in line.value
+    assert ("exact" in found) == bool((is_known or "features" in mxnet) and driver.gpus)
+    if name.startswith("gpu"):
+        assert line.data["usable"] == (status == "ok")
 
 
 def test_cuda_libraries_are_listed_with_their_providers():
@@ -223,33 +199,13 @@ def test_cuda_libraries_are_listed_with_their_providers():
         ("libcudnn.so.8", "", "", "not found"),
         ("libcuda.so.1", "", "mxkit's stand-in", ""),
     ]
-    lacks = {"libcudnn_cnn_infer.so.8": ["libz.so.1", "libq.so"]}
-    found = gpu_lines(Driver((12, 4), (A100,)), CU112, cuda_libraries=rows, cudnn_lacks=lacks)
-    judged = {name: (line.value, line.status, line.fix) for name, line in found.items() if name.startswith("lib")}
-    assert judged == {
-        "libcudart.so.11.0": ("/x/libcudart.so.11.0 (nvidia-cuda-runtime-cu11 11.8.89)", "ok", ""),
-        "libnccl.so.2": ("/y/libnccl.so.2 (system)", "warning", "made for CUDA 12"),
-        "libcudnn.so.8": ("not found", "problem", "mxkit install --cuda"),
-        "libcuda.so.1": ("mxkit's stand-in", "ok", ""),
-        "libcudnn_cnn_infer.so.8": (
-            "needs libz.so.1 and libq.so, not found: the first convolution on a GPU ends the process",
-            "problem",
-            "apt-get install zlib1g    or: yum install zlib\ninstall the system's package that has libq.so",
-        ),
-    }
-
-
-def test_packages_in_each_others_way(monkeypatch):
-    installed = {"opencv-python": "4.11", "numpy": "1.26.4"}
-    monkeypatch.setattr(software, "_version", lambda name: installed.get(name, ""))
-    assert software.conflict_lines() == ()
-    installed["opencv-python-headless"] = "4.10"
-    (line,) = software.conflict_lines()
-    assert (line.status, line.value) == (
-        "warning",
-        "opencv-python 4.11 and opencv-python-headless 4.10 overwrite each other's files",
-    )
-    assert "uninstall -y opencv-python opencv-python-headless\n" in line.fix
+    found = accelerator_lines(ONE, True, {"cuda_libraries": rows})
+    assert [(line.name, line.value, line.status, line.fix) for line in found if line.name.startswith("lib")] == [
+        ("libcudart.so.11.0", "/x/libcudart.so.11.0 (nvidia-cuda-runtime-cu11 11.8.89)", "ok", ""),
+        ("libnccl.so.2", "/y/libnccl.so.2 (system)", "warning", "made for CUDA 12"),
+        ("libcudnn.so.8", "not found", "problem", "mxkit install --cuda"),
+        ("libcuda.so.1", "mxkit's stand-in", "ok", ""),
+    ]
 
 
 def test_a_broken_package_is_told_with_what_mends_it(monkeypatch, tmp_path):

@@ -4,93 +4,161 @@ Each is met for real: in a process of its own, with a library that the dynamic l
 twice or not at all.
 """
 
-from fake_cuda import SONAMES, fakes_nvidia, library, mxnet_wheel, needs_compiler, nvidia_wheels, refusal
-from mxkit.runtime.cuda_libraries import REQUIREMENTS
+from fake_cuda import (
+    SONAMES,
+    WANTED,
+    fakes_nvidia,
+    library,
+    mxnet_wheel,
+    nvidia_wheel,
+    nvidia_wheels,
+    refusal,
+)
 from mxkit.runtime.wheels import load_problem
 import pytest
 
 IMPORT = "import mxkit, mxnet"
 CPU_INSTEAD = "pip uninstall -y mxnet-cu112 && pip install --no-deps mxnet==1.9.1"
+MISSING = [
+    "libcudart.so.11.0",
+    "libcudnn.so.8",  # 20953, colabtools#5514
+    "libnccl.so.2",  # 20279
+    "libnvrtc.so.11.2",  # 20218
+]
+ASK = "int cuInit(int); int ask(void) { return cuInit(0); }"
+# Every file of this process is full from the first byte on.
+FULL = "import resource, sys; sys.dont_write_bytecode = True; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 
 
-def plain_error(done):
-    """The last line of what Python says without mxkit."""
-    assert done.returncode == 1
-    return done.stderr.strip().splitlines()[-1]
+def shortened(path, size):
+    path.write_bytes(path.read_bytes()[:size])
 
 
-MISSING = {
-    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11==11.8.89",
-    "libcudnn.so.8": "nvidia-cudnn-cu11==8.9.6.50",  # 20953, colabtools#5514
-    "libnccl.so.2": "nvidia-nccl-cu11==2.21.5",  # 20279
-    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11==11.8.89",  # 20218
-}
-
-
-@needs_compiler
-def test_libraries_of_cuda_are_missing(bare_python, site):
+def without_libraries(site, folder):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, REQUIREMENTS, without=MISSING)
-    assert "cannot open shared object file: No such file or directory" in plain_error(
-        bare_python("-c", "import mxnet", site=site)
-    )
-    said = refusal(bare_python("-c", IMPORT, site=site))
-    missing = "".join(f"    {soname}: not found\n" for soname in MISSING)
-    assert said.startswith(
-        f"mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n{missing}Type one of\n"
-    )
-    assert "    pip install 'mxkit[cu112]' " in said
-    assert f"    pip install --force-reinstall --no-deps {' '.join(MISSING.values())} " in said
-    assert f"    {CPU_INSTEAD} " in said
-    assert "LD_LIBRARY_PATH" in said
+    nvidia_wheels(site, MISSING)
 
 
-@needs_compiler
-def test_all_libraries_of_cuda_are_missing(bare_python, site):
+def without_any_library(site, folder):
     mxnet_wheel(site, "mxnet-cu117", [*SONAMES, "libcuda.so.1"])
     # colabtools#5514: there is cuDNN, but of another version
     library(site / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9", "libcudnn.so.9")
-    said = refusal(bare_python("-c", IMPORT, site=site))
-    for soname in SONAMES:
-        assert f"    {soname}: not found\n" in said
-    assert "pip install 'mxkit[cu117]' " in said
+
+
+def with_a_library_cut_off(size):
+    def make(site, folder):  # without mxkit, loading it ends the process: SIGBUS
+        mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
+        nvidia_wheels(site)
+        shortened(nvidia_wheel(site, WANTED["libnccl.so.2"], "libnccl.so.2", padding=100000), size)
+
+    return make
+
+
+def cut_off(size):
+    def make(site, folder):
+        shortened(mxnet_wheel(site, "mxnet-cu112", [], "const char padding[200000] = {1};"), size)
+
+    return make
+
+
+def with_driver(calls, size=None, needed=()):
+    def make(site, folder):
+        mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], calls)
+        shortened(library(folder / "driver" / "libcuda.so.1", "libcuda.so.1", needed), size)
+        return {"LD_LIBRARY_PATH": str(folder / "driver")}
+
+    return make
+
+
+def with_a_full_disk(site, folder):
+    mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], ASK)
+    return {"TMPDIR": str(folder), "code": FULL}
+
+
+NOT_FOUND = "cannot open shared object file: No such file or directory"
+CUT_OFF = [
+    "mxnet-cu112 1.9.1 does not load: {site}/mxnet/libmxnet.so is cut off or no library",
+    "    pip install --force-reinstall --no-deps mxnet-cu112==1.9.1\n",
+]
+LIBRARY_CUT_OFF = [
+    "    libnccl.so.2: {site}/nvidia/nccl/lib/libnccl.so.2 is cut off or no library",
+    f"    pip install --force-reinstall --no-deps {WANTED['libnccl.so.2']} ",
+]
+BAD_DRIVER = [
+    "libcuda.so.1, the library of the NVIDIA driver, is there but does not load:",
+    "Install the driver again: `nvidia-smi` must list the GPUs",
+]
+FAILURES = {
+    "libraries of CUDA": (
+        without_libraries,
+        [
+            "mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n"
+            + "".join(f"    {soname}: not found\n" for soname in MISSING)
+            + "Type one of\n    pip install 'mxkit[cu112]' ",
+            f"    pip install --force-reinstall --no-deps {' '.join(WANTED[soname] for soname in MISSING)} ",
+            f"    {CPU_INSTEAD} ",
+            "LD_LIBRARY_PATH",
+        ],
+    ),
+    "all libraries of CUDA": (
+        without_any_library,
+        [*(f"    {soname}: not found\n" for soname in SONAMES), "pip install 'mxkit[cu117]' "],
+    ),
+    "a library of CUDA is empty": (with_a_library_cut_off(0), LIBRARY_CUT_OFF),
+    "a library of CUDA is cut off": (with_a_library_cut_off(20000), LIBRARY_CUT_OFF),
+    "the driver is older than the library": (
+        with_driver("int cuGraphNodeGetType(void); void *use = cuGraphNodeGetType;"),
+        ["undefined symbol: cuGraphNodeGetType", "like cuX, update the NVIDIA driver"],
+    ),
+    "the driver is cut off": (with_driver(ASK, 100), BAD_DRIVER),
+    "the driver lacks a library": (with_driver(ASK, needed=["libdxcore.so"]), BAD_DRIVER),
+    "no driver and a full disk": (
+        with_a_full_disk,
+        [
+            "mxnet-cu112 1.9.1 is built for NVIDIA GPUs and needs libcuda.so.1 of the NVIDIA driver.",
+            "the temporary folder takes no stand-in for it ([Errno",
+            "name another one in TMPDIR",
+            f"    {CPU_INSTEAD}\n",
+        ],
+    ),
+    "OpenBLAS, of the wheel": (  # 20068
+        lambda site, folder: mxnet_wheel(site, "mxnet", ["libopenblas.so.0"]),
+        [
+            f"mxnet 1.9.1 does not load: libopenblas.so.0: {NOT_FOUND}",
+            "pip install --force-reinstall --no-deps mxnet==1.9.1",
+        ],
+    ),
+    "a library of a build from source": (
+        lambda site, folder: mxnet_wheel(site, "", ["libunheard.so.3"]),
+        [
+            f"MXNet's library {{site}}/mxnet/libmxnet.so does not load: libunheard.so.3: {NOT_FOUND}",
+            "Install the system's package that has libunheard.so.3, or name its folder in LD_LIBRARY_PATH",
+        ],
+    ),
+    "headers cut off": (cut_off(60), CUT_OFF),
+    "cut off": (cut_off(100000), CUT_OFF),
+}
+
+
+@fakes_nvidia
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_keeps_mxnet_from_loading_is_told_with_the_way_out(bare_python, site, tmp_path, failure):
+    make, words = FAILURES[failure]
+    found = make(site, tmp_path)
+    variables = found if isinstance(found, dict) else {}
+    code = variables.pop("code", "")
+    # without mxkit an error, or the end of the process
+    assert bare_python("-c", code + "import mxnet", site=site, **variables).returncode not in (0, 2)
+    said = refusal(bare_python("-c", code + IMPORT, site=site, **variables))
+    for each in words:
+        assert each.format(site=site) in said
 
 
 @fakes_nvidia
 def test_the_driver_is_missing(bare_python, site):  # 6787
     mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"])
-    assert plain_error(bare_python("-c", "import mxnet", site=site)) == (
-        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory"
-    )
+    assert f"OSError: libcuda.so.1: {NOT_FOUND}" in bare_python("-c", "import mxnet", site=site).stderr
     assert bare_python("-c", IMPORT, site=site).stdout == "MXNet is loaded\n", "on the CPU"
-
-
-@needs_compiler
-def test_the_driver_is_older_than_the_library(bare_python, site, tmp_path):
-    mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], "int cuGraphNodeGetType(void); void *use = cuGraphNodeGetType;")
-    driver = library(tmp_path / "driver" / "libcuda.so.1", "libcuda.so.1")
-    old = {"LD_LIBRARY_PATH": str(driver.parent)}
-    assert "undefined symbol: cuGraphNodeGetType" in plain_error(bare_python("-c", "import mxnet", site=site, **old))
-    said = refusal(bare_python("-c", IMPORT, site=site, **old))
-    assert "The NVIDIA driver on this machine has no cuGraphNodeGetType: it is older than the CUDA" in said
-    assert "`nvidia-smi`" in said
-    assert CPU_INSTEAD in said
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    ("wheel", "soname", "answered"),
-    [
-        ("mxnet", "libopenblas.so.0", "pip install --force-reinstall --no-deps mxnet==1.9.1"),  # 20068
-        ("", "libunheard.so.3", "Install the system's package that has libunheard.so.3, or name its folder in LD_LIB"),
-    ],
-)
-def test_a_library_of_the_system_is_missing(bare_python, site, wheel, soname, answered):
-    path = mxnet_wheel(site, wheel, [soname])
-    said = refusal(bare_python("-c", IMPORT, site=site))
-    who = f"{wheel} 1.9.1" if wheel else f"MXNet's library {path}"
-    assert said.startswith(f"{who} does not load: {soname}: cannot open shared object file: No such file or directory")
-    assert answered in said
 
 
 @pytest.mark.parametrize(
@@ -108,25 +176,13 @@ def test_what_is_said_of_libraries_that_this_machine_may_have(site, wheel, sonam
     assert load_problem(error, site / "mxnet" / "libmxnet.so").endswith(f"    {answered}")
 
 
-@needs_compiler
-@pytest.mark.parametrize("size", [60, 100000])
-def test_the_library_is_cut_off(bare_python, site, size):
-    path = mxnet_wheel(site, "mxnet-cu112", [], "const char padding[200000] = {1};")
-    path.write_bytes(path.read_bytes()[:size])
-    # Without mxkit an error, or the end of the process: SIGBUS
-    assert bare_python("-c", "import mxnet", site=site).returncode not in (0, 2)
-    said = refusal(bare_python("-c", IMPORT, site=site))
-    assert said.startswith(f"mxnet-cu112 1.9.1 does not load: {path} is ")
-    assert said.endswith("    pip install --force-reinstall --no-deps mxnet-cu112==1.9.1\n")
-
-
 @fakes_nvidia
 def test_mxnet_was_tried_before_mxkit(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     first = "try:\n    import mxnet\nexcept OSError as error:\n    print(error)\n"
     done = bare_python("-c", first + IMPORT, site=site)
-    assert done.stdout == "libcudnn.so.8: cannot open shared object file: No such file or directory\n"
+    assert done.stdout == f"libcudnn.so.8: {NOT_FOUND}\n"
     assert "libcudnn.so.8: not found" in refusal(done)
-    nvidia_wheels(site, REQUIREMENTS)
+    nvidia_wheels(site)
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout.splitlines()[1:] == ["MXNet is loaded"], done.stderr

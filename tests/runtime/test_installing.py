@@ -18,131 +18,91 @@ SITE = Path("site-packages")
 NONE = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
 H200 = Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, "")
 T4 = Gpu(1, "Tesla T4", (7, 5), 15 * 2**30, "")
-BARE = Machine((3, 11), (), False, "1.26.4", (), NONE)
+BARE = Machine((), False, (), NONE)
+CPU, CUDA = "mxnet==1.9.1", "mxnet-cu112==1.9.1"
 
 
-def wheels(*names, version="1.9.1"):
-    return tuple(Wheel(name, version, SITE) for name in names)
+def having(*names, version="1.9.1", **facts):
+    """A machine with these wheels."""
+    return BARE._replace(wheels=tuple(Wheel(name, version, SITE) for name in names), **facts)
 
 
-def commands(machine, kind=None):
+def commands(found):
     """The commands without those for NVIDIA's libraries, which depend on what is installed here."""
-    found = plan(machine, kind).commands
-    return [" ".join(one.arguments) for one in found if "nvidia-" not in one.arguments[1]]
+    return [" ".join(one.arguments) for one in found.commands if "nvidia-" not in one.arguments[1]]
 
 
 def libraries_in(found):
     return [word for command in found.commands for word in command.arguments if word.startswith("nvidia-")]
 
 
-def test_without_a_driver_it_is_the_cpu():
-    assert commands(BARE) == commands(BARE._replace(numpy="")) == ["install mxnet==1.9.1"]
-    assert plan(BARE).reason == "no NVIDIA driver: libcuda.so.1 was not found"
+BOTH = Driver((12, 4), (H200, T4))
+OLD = Driver((10, 2), (), "the NVIDIA driver is too old: it knows CUDA 10.2. Update it")
+NEW = Driver((12, 4), (H200,))
+TOO_NEW = "sm_80, sm_86, and here is NVIDIA H200 (sm_90, 140 GiB)"
+NO_DRIVER = "no NVIDIA driver: libcuda.so.1 was not found"
+TO_CPU, TO_CUDA = f"install --no-deps {CPU}", f"install --no-deps {CUDA}"
+LACKING = BARE._replace(missing=("requests", "graphviz"))
+# The machine, the kind asked for, the wheel, its reason, and the commands.
+PLANS = {
+    "no driver": (BARE, None, CPU, NO_DRIVER, [TO_CPU]),
+    "missing": (LACKING, None, CPU, NO_DRIVER, ["install requests graphviz", TO_CPU]),
+    "a GPU": (having("mxnet", driver=BOTH), None, CUDA, "kernels for Tesla T4", ["uninstall -y mxnet", TO_CUDA]),
+    "a GPU too new": (BARE._replace(driver=NEW), None, CPU, TOO_NEW, [TO_CPU]),
+    "a GPU too new, asked for": (BARE._replace(driver=NEW), "cuda", CUDA, "asked for; mxnet fits", [TO_CUDA]),
+    "an old driver": (BARE._replace(driver=OLD), None, CPU, "too old", [TO_CPU]),
+    "an old driver, asked for": (BARE._replace(driver=OLD), "cuda", CUDA, "too old", [TO_CUDA]),
+    "there": (having("mxnet"), None, CPU, "", []),
+    "there, asked for": (having("mxnet"), "cpu", CPU, "", []),
+    "another for the CPU": (having("mxnet-mkl"), None, "mxnet-mkl==1.9.1", "", []),
+    "for GPUs, asked for": (having("mxnet-cu112"), "cuda", CUDA, "", []),
+    "another for GPUs": (having("mxnet-cu117"), None, "mxnet-cu117==1.9.1", "computes on the CPU too", []),
+    "asked for": (having("mxnet-cu112"), "cpu", CPU, "as asked for", ["uninstall -y mxnet-cu112", TO_CPU]),
+    "two": (having("mxnet", "mxnet-cu112"), None, CPU, "", ["uninstall -y mxnet mxnet-cu112", TO_CPU]),
+    "old": (having("mxnet", version="1.6.0"), None, CPU, "", ["uninstall -y mxnet", TO_CPU]),
+    "damaged": (having("mxnet", damaged=True), None, CPU, "", [f"install --force-reinstall --no-deps {CPU}"]),
+    "another damaged": (having("mxnet-cu112", damaged=True), None, CPU, "", ["uninstall -y mxnet-cu112", TO_CPU]),
+}
 
 
-@pytest.mark.parametrize(("python", "numpy"), [((3, 13), ""), ((3, 11), "2.0.2"), ((3, 13), "2.5.5")])
-def test_the_pin_of_numpy_is_stepped_around(python, numpy):
-    machine = BARE._replace(python=python, numpy=numpy)
-    assert commands(machine) == ["install --no-deps mxnet==1.9.1"]
-    assert "numpy<2" in plan(machine).commands[-1].reason
-    lacking = machine._replace(missing=("requests", "graphviz"))
-    assert commands(lacking) == ["install requests graphviz", "install --no-deps mxnet==1.9.1"]
-
-
-def test_a_gpu_that_can_run_gets_the_wheel_for_gpus_and_the_libraries():
-    machine = BARE._replace(driver=Driver((12, 4), (H200, T4)))
-    found = plan(machine)
-    assert found.wheel == "mxnet-cu112==1.9.1"
-    assert found.reason == "it has kernels for Tesla T4 (sm_75, 15 GiB)"
-    absent = [one for one in requirements("mxnet-cu112") if not installing._has(one)]
-    assert libraries_in(found) == absent
-    assert commands(machine._replace(wheels=wheels("mxnet"))) == ["uninstall -y mxnet", "install mxnet-cu112==1.9.1"]
-    assert "--no-deps" in commands(machine._replace(python=(3, 13)))[0]
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_planned(name):
+    machine, kind, wheel, reason, expected = PLANS[name]
+    found = plan(machine, kind)
+    assert (found.wheel, commands(found)) == (wheel, expected)
+    assert reason in found.reason
 
 
 def test_cusparse_is_fetched_only_for_the_wheel_that_asks_for_it(monkeypatch):
+    absent = [one for one in requirements("mxnet-cu112") if not installing._has(one)]
+    assert libraries_in(plan(BARE._replace(driver=BOTH))) == absent
     monkeypatch.setattr(installing, "_has", lambda requirement: False)
-    fetched = {}
     for name in ("mxnet-cu112", "mxnet-cu117"):
-        fetched[name] = libraries_in(plan(BARE._replace(wheels=wheels(name)), "cuda"))
-        assert fetched[name] == list(requirements(name))
-    assert libraries_in(plan(BARE, "cuda")) == fetched["mxnet-cu112"]
-    assert set(fetched["mxnet-cu117"]) - set(fetched["mxnet-cu112"]) == {"nvidia-cusparse-cu11==11.7.5.86"}
+        assert libraries_in(plan(having(name), "cuda")) == list(requirements(name))
+    assert libraries_in(plan(BARE, "cuda")) == list(requirements("mxnet-cu112"))
 
 
-def test_a_gpu_too_new_for_the_kernels_gets_the_cpu_and_the_reason():
-    machine = BARE._replace(driver=Driver((12, 4), (H200,)))
-    found = plan(machine)
-    assert found.wheel == "mxnet==1.9.1"
-    assert found.reason.endswith("sm_80, sm_86, and here is NVIDIA H200 (sm_90, 140 GiB)")
-    asked = plan(machine, "cuda")
-    assert asked.reason == f"as asked for; mxnet fits this machine: {found.reason}"
-    assert asked.wheel == "mxnet-cu112==1.9.1"
-
-
-def test_a_driver_that_fails_gets_the_cpu():
-    machine = BARE._replace(driver=Driver((10, 2), (), "the NVIDIA driver is too old: it knows CUDA 10.2. Update it"))
-    assert plan(machine).wheel == "mxnet==1.9.1"
-    assert "too old" in plan(machine).reason
-    assert "too old" in plan(machine, "cuda").reason
-
-
-@pytest.mark.parametrize(
-    ("there", "kind"),
-    [(["mxnet"], None), (["mxnet"], "cpu"), (["mxnet-mkl"], None), (["mxnet-cu112"], "cuda"), (["mxnet-cu117"], None)],
-)
-def test_what_fits_already_is_left(there, kind):
-    machine = BARE._replace(wheels=wheels(*there))
-    assert commands(machine, kind) == []
-    assert plan(machine, kind).wheel == f"{there[0]}==1.9.1"
-
-
-CPU = "mxnet==1.9.1"
-REPLACED = [
-    (BARE._replace(wheels=wheels("mxnet-cu112")), "cpu", ["uninstall -y mxnet-cu112", f"install {CPU}"]),
-    (
-        BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"), numpy="2.2.6"), None,
-        ["uninstall -y mxnet mxnet-cu112", f"install --no-deps {CPU}"],
-    ),
-    (BARE._replace(wheels=wheels("mxnet", version="1.6.0")), None, ["uninstall -y mxnet", f"install {CPU}"]),
-    (BARE._replace(wheels=wheels("mxnet"), damaged=True), None, [f"install --force-reinstall --no-deps {CPU}"]),
-    (BARE._replace(wheels=wheels("mxnet-cu112"), damaged=True), None, ["uninstall -y mxnet-cu112", f"install {CPU}"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("machine", "kind", "expected"), REPLACED, ids=["asked for", "two", "old", "damaged", "other"])
-def test_what_does_not_fit_is_replaced(machine, kind, expected):
-    assert commands(machine, kind) == expected
-
-
-def test_a_plan_is_told_with_its_reasons():
-    text = describe(plan(BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"))))
+def test_a_plan_is_told_with_its_reasons(monkeypatch):
+    text = describe(plan(having("mxnet", "mxnet-cu112")))
     assert text.splitlines() == [
         "mxnet==1.9.1: no NVIDIA driver: libcuda.so.1 was not found",
         "    # all of them own the folder mxnet, and have overwritten each other's files",
         f"    {sys.executable} -m pip uninstall -y mxnet mxnet-cu112",
-        "    # MXNet, with what it needs",
-        f"    {sys.executable} -m pip install mxnet==1.9.1",
+        "    # MXNet; --no-deps, because its metadata asks for numpy<2; mxkit repairs what newer ones change",
+        f"    {sys.executable} -m pip install --no-deps mxnet==1.9.1",
     ]
-    assert describe(plan(BARE._replace(wheels=wheels("mxnet")))).endswith("there is nothing to run")
-
-
-def test_where_pip_is_missing_uv_is_named(monkeypatch):
+    assert describe(plan(having("mxnet"))).endswith("there is nothing to run")
     monkeypatch.setattr(installing, "has_pip", lambda: False)
-    assert (
-        command_line(Command(("uninstall", "-y", "mxnet"), "")) == f"uv pip uninstall --python {sys.executable} mxnet"
-    )
+    uninstall = f"uv pip uninstall --python {sys.executable} mxnet"
+    assert command_line(Command(("uninstall", "-y", "mxnet"), "")) == uninstall
     text = describe(plan(BARE))
     assert "this Python has no pip: type these" in text
-    assert f"    uv pip install --python {sys.executable} mxnet==1.9.1" in text
+    assert f"    uv pip install --python {sys.executable} --no-deps mxnet==1.9.1" in text
 
 
 def test_a_command_that_fails_tells_what_is_left(capfd, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    left = [
-        Command(("install", "no-such-package-of-mxkit"), ""),
-        Command(("--version",), ""),
-    ]
+    left = [Command(("install", "no-such-package-of-mxkit"), ""), Command(("--version",), "")]
     with pytest.raises(MXNetImportError) as caught:
         run(left)
     assert str(caught.value).splitlines() == [

@@ -12,7 +12,7 @@ from fake_driver import H200, build
 import mxkit
 from mxkit.runtime.doctor.findings import Line, Report, Section, to_dict
 from mxkit.runtime.doctor.hardware import accelerator_lines
-from mxkit.runtime.gpus import CU112, Driver, Gpu, read_driver
+from mxkit.runtime.gpus import Driver, Gpu, read_driver
 import pytest
 
 ROOT = Path(mxkit.__file__).parents[1]
@@ -70,7 +70,7 @@ def test_the_page_of_a_real_pass(script, monkeypatch):
     chosen = ["-m", "not gpu", "-k", "static_graphs or with_the_word"]
     rows = script.run_pass(sys.executable, True, "tests/gpu/test_gpu_exact.py", *chosen)
     assert script.all_passed({"exact": rows}), rows
-    gpu = Section("gpu", "GPU", accelerator_lines(Driver((12, 4), (A100,)), CU112, {}))
+    gpu = Section("gpu", "GPU", accelerator_lines(Driver((12, 4), (A100,)), True, {}))
     sections = Section("python", "", (Line("version", "3.11"),)), Section("mxnet", "", ()), gpu
     report = to_dict(Report((*sections, Section("variables", "", ()))))
     text = "\n".join(script.page(report, {"exact": rows}))

@@ -163,18 +163,6 @@ def test_names_of_mx_np_that_fail_on_every_numpy_compute():
         np.testing.assert_allclose(degrees.asnumpy(), [0, 180], rtol=1e-6)
 
 
-def test_gluoncv_fills_masks_exactly_without_scipys_interp2d():
-    # gluoncv/data/transforms/mask.py, line 167
-    from gluoncv.data.transforms.mask import fill
-
-    mask = np.zeros((1, 4, 4), "float32")
-    mask[0, 1:3, 1:3] = 1
-    filled = fill(mask, np.array([[2.0, 1, 10, 9]]), (12, 10), fast_fill=False)
-    expected = np.zeros((10, 12), "uint8")
-    expected[3:7, 4:8] = 1
-    assert filled[0].tolist() == expected.tolist()
-
-
 def test_functions_that_numpy_dropped_compute_on_mxnet_arrays():
     # mxnet/numpy/fallback.py: the view's own functions ask `__array_function__`, as NumPy's did
     with mx.util.np_shape(True), mx.util.np_array(True):

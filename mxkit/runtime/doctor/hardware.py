@@ -7,7 +7,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.engine_settings import EXACT, Choice, choose, local_workers
-from mxkit.runtime.gpus import CU112, Architectures, Driver, kernel_architectures, unusable_gpus
+from mxkit.runtime.gpus import ARCHITECTURES, Driver, has_known_kernels, unusable_gpus
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
 from mxkit.runtime.wheels import package_spec
 
@@ -105,45 +105,42 @@ def shared_memory_line(total: int, free: int) -> Line:
 
 
 _CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
-_SYSTEM_PACKAGES = {"libz.so.1": "apt-get install zlib1g    or: yum install zlib"}
 
 
-def installed_kernels() -> Optional[Architectures]:
-    """The architectures that MXNet's library is compiled for, as its wheel's name says; None without MXNet."""
+def installed_kernels() -> Optional[bool]:
+    """Whether the kernels of the installed MXNet are those of Apache's wheels for GPUs; None without MXNet."""
     spec = package_spec()
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     candidates = (folder / "libmxnet.so" for folder in folders)
-    return next((kernel_architectures(path) for path in candidates if path.is_file()), None)
+    return next((has_known_kernels(path) for path in candidates if path.is_file()), None)
 
 
-def accelerator_lines(driver: Driver, kernels: Optional[Architectures], mxnet: Mapping[str, Any]) -> Tuple[Line, ...]:
+def accelerator_lines(driver: Driver, is_known: Optional[bool], mxnet: Mapping[str, Any]) -> Tuple[Line, ...]:
     """Lines about the GPUs of the driver, MXNet's kernels for them, and the libraries that it uses.
 
     Args:
         driver: The answers of `read_driver`.
-        kernels: The architectures that MXNet's library is compiled for; None without MXNet.
+        is_known: The answer of `installed_kernels`.
         mxnet: The answers of MXNet's probe.
 
     >>> h200 = Driver((12, 4), (mxkit.runtime.gpus.Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, ""),))
-    >>> print(accelerator_lines(h200, CU112, {})[1].value)
+    >>> print(accelerator_lines(h200, True, {})[1].value)
     NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels for it
     """
-    with_cuda = bool(kernels and kernels.machine_code) or "CUDA" in mxnet.get("features", ())
+    with_cuda = bool(is_known) or "CUDA" in mxnet.get("features", ())
     return (
         _driver(driver, with_cuda, bool(mxnet.get("stand_in"))),
-        *_gpus(driver, kernels, with_cuda),
-        *([] if kernels is None else [_kernels(kernels, with_cuda)]),
+        *_gpus(driver, bool(is_known), with_cuda),
+        *([] if is_known is None else [_kernels(is_known, with_cuda)]),
         *_seen(driver, mxnet, with_cuda),
         *(_exactness() if with_cuda and driver.gpus else []),
         *(_library(*library) for library in mxnet.get("cuda_libraries", [])),
-        *(_part(part, sonames, bool(driver.gpus)) for part, sonames in mxnet.get("cudnn_lacks", {}).items()),
     )
 
 
-def _gpus(driver: Driver, kernels: Optional[Architectures], with_cuda: bool) -> Iterator[Line]:
-    is_known = bool(kernels and kernels.machine_code)
+def _gpus(driver: Driver, is_known: bool, with_cuda: bool) -> Iterator[Line]:
     # Without CUDA the line says whether the wheel for GPUs would run.
-    reasons = unusable_gpus(len(driver.gpus), CU112, driver) if is_known or not with_cuda else {}
+    reasons = unusable_gpus(len(driver.gpus), driver) if is_known or not with_cuda else {}
     for gpu in driver.gpus:
         reason = reasons.get(gpu.index, "")
         data = {**gpu.__dict__, "capability": list(gpu.capability), "usable": with_cuda and not reason}
@@ -174,10 +171,10 @@ def _driver(driver: Driver, with_cuda: bool, stand_in: bool) -> Line:
     return judged("driver", said, not with_cuda, fix, data)
 
 
-def _kernels(kernels: Architectures, with_cuda: bool) -> Line:
-    data = {"machine_code": [f"sm_{major}{minor}" for major, minor in kernels.machine_code]}
-    if kernels.machine_code:
-        return Line("kernels", f"{kernels}, and no PTX, which newer GPUs could compile", data=data)
+def _kernels(is_known: bool, with_cuda: bool) -> Line:
+    data = {"machine_code": ARCHITECTURES.split(", ") if is_known else []}
+    if is_known:
+        return Line("kernels", f"{ARCHITECTURES}, and no PTX, which newer GPUs could compile", data=data)
     own = "not known: this MXNet is not Apache's wheel"
     return Line("kernels", own if with_cuda else "none for GPUs: this MXNet is built for the CPU", data=data)
 
@@ -205,12 +202,6 @@ def _library(soname: str, path: str, provider: str, problem: str) -> Line:
     if problem and not path:
         return Line(soname, problem, "problem", "mxkit install --cuda", data)
     return judged(soname, f"{path} ({provider})" if path else provider, not problem, problem, data)
-
-
-def _part(part: str, sonames: Sequence[str], has_gpus: bool) -> Line:
-    said = f"needs {' and '.join(sonames)}, not found: the first convolution on a GPU ends the process"
-    fixes = (_SYSTEM_PACKAGES.get(name, f"install the system's package that has {name}") for name in sonames)
-    return Line(part, said, "problem" if has_gpus else "warning", "\n".join(fixes), {"lacks": list(sonames)})
 
 
 def _dotted(version: Sequence[int]) -> str:

@@ -156,13 +156,7 @@ def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
 def _about_cuda() -> Dict[str, Any]:
     from mxkit.runtime import cuda_libraries
 
-    libraries = cuda_libraries.libraries()
-    cudnn = next((library.path for library in libraries if library.soname.startswith("libcudnn.")), "")
-    return {
-        "cuda_libraries": [[str(value) for value in library] for library in libraries],
-        "stand_in": cuda_libraries.in_use(),
-        "cudnn_lacks": cuda_libraries.lacking_parts(cudnn) if cudnn else {},
-    }
+    return {"cuda_libraries": cuda_libraries.libraries(), "stand_in": cuda_libraries.in_use()}
 
 
 if __name__ == "__main__":

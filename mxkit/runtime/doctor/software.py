@@ -148,19 +148,8 @@ def modules() -> List[str]:
 
 
 def package_lines(answers: Mapping[str, Mapping[str, Any]]) -> Tuple[Line, ...]:
-    """Lines about each package, from the answers of its probe, and about packages that conflict."""
-    return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines())
-
-
-def conflict_lines() -> Tuple[Line, ...]:
-    """A line about distributions of OpenCV that overwrite each other's files, if there are several."""
-    both = [name for name in _OPENCV if _version(name)]
-    if len(both) < 2:
-        return ()
-    said = " and ".join(f"{name} {_version(name)}" for name in both) + " overwrite each other's files"
-    keep = "opencv-python-headless" if "opencv-python-headless" in both else both[0]
-    fix = f"python -m pip uninstall -y {' '.join(both)}\npython -m pip install --no-deps {keep}"
-    return (Line("opencv", said, "warning", fix),)
+    """Lines about each package, from the answers of its probe."""
+    return tuple(_line(package, answers) for package in _PACKAGES)
 
 
 def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:

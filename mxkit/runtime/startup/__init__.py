@@ -3,7 +3,6 @@
 from contextlib import suppress
 import os
 from pathlib import Path
-import re
 import subprocess
 import sys
 import sysconfig
@@ -13,8 +12,6 @@ from mxkit.errors import MXNetImportError
 
 _STARTUP = Path(__file__).resolve().parent
 _WAITING = _STARTUP / "waiting.py"
-# Python's own options -I, -E and -S, alone or behind others.
-_WITHOUT_PACKAGES = re.compile("-[bBdiOqsuvx]*[IES]")
 
 
 def enabling_file() -> Path:
@@ -72,16 +69,8 @@ def python_command(arguments: Sequence[str]) -> List[str]:
 
     Args:
         arguments: Arguments of `python`: its options, then a script, `-m` or `-c`, then the arguments of these.
-
-    Raises:
-        MXNetImportError: With an option, Python ignores PYTHONPATH or its packages.
     """
     options: List[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    if any(map(_WITHOUT_PACKAGES.match, [*options, *arguments[:1]])):
-        raise MXNetImportError(
-            "python -I, -E and -S ignore PYTHONPATH or packages, which mxkit run needs. Leave the option out, or use "
-            "mxkit enable and Python itself, which work with -I and -E"
-        )
     return [sys.executable, *options, *arguments]
 
 
