@@ -23,16 +23,6 @@ DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD, mx.optimizer.LARS, mx.optimiz
 # Gluon's Trainer sets these itself.
 _OF_THE_TRAINER = ("param_idx2name", "sym", "param_dict", "begin_num_update", "rescale_grad")
 
-# Names in other frameworks
-_ALIASES = {
-    "weight_decay": "did you mean 'wd'?",
-    "lr": "did you mean 'learning_rate'?",
-    "eps": "did you mean 'epsilon'?",
-    "betas": "did you mean 'beta1' and 'beta2'?",
-    "rho": "did you mean 'gamma1'?",
-    "alpha": "did you mean 'gamma1'?",
-}
-
 
 def optimizer_names() -> List[str]:
     """Names in MXNet's registry of optimizers."""
@@ -158,7 +148,7 @@ def optimizer_defaults(kind: Any) -> Dict[str, Any]:
 def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
     """List the arguments of an optimizer, and the nearest one for each unknown argument."""
     known = sorted(set(optimizer_defaults(kind)) - {"self", "kwargs", *_OF_THE_TRAINER})
-    guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
+    guesses = {name: nearest(name, known) for name in arguments if name not in known}
     hints = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
     return "; ".join([f"accepted: {', '.join(known)}", *hints])
 

@@ -369,19 +369,18 @@ def torch_files(
 
 
 def _docstring(net: Any, inputs: Mapping[str, Any]) -> str:
-    def shapes(value: Any) -> str:
-        if isinstance(value, (list, tuple)):
-            return f"[{', '.join(map(shapes, value))}]"
-        return "None" if value is None else str(np.shape(value))
-
     first = f"{type(net).__name__}, converted from Apache MXNet by mxkit."
-    given = ", ".join(f"{name} {shapes(value)}" for name, value in inputs.items())
+    given = ", ".join(f"{name} {_shapes(value)}" for name, value in inputs.items())
     second = (
         f"mxkit {__version__}, MXNet {mx.__version__}. Traced with {given}; the batch size is free. Only this size of "
         "images or sequences was compared with MXNet, no other."
     )
     last = 'Load the weights with `net = load("model.safetensors")`.'
     return "\n".join([*textwrap.wrap(first, 84), "", *textwrap.wrap(second, WIDTH), last, ""])
+
+
+def _shapes(value: Any) -> str:
+    return f"[{', '.join(map(_shapes, value))}]" if isinstance(value, (list, tuple)) else str(np.shape(value))
 
 
 def _root_name(net: Any) -> str:

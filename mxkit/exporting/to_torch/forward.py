@@ -124,6 +124,10 @@ class _Action(NamedTuple):
     outputs: List[Entry]
 
 
+def _plain(operator: Operator) -> _Action:
+    return _Action("", operator, operator.inputs, operator.outputs)
+
+
 class Renderer:
     """Writes the forward pass of a call of a class.
 
@@ -197,10 +201,7 @@ class Renderer:
         self.zeros.update({one.outputs[0]: one for one in operators if is_first_state(self.program, one)})
         fixed = constants(self.program, operators)
         core = _Action(access, part.core, data_inputs(self.program, part.core, fixed), part.core.outputs)
-        return [*map(self._plain, part.before), core, *map(self._plain, part.after)]
-
-    def _plain(self, operator: Operator) -> _Action:
-        return _Action("", operator, operator.inputs, operator.outputs)
+        return [*map(_plain, part.before), core, *map(_plain, part.after)]
 
     def _own(self, operator: Operator) -> _Action:
         """Return the step of the block's own operator: a layer if nothing else reads its parameters."""
@@ -210,11 +211,11 @@ class Renderer:
         alone = not any(entry in other.inputs for entry in used for other in others)
         of_symbol = used and isinstance(self.module.block, gluon.SymbolBlock)
         alone = alone and bool(data_inputs(self.program, operator, self.fixed))
-        if alone and (of_symbol or not self._has_expression(operator)):
+        if alone and (of_symbol or operator.operator == "RNN"):
             layer = layer_of(self.program, operator)
             if layer is not None:
                 return self._as_layer(operator, layer, self._common_name(operator, used))
-        return self._plain(operator)
+        return _plain(operator)
 
     def _as_layer(self, operator: Operator, layer: Layer, name: str) -> _Action:
         taken: Set[str] = {*self.layers, *self.module.children, *self.module.shared}
@@ -230,13 +231,6 @@ class Renderer:
         names = [self.program.names[entry].rpartition(".")[2] for entry in used if entry in self.program.parameters]
         common = names[0].rpartition("_")[0] if len(names) == 1 else os.path.commonprefix(names) if names else ""
         return common.rstrip("_") or operator.operator.lower()
-
-    def _has_expression(self, operator: Operator) -> bool:
-        try:
-            expression(node_of(self.program, operator, [f"x{number}" for number in range(len(operator.inputs))]))
-        except ExportError:
-            return False
-        return True
 
     def _arguments(self) -> List[Tuple[str, str]]:
         names, arguments = argument_names(self.module.block, len(self.scope.inputs)), []

@@ -11,7 +11,7 @@ from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import JUMPING, Draw, Row, above, beside_summands, compare, net_outputs, summands
 from mxkit.exporting.to_torch.code import Source, beside, layers_with_state, state
-from mxkit.exporting.to_torch.program import Module, Operator, Program, as_lists, flat, part_of
+from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat, part_of
 import mxnet as mx
 import numpy as np
 
@@ -107,14 +107,9 @@ def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) 
     try:
         return _compared(source, weights, inputs, True)
     except mx.MXNetError:
-        _forget_errors()
+        with suppress(mx.MXNetError):  # it raises the same error again at the next wait
+            mx.nd.waitall()
         return _compared(source, weights, inputs, False)
-
-
-def _forget_errors() -> None:
-    """Clear MXNet's error: it raises the same one again at the next wait."""
-    with suppress(mx.MXNetError):
-        mx.nd.waitall()
 
 
 def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any], wide: Optional[bool]) -> List[Row]:
@@ -229,30 +224,17 @@ class _Run:
         self._add(instance.module.path, line.label, line.entries, tensors)
 
     def _watch(self) -> None:
-        """Record the outputs of layers."""
+        """Record the outputs of layers, and of the operators beside them."""
         found = dict(self.net.named_modules())
         for module in self._source.root.walk():
-            if module.scopes:
-                found[module.target].register_forward_hook(self._hook(module))
-            for name, operator in beside(module) if module.scopes and module.target else ():
-                inner = found.get(f"{module.target}_{name}")
-                if inner is not None:
-                    inner.register_forward_hook(self._hook(module, operator))
+            own = {"": module.part.core} if module.part and module.scopes else {}
+            for name, operator in [*own.items(), *((f"_{name}", one) for name, one in beside(module) if own)]:
+                inner = found.get(f"{module.target}{name}")
+                if inner is not None and operator is not None:
+                    inner.register_forward_hook(self._hook(module.path, operator))
 
-    def _hook(self, module: Module, operator: Optional[Operator] = None) -> Callable[..., None]:
-        """Return a hook for a module, or for an operator beside it."""
-
-        def hook(_: Any, __: Any, outputs: Any) -> None:
-            core = operator or (module.part.core if module.part else None)
-            if core is not None:
-                self._add(module.path, core.operator, core.outputs[:1], [flat(as_lists(outputs))[0]])
-            elif module.part is None:
-                call = self._calls[module.target, -1]
-                self._calls[module.target, -1] += 1
-                entries = flat(module.scopes[call].outputs)
-                self._add(module.path, type(module.block).__name__, entries, flat(as_lists(outputs)))
-
-        return hook
+    def _hook(self, path: str, operator: Operator) -> Callable[..., None]:
+        return lambda _, __, outputs: self._add(path, operator.operator, operator.outputs[:1], flat(as_lists(outputs)))
 
 
 class _NoDropout:
@@ -347,7 +329,8 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
         by_entry = {program.entries[number]: array for number, array in zip(kept, outputs)}
         by_entry.update({entry: arrays[name] for entry, name in program.names.items()})
         wanted = [by_entry[entry] for entry in flat(program.root.outputs)] if train else []
-        heads = _heads([one.shape for one in wanted])
+        random = np.random.RandomState(0)
+        heads = [random.uniform(-1, 1, one.shape).astype("f") for one in wanted]
         if train:
             mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
         del outputs, wanted
@@ -398,9 +381,3 @@ def _for_training(symbol: Any, wide: bool) -> Any:
         if wide and node.operator.startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
             node.update(dtype="float64")
     return legacy(graph.symbol())
-
-
-def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
-    """Draw random numbers from a fixed seed."""
-    random = np.random.RandomState(0)
-    return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
