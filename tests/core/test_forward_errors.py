@@ -104,38 +104,21 @@ def axes(number, layout):
 FLAT, LAST, SECOND = "inputs per sample", "inputs on the last axis", "channels (NCHW)"
 NHWC = "is built for 3 channels (NCHW) and got shape SHAPE, which has 32. The channels seem to be last: x.transpose"
 OF_3 = built_for(3, SECOND, 4, "in_channels")
+LAST_7, FLAT_7 = (built_for(4, where, 7, "in_units") for where in (LAST, FLAT))
+NORM_3 = built_for(4, "channels on axis -1", 3, "in_channels")
+CONV, TNC = nn.Conv2D, "features on the last axis (TNC)"
 # the layer, an input that fits, one that does not, and the text after "'features.0.0' (Type) "
 LAYERS = {
-    "dense": (lambda: nn.Dense(5, in_units=4), (2, 4), (2, 7), built_for(4, FLAT, 7, "in_units")),
+    "dense": (lambda: nn.Dense(5, in_units=4), (2, 4), (2, 7), FLAT_7),
     "dense of 3 axes": (lambda: nn.Dense(5, in_units=12), (2, 12), (2, 3, 7), built_for(12, FLAT, 21, "in_units")),
-    "dense of the last axis": (
-        lambda: nn.Dense(5, in_units=4, flatten=False),
-        (2, 3, 4),
-        (2, 3, 7),
-        built_for(4, LAST, 7, "in_units"),
-    ),
-    "deferred dense": (lambda: nn.Dense(5), (2, 4), (2, 7), built_for(4, FLAT, 7, "in_units")),
-    "conv of NHWC (T13)": (
-        lambda: nn.Conv2D(8, 3, in_channels=3),
-        (2, 3, 32, 32),
-        (2, 32, 32, 3),
-        NHWC,
-    ),
-    "deferred conv": (lambda: nn.Conv2D(8, 3), (2, 3, 9, 9), (2, 4, 9, 9), OF_3),
-    "conv in groups": (
-        lambda: nn.Conv2D(8, 3, groups=2, in_channels=6),
-        (2, 6, 9, 9),
-        (2, 4, 9, 9),
-        built_for(6, SECOND, 4, "in_channels"),
-    ),
+    "dense of the last axis": (lambda: nn.Dense(5, in_units=4, flatten=False), (2, 3, 4), (2, 3, 7), LAST_7),
+    "deferred dense": (lambda: nn.Dense(5), (2, 4), (2, 7), FLAT_7),
+    "conv of NHWC (T13)": (lambda: CONV(8, 3, in_channels=3), (2, 3, 32, 32), (2, 32, 32, 3), NHWC),
+    "deferred conv": (lambda: CONV(8, 3), (2, 3, 9, 9), (2, 4, 9, 9), OF_3),
+    "conv in groups": (lambda: CONV(8, 3, groups=2, in_channels=6), (2, 6, 9, 9), (2, 4, 9, 9), OF_3.replace("3", "6")),
     "transposed conv": (lambda: nn.Conv2DTranspose(8, 3, in_channels=3), (2, 3, 9, 9), (2, 4, 9, 9), OF_3),
-    "conv of other axes": (lambda: nn.Conv2D(8, 5, in_channels=1), (2, 1, 9, 9), (2, 28, 28), axes(4, "NCHW")),
-    "large kernel": (
-        lambda: nn.Conv2D(8, 5),
-        (2, 1, 9, 9),
-        (2, 1, 4, 4),
-        "got SHAPE float32: kernel size",
-    ),
+    "conv of other axes": (lambda: CONV(8, 5, in_channels=1), (2, 1, 9, 9), (2, 28, 28), axes(4, "NCHW")),
+    "large kernel": (lambda: CONV(8, 5), (2, 1, 9, 9), (2, 1, 4, 4), "got SHAPE float32: kernel size"),
     "large pool": (lambda: nn.MaxPool2D(5), (2, 1, 9, 9), (2, 1, 3, 3), "got SHAPE float32: kernel size (5"),
     "pool of other axes": (lambda: nn.GlobalAvgPool2D(), (2, 1, 9, 9), (2, 3), axes(4, "NCHW")),
     "batch norm": (
@@ -144,26 +127,11 @@ LAYERS = {
         (2,),
         "got SHAPE float32: Channel axis out of range: 1",
     ),
-    "layer norm": (
-        lambda: nn.LayerNorm(in_channels=4),
-        (2, 4),
-        (2, 3),
-        built_for(4, "channels on axis -1", 3, "in_channels"),
-    ),
-    "late instance norm (T40)": (
-        lambda: nn.InstanceNorm(in_channels=4),
-        (2, 4, 5),
-        (2, 3, 5),
-        built_for(4, "channels on axis 1", 3, "in_channels"),
-    ),
+    "layer norm": (lambda: nn.LayerNorm(in_channels=4), (2, 4), (2, 3), NORM_3),
+    "late norm (T40)": (lambda: nn.InstanceNorm(in_channels=4), (2, 4, 5), (2, 3, 5), NORM_3.replace("-1", "1")),
     "late PReLU (T40)": (lambda: nn.PReLU(in_channels=4), (2, 4), (2, 3), "got SHAPE float32: "),
     "group norm": (lambda: nn.GroupNorm(3), (2, 3, 5), (2, 4, 5), "got SHAPE float32: # of channels must be divisible"),
-    "lstm": (
-        lambda: rnn.LSTM(5, input_size=4),
-        (3, 2, 4),
-        (3, 2, 7),
-        built_for(4, "features on the last axis (TNC)", 7, "input_size"),
-    ),
+    "lstm": (lambda: rnn.LSTM(5, input_size=4), (3, 2, 4), (3, 2, 7), built_for(4, TNC, 7, "input_size")),
     "rnn of other axes": (lambda: rnn.RNN(5, input_size=4), (3, 2, 4), (3, 4), axes(3, "TNC")),
 }
 
@@ -192,7 +160,6 @@ def test_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, hybri
         (lambda F, *both: F.concat(*both, dim=2), "Incompatible input shape: expected [2,3,-1,5], got [2,4,5,5]"),
         (lambda F, *both: F.dot(*both), "dot shape error: [2,3,5,5] X [2,4,5,5]"),
     ],
-    ids=["add", "concat", "dot"],
 )
 def test_arrays_that_do_not_go_together_inside_a_block(join, text, hybridize):
     net = ready(Net(nn.Conv2D(3, 1), Residual(4, join)), hybridize)
@@ -202,36 +169,26 @@ def test_arrays_that_do_not_go_together_inside_a_block(join, text, hybridize):
 
 
 @modes
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(lambda: nn.Dense(5, in_units=4), (2, 4)), (lambda: nn.Conv2D(5, 1, in_channels=4), (2, 4, 3, 3))],
-    ids=["dense", "conv"],
-)
 @pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "float16"])
-def test_another_dtype_is_not_told_the_wrong_way_round(dtype, layer, shape, hybridize):
-    net = ready(Net(layer()), hybridize)
-    kind = type(net.features[0][0]).__name__
-    assert str(failure(net, ones(shape, dtype=dtype))) == (
-        f"'features.0.0' ({kind}) computes in float32, as its parameters are, and got {shape} {dtype}. Cast the input, "
-        "x.astype('float32'), or the net, net.cast(...)"
-    )
+def test_another_dtype_is_not_told_the_wrong_way_round(dtype, hybridize):
+    for layer, shape in ((nn.Dense(5, in_units=4), (2, 4)), (nn.Conv2D(5, 1, in_channels=4), (2, 4, 3, 3))):
+        assert str(failure(ready(Net(layer), hybridize), ones(shape, dtype=dtype))) == (
+            f"'features.0.0' ({type(layer).__name__}) computes in float32, as its parameters are, and got {shape} "
+            f"{dtype}. Cast the input, x.astype('float32'), or the net, net.cast(...)"
+        )
 
 
 @modes
 def test_a_wrong_number_of_inputs(hybridize):
-    net = ready(Pair(), hybridize)
+    net, plain, x = ready(Pair(), hybridize), nn.Sequential(), ones((2, 4))
     batch = ". A batch of two inputs is ((x1, x2), y)"
-    error = failure(net, ones((2, 4)))
+    error = failure(net, x)
     assert str(error) == f"the net (Pair) was called with 1 input, and takes 2 inputs: x, y{batch}"
     assert isinstance(error.__cause__, TypeError)
-    error = failure(net, ones((2, 4)), ones((2, 2)), ones((2, 2)))
-    assert str(error) == f"the net (Pair) was called with 3 inputs, and takes 2 inputs: x, y{batch}"
     dense = ready(nn.Dense(3, in_units=4))  # its own message: got multiple values for argument 'weight'
-    error = failure(dense, ones((2, 4)), ones((2, 4)))
-    assert str(error) == f"the net (Dense) was called with 2 inputs, and takes 1 input: x{batch}"
-    plain = nn.Sequential()
+    assert str(failure(dense, x, x)) == f"the net (Dense) was called with 2 inputs, and takes 1 input: x{batch}"
     plain.add(Pair())
-    assert str(failure(plain, ones((2, 4)))) == "'0' (Pair) was called with 1 input, and takes 2 inputs: x, y"
+    assert str(failure(plain, x)) == "'0' (Pair) was called with 1 input, and takes 2 inputs: x, y"
 
 
 @modes
@@ -285,11 +242,9 @@ def symbol_net(**params):
 def test_a_symbol_block_names_its_operator(around):
     inner = symbol_net()
     inner(ones((2, 4)))
-    net = inner
-    if around is not None:
-        net = Net(nn.Flatten(), inner)
-        if around:
-            net.hybridize()
+    net = inner if around is None else Net(nn.Flatten(), inner)
+    if around:
+        net.hybridize()
     error = failure(net, ones((2, 5)))
     assert str(error) == (
         f"{'the net' if around is None else repr('features.0.1')} (SymbolBlock): operator 'fc1' (FullyConnected) got "
