@@ -68,9 +68,7 @@ def test_auto_leaves_out_gpus_without_kernels_and_says_so():
 
 def test_named_gpus_without_kernels_are_refused():
     module._refuse_gpus([mx.gpu(0), mx.gpu(2)], 3, {1: H200})
-    with pytest.raises(
-        DeviceError, match=r"devices: gpu\(1\) cannot be used: NVIDIA H200 \(sm_90, .* sm_50\. Use the CPU"
-    ):
+    with pytest.raises(DeviceError, match=r"gpu\(1\) cannot be used: NVIDIA H200 \(sm_90, .* sm_50\. Use the CPU"):
         module._refuse_gpus([mx.gpu(0), mx.gpu(1)], 3, {1: H200})
     text = r"devices: gpu\(3\) does not exist: MXNet 1.9.1 sees 3 GPUs, numbered from 0. Use 'auto' .* `mxkit doctor`"
     with pytest.raises(DeviceError, match=text):
@@ -135,17 +133,11 @@ def test_dtypes_are_kept_or_become_those_of_mxnet(dtype, expected):
 FOUR = np.zeros((4, 3))
 NUMBERS = r"expected numbers; received an array of shape"
 REFUSED = {
-    "too large": (
-        (np.array([2**31], "uint32"), FOUR[:1]),
-        "uint32 becomes int32, which cannot hold 2147483648",
-    ),
+    "too large": ((np.array([2**31], "uint32"), FOUR[:1]), "uint32 becomes int32, which cannot hold 2147483648"),
     "complex": ((np.zeros((2, 3), complex), FOUR[:2]), rf"a batch: {NUMBERS} \(2, 3\) complex128"),
     "texts": ((np.array(["a", "b"]), FOUR[:2]), rf"a batch: {NUMBERS} \(2,\) <U1. .*number the classes"),
     "objects": ((np.array([np.zeros(1000), None], object), FOUR[:2]), rf"{NUMBERS} \(2,\) object. Convert it"),
-    "a dict": (
-        {"image": FOUR, "label": FOUR},
-        r"dict with the keys 'image', 'label'. Pass a function .* \(\(b\['image'\], b\['label'\]\)",
-    ),
+    "a dict": ({"image": FOUR, "label": FOUR}, r"the keys 'image', 'label'. .* \(\(b\['image'\], b\['label'\]\)"),
     "no sample": ((FOUR[:0], np.zeros(0)), r"a batch has no sample: shapes \[\(0, 3\), \(0,\)\]"),
     "lengths": ((FOUR, np.zeros(3)), r"axis 0 of every array .* received shapes \[\(4, 3\), \(3,\)\]"),
     "a number": ((FOUR, np.float32(1)), r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"),
@@ -182,25 +174,16 @@ def test_arrays_of_either_kind_become_those_that_are_asked_for(dtype, count, kin
 
 def test_the_forms_of_a_batch():
     x, z, y = np.zeros((4, 2)), np.ones((4, 3)), np.arange(4)
-    for batch, inputs, labels in [
-        (x, 1, 0),
-        ((x,), 1, 0),
-        ((x, y), 1, 1),
-        ([x, y], 1, 1),
-        (((x, z), y), 2, 1),
-        ((x, (y, z)), 1, 2),
-        (((x, z), (y, z)), 2, 2),
-        (((x, z),), 2, 0),
-    ]:
+    some = [(x, 1, 0), ((x,), 1, 0), ((x, y), 1, 1), ([x, y], 1, 1), (((x, z), y), 2, 1)]
+    more = [((x, (y, z)), 1, 2), (((x, z), (y, z)), 2, 2), (((x, z),), 2, 0)]
+    for batch, inputs, labels in some + more:
         for shard in mxkit.data.split_batch(batch, mxkit.devices("cpu:2")):
             assert (len(shard.inputs), len(shard.labels)) == (inputs, labels)
 
 
-def test_shards_are_a_sequence_that_prints():
+def test_shards_print():
     shards = mxkit.data.split_batch(np.zeros((2, 3)), mxkit.devices("cpu:3"))
     assert repr(shards) == "Shards(2 samples: 1 on cpu(0), 1 on cpu(1); idle [cpu(2)])"
-    assert shards[-1].device == mx.cpu(1)
-    assert [shard.samples for shard in shards[:1]] == [1]
 
 
 def test_batches_are_described_for_messages():

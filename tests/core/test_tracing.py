@@ -62,21 +62,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cannot decide type")
 def test_calls_and_operators_know_each_other():
     net = sequential(nn.Dense(3, activation="relu"), Twice(nn.Dense(3)))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
-    assert [(call.path, call.number) for call in traced.calls] == [
-        ("", 0),
-        ("0", 0),
-        ("0.act", 0),
-        ("1", 0),
-        ("1.layer", 0),
-        ("1.layer", 1),
-    ]
-    assert operators(traced.outputs) == [
-        ("FullyConnected", "1"),
-        ("Activation", "2"),
-        ("FullyConnected", "4"),
-        ("FullyConnected", "5"),
-        ("_plus_scalar", "3"),
-    ]
+    assert [call.path for call in traced.calls] == ["", "0", "0.act", "1", "1.layer", "1.layer"]
+    assert [call.number for call in traced.calls] == [0, 0, 0, 0, 0, 1]
+    names = ["FullyConnected", "Activation", "FullyConnected", "FullyConnected", "_plus_scalar"]
+    assert operators(traced.outputs) == list(zip(names, "12453"))
     assert traced.calls[4].outputs[0] is traced.calls[5].inputs[0]
     assert traced.calls[0].block is net
     assert [variable.name for variable in traced.inputs] == ["data0"]
@@ -210,17 +199,13 @@ def test_shapes():
 
 
 def test_what_a_graph_needs_and_the_trace_does_not_know():
-    class Loop(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.cell = nn.Dense(2, in_units=2)
-
+    class Loop(Twice):
         def hybrid_forward(self, F, x):
-            return F.contrib.foreach(lambda row, state: (self.cell(row), state), x, F.zeros((1, 2)))[0]
+            return F.contrib.foreach(lambda row, state: (self.layer(row), state), x, F.zeros((1, 2)))[0]
 
-    traced = tracing.trace(Loop(), [mx.nd.ones((3, 1, 2))])
+    traced = tracing.trace(Loop(nn.Dense(2, in_units=2)), [mx.nd.ones((3, 1, 2))])
     assert tracing.unknown_variables(traced, traced.outputs) == []
-    inside = next(call for call in traced.calls if call.path == "cell")
+    inside = next(call for call in traced.calls if call.path == "layer")
     assert len(tracing.unknown_variables(traced, inside.outputs)) == 1
 
 
@@ -271,11 +256,8 @@ def test_calls_that_exceptions_ended():
     assert operators([mx.sym.relu(mx.sym.var("x"))]) == [("relu", None)]
     net = sequential(Twice(Careful()))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
-    assert [(op, traced.calls[int(number)].path) for op, number in operators(traced.outputs)] == [
-        ("FullyConnected", "0.layer.good"),
-        ("FullyConnected", "0.layer.good"),
-        ("_plus_scalar", "0"),
-    ]
+    paths = [traced.calls[int(number)].path for _, number in operators(traced.outputs)]
+    assert paths == ["0.layer.good", "0.layer.good", "0"]
 
 
 def test_symbols_that_gluon_sends_through_blocks_are_no_calls():
@@ -306,13 +288,9 @@ def test_blocks_are_opened_above_each_path_of_a_shared_one_and_nowhere_else():
     net.add(other)
     net.hybridize()
 
-    def interrupted():
-        with opened(net, ["0.0"]):
-            assert [path for path, block in blocks_by_path(net) if block._active] == ["0.0", "1.0", "2", "2.0"]
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        interrupted()
+    with pytest.raises(KeyError), opened(net, ["0.0"]):  # noqa: PT012
+        assert [path for path, block in blocks_by_path(net) if block._active] == ["0.0", "1.0", "2", "2.0"]
+        raise KeyError
     assert all(block._active for _, block in blocks_by_path(net))
 
 
