@@ -23,6 +23,12 @@ PHASES = ("data", "forward", "backward", "metrics", "update", "other", "waiting"
 _MXNET = str(Path(mx.__file__).parent), str(Path(__file__).parents[1] / "runtime"), __file__
 
 
+# What starts forward and backward passes, with its phase; and what waits for the engine
+_STARTS: Any = [(autograd, "record", "forward"), (autograd, "backward", "backward")]
+_STARTS += [(BoundGraph, "forward", "forward"), (BoundGraph, "backward", "backward")]
+_WAITS: Any = [(mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall"), (mx.npx, "waitall")]
+
+
 class Span(NamedTuple):
     """An interval spent in one phase, in seconds since 1970."""
 
@@ -66,9 +72,12 @@ class Clock:
         self._start = self._since = time.perf_counter()
 
     def enter(self, phase: str) -> str:
-        """Assign the time so far to the previous phase, begin `phase`, and return the previous one."""
+        """Assign the time so far to the previous phase, begin `phase`, and return the previous one.
+
+        Calls of other threads change nothing.
+        """
         before = self._phase
-        if phase != before:
+        if phase != before and threading.get_ident() == self._thread:
             if self._alone:
                 mx.nd.waitall()
             self._add_time()
@@ -128,15 +137,10 @@ class Clock:
             and `waitall` are wrapped. Calls of other threads are not counted.
         """
         wrapped: List[Tuple[Any, str, Callable[..., Any]]] = [
-            (autograd, "record", self._entering("forward", autograd.record)),
-            (autograd, "backward", self._entering("backward", autograd.backward)),
-            (BoundGraph, "forward", self._entering("forward", BoundGraph.forward)),
-            (BoundGraph, "backward", self._entering("backward", BoundGraph.backward)),
+            (owner, name, self.around(phase, getattr(owner, name), after=None)) for owner, name, phase in _STARTS
         ]
         if not self._alone:
-            arrays = [(mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read")]
-            waits = [*arrays, (mx.nd, "waitall"), (mx.npx, "waitall")]
-            wrapped += [(owner, name, self._waiting(getattr(owner, name))) for owner, name in waits]
+            wrapped += [(owner, name, self._waiting(getattr(owner, name))) for owner, name in _WAITS]
         originals = [getattr(owner, name) for owner, name, _ in wrapped]
         try:
             for owner, name, call in wrapped:
@@ -145,14 +149,6 @@ class Clock:
         finally:
             for (owner, name, _), original in zip(wrapped, originals):
                 setattr(owner, name, original)
-
-    def _entering(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def entered(*arguments: Any, **named: Any) -> Any:
-            if threading.get_ident() == self._thread:
-                self.enter(phase)
-            return call(*arguments, **named)
-
-        return entered
 
     def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def waiting(*arguments: Any) -> Any:
