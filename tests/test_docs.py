@@ -9,7 +9,6 @@ import re
 from hub_server import running_hub
 import mxkit
 import mxnet as mx
-import numpy as np
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
 from sharing import needs, needs_datasets, needs_fastapi, needs_onnx
@@ -147,30 +146,15 @@ def test_a_quoted_text_of_the_library_stands_in_it():
                     assert content.find(piece.encode()) >= 0, piece
 
 
-class Branching(mx.gluon.HybridBlock):
-    def hybrid_forward(self, F, x):
-        return x if x.sum() > 0 else -x
-
-
 class Flattening(mx.gluon.HybridBlock):
     def hybrid_forward(self, F, x):
         return x.reshape((x.shape[0], -1))
-
-
-class Once(mx.autograd.Function):
-    def forward(self, x):
-        return x
 
 
 def called(net, *inputs, hybridize=False):
     net.initialize()
     net.hybridize(hybridize)
     return net(*inputs)
-
-
-def twice(function):
-    function(mx.nd.ones(1))
-    function(mx.nd.ones(1))
 
 
 def one_loss_after_another():
@@ -184,65 +168,22 @@ def one_loss_after_another():
         loss.backward()
 
 
-def in_place():
-    x = mx.nd.ones(1)
-    x.attach_grad()
-    with mx.autograd.record():
-        x += 1
-
-
-def stepped_without_backward():
-    net = mx.gluon.nn.Dense(2, in_units=3)
-    net.initialize()
-    mx.gluon.Trainer(net.collect_params(), "sgd").step(1)
-
-
-def trainer_of(settings, devices=1, **arguments):
-    net = mx.gluon.nn.Dense(2, in_units=3)
-    net.initialize(ctx=mxkit.devices(f"cpu:{devices}"))
-    return mx.gluon.Trainer(net.collect_params(), "sgd", settings, **arguments)
-
-
-# Texts of MXNet and Python that a few characters of code bring about.
+# Texts that no file holds as a whole, and a few characters of code bring about.
 PROVOKED = {
-    "GPU is not enabled": lambda: mx.gluon.nn.Dense(2, in_units=3).initialize(ctx=mx.gpu()),
     "is not implemented for GPU": lambda: mx.nd.zeros(1, ctx=mx.gpu()),
-    "Compile with USE_CUDA=1": lambda: mx.nd.array([1], ctx=mx.gpu()),
-    "has not been initialized. Note": lambda: mx.gluon.nn.Dense(2, in_units=3)(mx.nd.ones((1, 3))),
-    "initialization was deferred": lambda: (lambda net: (net.initialize(), net.weight.data()))(mx.gluon.nn.Dense(2)),
-    "shape cannot be inferred": lambda: called(mx.gluon.nn.Conv2D(3, 5), mx.nd.ones((1, 28, 28, 1))),
-    "kernel size exceed input": lambda: called(mx.gluon.nn.Conv2D(3, 5), mx.nd.ones((1, 28, 28, 1))),
     "Shape inconsistent": lambda: called(mx.gluon.nn.Dense(4, in_units=4), mx.nd.ones((2, 5))),
     "expected int32, got float32": lambda: mx.nd.ones(2, dtype="int32") + mx.nd.ones(2),
-    "Incompatible input shape": lambda: mx.nd.concat(mx.nd.ones((1, 2)), mx.nd.ones((1, 3)), dim=0),
-    "could not be broadcast": lambda: mx.nd.ones((2, 3)) + mx.nd.ones(4),
-    "type ... not supported": lambda: mx.nd.ones(2) + np.ones(2),
-    "The truth value": lambda: bool(mx.nd.ones(2)),
-    "is out of bounds for axis": lambda: mx.nd.ones((2, 3))[5],
-    "not in a computational graph": lambda: mx.nd.ones(1).backward(),
     "The any container is empty": one_loss_after_another,
-    "Assigning to NDArrays": in_place,
-    "has not been updated by backward": stepped_without_backward,
-    "Each Function instance": lambda: twice(Once()),
-    "LRScheduler of the optimizer": lambda: trainer_of(
-        {"lr_scheduler": mx.lr_scheduler.FactorScheduler(10)}
-    ).set_learning_rate(1),
-    "keyword argument 'lr'": lambda: trainer_of({"lr": 0.1}),
-    "allreduce_grads()": lambda: trainer_of({}, devices=2).allreduce_grads(),
-    "cannot be evenly split": lambda: mx.gluon.utils.split_and_load(mx.nd.ones((5, 2)), [mx.cpu(0), mx.cpu(1)]),
+    "keyword argument 'lr'": lambda: mx.gluon.Trainer({}, "sgd", {"lr": 0.1}),
     "'Symbol' object has no attribute 'shape'": lambda: called(Flattening(), mx.nd.ones((2, 3)), hybridize=True),
-    "is not implemented for Symbol": lambda: called(Branching(), mx.nd.ones((2, 3)), hybridize=True),
-    "Children of HybridBlock": lambda: mx.gluon.nn.HybridSequential().add(mx.gluon.nn.Sequential()),
     "'Sequential' object has no attribute 'export'": lambda: mx.gluon.nn.Sequential().export("net"),
     "No such file or directory": lambda: mx.nd.save("no/such.params", mx.nd.ones(1)),
-    "Shape of labels": lambda: mx.metric.Accuracy().update([mx.nd.ones(3)], [mx.nd.ones((2, 2))]),
 }
-NEEDS_NO_GPU = ("GPU is not enabled", "is not implemented for GPU", "Compile with USE_CUDA=1")
 
 
 @pytest.mark.parametrize("text", PROVOKED)
 def test_mxnet_still_says_so(text, tmp_path, monkeypatch):
-    if text in NEEDS_NO_GPU and mx.runtime.Features().is_enabled("CUDA"):
+    if text == "is not implemented for GPU" and mx.runtime.Features().is_enabled("CUDA"):
         pytest.skip("MXNet is built for GPUs")
     monkeypatch.chdir(tmp_path)
     (heading,) = [heading for heading, source in ENTRIES if text in heading and not source.startswith("The dynamic")]

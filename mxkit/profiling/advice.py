@@ -4,13 +4,14 @@ import os
 import re
 from typing import Any, Iterator, List
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name, parameters_by_path
 from mxkit.core.graphs import is_hybridized
 from mxkit.profiling.clock import PHASES
 from mxkit.profiling.result import Profile, short_name
 from mxkit.runtime.doctor.hardware import thread_line
-from mxkit.runtime.machine import read_processors
+from mxkit.runtime.machine import processor_flags, read_processors
 from mxnet import gluon
+from mxnet.gluon.nn.conv_layers import _Conv
 import numpy as np
 
 # Shares of an update below which a figure gives no advice.
@@ -56,8 +57,9 @@ def _of_phases(profile: Profile, net: Any) -> Iterator[str]:
 
 
 def _of_operators(profile: Profile, net: Any) -> Iterator[str]:
-    if any(device.startswith("cpu") for device in profile.devices):
-        yield from _threads(profile)
+    if not any(device.startswith("cpu") for device in profile.devices):
+        return
+    yield from _threads(profile)
     paths = [path for path, value in parameters_by_path(net).items() if np.dtype(value.dtype) == np.float64]
     if paths:
         yield (
@@ -71,14 +73,26 @@ def _of_operators(profile: Profile, net: Any) -> Iterator[str]:
         hint = {"relu", "sigmoid", "tanh"} & names
         way = f": nn.Activation({min(hint)!r}) is" if hint else ""
         yield f"not computed by oneDNN, with their share of the operators' time: {named}{way}"
-    gains = [padding for padding in profile.paddings if padding.padded_ms < (1 - _NOTABLE) * padding.ms]
-    if gains:
-        saved = sum(padding.ms - padding.padded_ms for padding in gains)
-        named = ", ".join("{} {}-{}".format(padding.path, *padding.channels) for padding in gains)
+    width = 16 if "avx512f" in processor_flags() else 8
+    odd = odd_convolutions(net, width)
+    if odd and sum(one.share for one in profile.operators if "Convolution" in one.name) >= _NOTABLE:
         yield (
-            f"channels that are multiples of {gains[0].width} would compute more in less time, {saved:.3g} ms a batch "
-            f"less: {named} (see the table)"
+            "convolutions whose channels fill no vector, which oneDNN computes with slower kernels (T97): "
+            f"{', '.join(odd)}. Multiples of {width} compute more, often in less time"
         )
+
+
+def odd_convolutions(net: Any, width: int) -> List[str]:
+    """Paths and channels of the convolutions whose channels are no multiples of `width`, a vector of oneDNN (T97)."""
+    found = []
+    for path, block in blocks_by_path(net):
+        settings = layer_settings(block)
+        if isinstance(block, _Conv) and operator_name(block) == "Convolution" and settings["layout"][:2] == "NC":
+            out, into = block.weight.shape[:2]
+            # oneDNN has special kernels for images of 1 to 4 channels
+            if settings["num_group"] == 1 and (out % width or (into > 4 and into % width)):
+                found.append(f"{path} {into}-{out}")
+    return found
 
 
 def _threads(profile: Profile) -> Iterator[str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 import sys
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.device import split_batch
 from mxkit.core.prepared import BoundGraph, OptimizerStep
 from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -182,12 +181,11 @@ class TimedUpdates:
     """A training that a clock measures; each call of `run` continues it."""
 
     def __init__(
-        self, net: Any, batches: Iterator[Any], trainer: TrainerSpec, metrics: Sequence[MetricSpec], arguments: Any
+        self, net: Any, batches: Iterable[Any], trainer: TrainerSpec, metrics: Sequence[MetricSpec], arguments: Any
     ) -> None:
-        self._net, self._batches, self._trainer = net, self._remembered(batches), trainer
+        self._net, self._batches, self._trainer = net, iter(batches), trainer
         self._metrics, self._arguments = metrics, arguments
         self._passes = 0
-        self._newest: Any = None
 
     def run(self, clock: Clock, count: int, around: Sequence[ContextManager[Any]] = ()) -> None:
         """Time `count` updates with `clock`, inside the contexts `around`, after WARM_UP updates without it."""
@@ -210,15 +208,6 @@ class TimedUpdates:
             for update in islice(stream, count):
                 clock.end_update(update.samples)
             clock.finish()
-
-    def shapes(self, devices: Sequence["mx.Context"]) -> List[Tuple[int, ...]]:
-        """Shapes of the newest batch's inputs on the first device."""
-        return [array.shape for array in split_batch(self._newest, devices)[0].inputs]
-
-    def _remembered(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self._newest = batch
-            yield batch
 
     def _timed_trainer(self, clock: Clock) -> Any:
         trainer = copied_trainer(self._net, self._trainer)

@@ -2,17 +2,15 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, List, Sequence, Tuple, Union
+from typing import Any, List, Sequence, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.trainers import TrainerSpec
 from mxkit.data.source import Data, source_of
-from mxkit.errors import MxkitError
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import MetricSpec
 from mxkit.profiling.advice import advice
-from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock, TimedUpdates
 from mxkit.profiling.operator_times import Operators, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
@@ -97,7 +95,6 @@ def profile(
         phases=_phases(plain, alone),
         operators=_operators(operators, updates, devices[0], training.get("amp") or _dtype(net)),
         reads=_reads(plain, updates),
-        paddings=_paddings(net, work.shapes(devices), devices),
         threads=[*threads, Threads(in_force() or 1, plain.wall / updates * 1e3)] if threads else [],
         rows=[{name: seconds * 1e3 for name, seconds in row.items()} for row in alone.rows],
         trace=path,
@@ -139,12 +136,3 @@ def _reads(clock: Clock, updates: int) -> List[Read]:
 def _dtype(net: Any) -> str:
     dtypes = Counter(np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values())
     return max(dtypes, key=lambda name: dtypes[name], default="float32")
-
-
-def _paddings(net: Any, shapes: Sequence[Tuple[int, ...]], devices: Sequence[Any]) -> List[Padding]:
-    if devices[0].device_type != "cpu" or _dtype(net) != "float32":
-        return []
-    try:
-        return measure_paddings(net, shapes)
-    except (MxkitError, ValueError):
-        return []  # a net with another way of calling, which has no table of layers

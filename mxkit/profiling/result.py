@@ -6,10 +6,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.system import aligned
 from mxkit.plots.plotting import new_figure, saved
-from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # number of operators in tables and pictures
-_TABLES = ("phases", "operators", "reads", "paddings", "threads")
+_TABLES = ("phases", "operators", "reads", "threads")
 _PARTS = ("data", "forward", "backward", "metrics", "update", "other")
 _COLOURS = dict(zip(_PARTS, ("#55A868", "#4C72B0", "#DD8452", "#937860", "#C44E52", "#8C8C8C")))
 
@@ -86,7 +85,7 @@ class Profile:
         busy: Share of the time in which the engine computed, while MXNet's profiler ran.
         floor_ms: Milliseconds per update in which the engine computed: the least time of any training with these
             operators.
-        phases, operators, reads, paddings: The figures. Operators and reads are sorted by time, the longest first.
+        phases, operators, reads: The figures. Operators and reads are sorted by time, the longest first.
         advice: Sentences that follow from the figures.
         rows: For each update, milliseconds by phase, each phase alone.
         trace: The file for chrome://tracing and Perfetto, or None.
@@ -102,7 +101,6 @@ class Profile:
     phases: List[Phase]
     operators: List[Operator]
     reads: List[Read]
-    paddings: List[Padding]
     rows: List[Dict[str, float]]
     trace: Optional[Path]
     threads: List[Threads] = field(default_factory=list)
@@ -220,14 +218,8 @@ def _operator_table(operators: Sequence[Operator]) -> List[List[str]]:
 
 def _other_tables(profile: Profile) -> List[List[List[str]]]:
     reads = [[read.place, f"{read.calls:.3g}", f"{read.ms:.3f}"] for read in profile.reads[:SHOWN]]
-    width = profile.paddings[0].width if profile.paddings else 0
-    paddings = [
-        [path, "{} to {}".format(*own), f"{ms:.2f} ms", "{} to {}".format(*padded), f"{padded_ms:.2f} ms"]
-        for path, own, ms, padded, padded_ms, _ in profile.paddings
-    ]
     threads = [[str(number), f"{ms:.3f}"] for number, ms in profile.threads[: 99 * (len(profile.threads) > 1)]]
     return [
         [["waits for the engine", "calls", "ms"], *reads],
-        [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""], *paddings],
         [["threads of an operator", "ms"], *threads],
     ]

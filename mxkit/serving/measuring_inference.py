@@ -286,6 +286,7 @@ def _optimized(
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         save_net(f"{folder}/net", made)
         del made
+        gc.collect()  # it is in cycles
         before = _resident()
         loaded = load_net(f"{folder}/net")
     return _Form(loaded, _growth(loaded, inputs, before))
@@ -293,7 +294,6 @@ def _optimized(
 
 def _resident() -> float:
     """Resident memory of this process in MB, after what is free has gone back to the system."""
-    gc.collect()
     mx.nd.waitall()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc's

@@ -7,7 +7,6 @@ import threading
 import time
 
 import mxkit
-from mxkit.cli import main
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import DataError
 from mxkit.metrics import get_metric, get_metrics
@@ -17,6 +16,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 import pytest
+from sharing import command
 
 PAUSE = 0.01
 
@@ -234,22 +234,22 @@ def test_sources_of_all_kinds():
     iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
     for data in (list(made()), made, iterator):
         assert profiled(data=data, updates=1).samples == 10
-    with pytest.raises(DataError, match="only once"):
-        profiled(data=slow_batches())
+
+
+def never(net, inputs, labels):
+    raise AssertionError
 
 
 @pytest.mark.parametrize(
     ("error", "text", "arguments"),
     [
+        (DataError, "only once", {"data": slow_batches()}),
         (ValueError, "updates", {"updates": 0}),
         (FileNotFoundError, "no directory", {"trace": "none/trace.json"}),
         (TypeError, "accumulates", {"accumulates": 2}),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_runs(error, text, arguments):
-    def never(net, inputs, labels):
-        raise AssertionError
-
     with pytest.raises(error, match=text):
         profiled(loss=mxkit.losses.BatchLoss(forward=never), **arguments)
 
@@ -280,26 +280,18 @@ def test_waits_of_other_threads_are_not_the_trainings():
     assert [place.split(":")[0] for place in clock.reads] == ["profiling/test_profiling.py"]
 
 
-def test_the_command_writes_table_picture_figures_and_trace(tmp_path, capsys, monkeypatch):
+def test_the_command_writes_table_picture_figures_and_trace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as done:
-        main(["profile", "linear_regression", "--updates", "3", "--set", "data.batch_size=20", "--out", "there"])
-    assert done.value.code == 0
-    told = capsys.readouterr().out
-    assert told.startswith("3 updates of 20 samples on cpu(0)")
+    words = ["--updates", "3", "--set", "data.batch_size=20", "--no-threads", "--out", "there"]
+    code, told, _ = command("profile", "linear_regression", *words)
+    assert (code, told.splitlines()[0].startswith("3 updates of 20 samples on cpu(0)")) == (0, True)
     assert "backward" in told
-    assert "there/trace.json" in told
-    assert sorted(one.name for one in (tmp_path / "there").iterdir()) == ["profile.json", "profile.png", "trace.json"]
+    assert sorted(map(str, tmp_path.rglob("*.*"))) == [
+        str(tmp_path / "there" / name) for name in ("profile.json", "profile.png", "trace.json")
+    ]
     figures = json.loads((tmp_path / "there" / "profile.json").read_text())
-    assert figures["samples"] == 20
-    assert len(figures["rows"]) == 3
-    assert {event["name"] for event in json.loads((tmp_path / "there" / "trace.json").read_text())["traceEvents"]} > {
-        "forward",
-        "backward",
-        "FullyConnected",
-        "_backward_FullyConnected",
-    }
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["there"]
-    with pytest.raises(SystemExit) as done:
-        main(["profile", "linear_regression", "--out", "there/trace.json"])
-    assert (done.value.code, "--out: expected a folder" in capsys.readouterr().err) == (2, True)
+    assert (figures["samples"], len(figures["rows"])) == (20, 3)
+    events = json.loads((tmp_path / "there" / "trace.json").read_text())["traceEvents"]
+    assert {event["name"] for event in events} > {"forward", "backward", "FullyConnected", "_backward_FullyConnected"}
+    code, _, err = command("profile", "linear_regression", "--out", "there/trace.json")
+    assert (code, "--out: expected a folder" in err) == (2, True)

@@ -7,8 +7,7 @@ import sys
 
 import mxkit
 from mxkit.profiling import advice as advice_module
-from mxkit.profiling.advice import advice
-from mxkit.profiling.channels import Padding, _call, measure_paddings
+from mxkit.profiling.advice import advice, odd_convolutions
 from mxkit.profiling.clock import Span
 from mxkit.profiling.operator_times import ONEDNN, Operators, Run, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
@@ -137,31 +136,16 @@ def test_what_onednn_computes():
     assert found == {(dtype, name): by_onednn(name, dtype) for dtype, name in found}
 
 
-def test_convolutions_that_fit_no_fast_kernel_are_measured(kind, monkeypatch):
-    monkeypatch.setattr("mxkit.profiling.channels.vector_width", lambda flags: 16)
-    with kind.switches():
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Conv2D(20, 3, strides=2, padding=1), gluon.nn.Conv2D(32, 3), gluon.nn.Conv2D(64, 3))
-        net.add(
-            gluon.nn.Conv2D(60, 1, groups=4), gluon.nn.Conv2DTranspose(7, 3), gluon.nn.Conv2D(5, (1, 3), dilation=2)
-        )
-        mxkit.initialize(net, sample=(2, 3, 30, 33))
-    found = measure_paddings(net, [(2, 3, 30, 33)])
-    told = {one.path: (one.channels, one.padded) for one in found}
-    assert told == {"0": ((3, 20), (3, 32)), "1": ((20, 32), (32, 32)), "5": ((7, 5), (16, 16))}
-    assert all(one.ms > 0 and one.padded_ms > 0 for one in found)
-
-
-@pytest.mark.parametrize("arguments", [{}, {"strides": (2, 3), "padding": (1, 0)}, {"dilation": 2, "padding": 2}])
-def test_a_measured_convolution_gives_the_outputs_of_the_nets(arguments, monkeypatch):
-    block = gluon.nn.Conv2D(6, (3, 2), **arguments)
-    mxkit.initialize(block)
-    shape = block(mx.nd.ones((2, 5, 17, 19))).shape
-    made = []
-    own = mx.nd.Convolution
-    monkeypatch.setattr(mx.nd, "Convolution", lambda *a, **named: made.append(own(*a, **named)) or made[-1])
-    _call(block, shape, 5, 6)()
-    assert [one.shape for one in made] == [shape]
+def test_convolutions_that_fit_no_fast_kernel_are_named():
+    """T97."""
+    nn, net = gluon.nn, gluon.nn.HybridSequential()
+    net.add(nn.Conv2D(20, 3), nn.Conv2D(32, 3), nn.Conv2D(64, 3), nn.Conv2D(60, 1, groups=4))
+    net.add(nn.Conv2DTranspose(7, 3), nn.Conv2D(16, 3), nn.Conv2D(32, 3))
+    mxkit.initialize(net, sample=(2, 3, 30, 33))
+    assert odd_convolutions(net, 16) == ["0 3-20", "1 20-32", "5 7-16"]
+    net.hybridize()
+    assert "slower kernels (T97): 0 3-20" in advice(profile_of(), net)[-1]
+    assert "T97" not in advice(profile_of(operators=[Operator("Convolution", 2.0, 0.5, 0.05, True)]), net)[-1]
 
 
 def profile_of(**figures):
@@ -179,7 +163,6 @@ def profile_of(**figures):
         ],
         "operators": [Operator("Convolution", 2.0, 6.0, 0.75, True), Operator("pick", 1.0, 0.5, 0.25, False)],
         "reads": [Read("mxkit/training/record.py:98", 1.0, 3.0)],
-        "paddings": [],
         "rows": [{"data": 1.0, "forward": 2.0, "backward": 1.0, "update": 1.0}] * 2,
         "trace": None,
     }
@@ -187,7 +170,7 @@ def profile_of(**figures):
 
 
 def test_a_profile_as_text_as_json_and_as_a_picture(tmp_path):
-    found = profile_of(paddings=[Padding("0", (1, 20), 3.0, (1, 32), 2.0, 16)])
+    found = profile_of()
     found.advice = ["do less"]
     assert str(found) == (
         "2 updates of 64 samples on cpu(0): 10 ms per update, 6,400 samples/s\n"
@@ -211,12 +194,9 @@ def test_a_profile_as_text_as_json_and_as_a_picture(tmp_path):
         "waits for the engine         calls     ms\n"
         "mxkit/training/record.py:98      1  3.000\n"
         "\n"
-        "convolution, channels no multiple of 16  as it is            padded\n"
-        "0                                         1 to 20  3.00 ms  1 to 32  2.00 ms\n"
-        "\n"
         "- do less"
     )
-    assert json.loads(json.dumps(found.to_dict()))["paddings"][0]["padded"] == [1, 32]
+    assert json.loads(json.dumps(found.to_dict()))["reads"][0]["calls"] == 1
     assert set(found.to_dict()) == {*vars(found), "samples_per_second"}
     figure = found.plot(tmp_path / "profile.png")
     assert (tmp_path / "profile.png").read_bytes()[:4] == b"\x89PNG"
@@ -230,9 +210,8 @@ def test_a_profile_as_text_as_json_and_as_a_picture(tmp_path):
 
 def test_many_operators_are_summed_up():
     operators = [Operator(f"op{number}", 1.0, 1.0, 0.05, False) for number in range(20)]
-    lines = str(profile_of(operators=operators)).splitlines()
-    assert "8 others" in [line.split("  ")[0] for line in lines]
-    assert "8.000" in next(line for line in lines if line.startswith("8 others"))
+    (others,) = [line for line in str(profile_of(operators=operators)).splitlines() if line.startswith("8 others  ")]
+    assert "8.000" in others
 
 
 def hybrid(dtype="float32", active=True):
@@ -256,12 +235,6 @@ RULES = [
     ({"operators": [Operator("_backward_npi_tanh", 1.0, 4.0, 0.5, False)]}, {}, ["50%: nn.Activation('tanh') is"]),
     ({"operators": [Operator("_backward_sort", 1.0, 4.0, 0.5, False)]}, {}, ["_backward_sort 50%"]),
     ({"operators": [Operator("relu", 1.0, 0.5, 0.5, False)]}, {}, [": only less computing"]),
-    (
-        {"paddings": [Padding("0", (1, 20), 3.0, (1, 32), 2.0, 16)]},
-        {},
-        ["multiples of 16", "1 ms a batch less: 0 1-"],
-    ),
-    ({"paddings": [Padding("0", (1, 20), 3.0, (1, 32), 2.9, 16)]}, {}, [": only less computing"]),
     (
         {"threads": [Threads(1, 4.0), Threads(2, 6.0)]},
         {},
