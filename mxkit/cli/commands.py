@@ -75,7 +75,7 @@ def train(
     from mxkit.distributed import initialize, rank
     from mxkit.distributed.group import note_run, restarted_run
     from mxkit.recipe.folder import describe_scores
-    from mxkit.recipe.net_facts import facts_of
+    from mxkit.recipe.net_facts import facts_of, layer_table
     from mxkit.recipe.run import new_run, stopped_run, train_run, way_to_train_on
 
     progress: Any = "verbose" if verbose else not quiet
@@ -91,9 +91,7 @@ def train(
         if verbose and rank() == 0:
             # nobody reads it, or the training refuses the net with a better message
             with suppress(BrokenPipeError, MxkitError):
-                typer.echo(
-                    str(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))), err=True
-                )
+                typer.echo(str(layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data))), err=True)
         run = train_run(prepared, progress=progress, report=_write_report)
         stopped = run.history.stopped or ""
         if rank():

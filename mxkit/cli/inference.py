@@ -2,14 +2,13 @@
 
 from contextlib import ExitStack
 from csv import writer as csv_writer
-import io
 from itertools import chain
 from json import dumps as to_json
 from pathlib import Path
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from mxkit.cli.runs import INVERT, RUN, WHICH
+from mxkit.cli.runs import INVERT, RUN, WHICH, load_shown
 from mxkit.errors import MxkitError
 import typer
 
@@ -20,7 +19,7 @@ def predict(
     csv: Optional[Path] = typer.Option(None, "--csv", metavar="FILE", help="Write a table instead of lines."),
     jsonl: Optional[Path] = typer.Option(None, "--jsonl", metavar="FILE", help="Write a JSON object per line instead."),
     invert: bool = INVERT,
-    which: str = WHICH,
+    which: Optional[str] = WHICH,
 ) -> None:
     """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
 
@@ -28,18 +27,23 @@ def predict(
     code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
     """
     from mxkit.data.image_files import find_images
-    from mxkit.recipe.predictions import predict_files
+    from mxkit.recipe.net_facts import read_facts
+    from mxkit.recipe.predictions import files_predicted
+    from mxkit.runtime.machine import read_processors
     from mxkit.training.callbacks.progress import batches_bar
     from tqdm import tqdm
 
     files = find_images(images)
     _check_outputs(csv, jsonl, run, files)
-    predictions = predict_files(run, files, which=which, invert=invert)
+    recipe, net = load_shown(run, which)
+    threads = read_processors().threads
+    predictions = files_predicted(recipe, net, read_facts(run), files, invert=invert, threads=threads)
     predictions, failed = chain([next(predictions)], predictions), 0  # an error of the net keeps the tables of before
     with ExitStack() as opened:
         tables = [
-            (opened.enter_context(path.open("wb", buffering=0)), row)
-            for path, row in ((csv, _csv_rows()), (jsonl, _json_row))
+            # line by line, so that a killed process leaves whole lines; names of files need not be UTF-8
+            rows(opened.enter_context(path.open("w", 1, "utf-8", "surrogateescape", "")))
+            for path, rows in ((csv, _csv_rows), (jsonl, _json_rows))
             if path
         ]
         # on a terminal the lines show the progress
@@ -49,8 +53,8 @@ def predict(
                 tqdm.write(f"error: {prediction.error}", file=sys.stderr)
                 failed += 1
             elif tables:
-                for file, row in tables:
-                    _write_line(file, row(prediction))
+                for write in tables:
+                    write(prediction)
             else:
                 _show(prediction)
             bar.update()
@@ -68,7 +72,7 @@ def benchmark(
     seconds: float = typer.Option(2.0, help="Time of each measurement."),
     png: Optional[Path] = typer.Option(None, "--png", metavar="FILE", help="Draw a picture."),
     json: Optional[Path] = typer.Option(None, "--json", metavar="FILE", help="Write the figures for programs."),
-    which: str = WHICH,
+    which: Optional[str] = WHICH,
 ) -> None:
     """Measure how fast a RUN's net predicts on the CPU: latency, samples a second, memory, agreement of answers.
 
@@ -127,21 +131,24 @@ def _show(prediction: Any) -> None:
         typer.echo(line.encode("utf-8", "backslashreplace").decode())
 
 
-def _csv_rows() -> Callable[[Any], str]:
-    """A function that turns predictions into rows of CSV, the first one below the names of the columns."""
-    named = False
+def _csv_rows(file: Any) -> Callable[[Any], Any]:
+    """A function that writes predictions as rows of CSV, the first one below the names of the columns."""
+    rows = csv_writer(file, lineterminator="\n")
+    names: List[str] = []
 
-    def row(prediction: Any) -> str:
-        nonlocal named
-        cells, text = _columns(prediction.answer), io.StringIO()
-        rows = csv_writer(text, lineterminator="\n")
-        if not named:
-            rows.writerow(["path", *cells])
-            named = True
+    def write(prediction: Any) -> None:
+        cells = _columns(prediction.answer)
+        if not names:
+            names.extend(["path", *cells])
+            rows.writerow(names)
         rows.writerow([prediction.path, *cells.values()])
-        return text.getvalue()
 
-    return row
+    return write
+
+
+def _json_rows(file: Any) -> Callable[[Any], Any]:
+    """A function that writes predictions as lines of JSON."""
+    return lambda prediction: file.write(to_json({"path": prediction.path, **prediction.answer}) + "\n")
 
 
 def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:
@@ -149,14 +156,3 @@ def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:
     if "values" in answer:
         return {f"value {number}": value for number, value in enumerate(answer["values"])}
     return next((one for one in answer.values() if isinstance(one, dict)), answer)
-
-
-def _json_row(prediction: Any) -> str:
-    return to_json({"path": prediction.path, **prediction.answer}) + "\n"
-
-
-def _write_line(file: Any, line: str) -> None:
-    """Write a line by one call of the system, so that a killed process leaves whole lines."""
-    content = line.encode("utf-8", "surrogateescape")
-    while content:  # a full disk takes a part, and then raises
-        content = content[file.write(content) :]

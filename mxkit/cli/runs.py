@@ -27,28 +27,37 @@ def _which(value: Optional[str]) -> Optional[str]:
     return value
 
 
-def _which_option(default: Optional[str], more: str = "") -> Any:
-    text = f"The checkpoint to take: last or best.{more}"
-    return typer.Option(default, "--which", help=text, callback=_which, autocompletion=lambda: ["last", "best"])
+WHICH = typer.Option(
+    None,
+    "--which",
+    help="The checkpoint to take: last or best. Default: that of the final scores, evaluate.which of the recipe.",
+    callback=_which,
+    autocompletion=lambda: ["last", "best"],
+)
 
 
-WHICH = _which_option("last")
-WHICH_OF_RECIPE = _which_option(None, " Default: evaluate.which of the recipe.")
+def load_shown(run: Path, which: Optional[str]) -> Any:
+    """Load the recipe and the net of a run, and print to standard error which checkpoint was taken."""
+    from mxkit.recipe.run import open_run
+
+    recipe, net, found = open_run(run, which)
+    epoch = "" if found.epoch is None else f", epoch {found.epoch}"
+    typer.echo(f"{which or recipe.evaluate.which} checkpoint {found.path.name}{epoch}", err=True)
+    return recipe, net
 
 
 def evaluate(
     run: Path = RUN,
     split: str = typer.Option("test", help="Part of the data: train, valid or test."),
-    which: Optional[str] = WHICH_OF_RECIPE,
+    which: Optional[str] = WHICH,
     json: bool = JSON,
 ) -> None:
     """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.building import evaluate_split
     from mxkit.recipe.data_checks import load_data
     from mxkit.recipe.net_facts import warn_of_other_data
-    from mxkit.recipe.run import load_run
 
-    recipe, net = load_run(run, which)
+    recipe, net = load_shown(run, which)
     try:
         data = load_data(recipe)
     except MxkitError as error:
@@ -102,7 +111,7 @@ def layers(
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
     from mxkit.recipe.folder import RunFolder
-    from mxkit.recipe.net_facts import read_facts
+    from mxkit.recipe.net_facts import layer_table, read_facts
 
     if picture and picture.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(f"--picture: expected a file like net.svg, received {picture}")
@@ -121,16 +130,6 @@ def layers(
         typer.echo(str(table))
 
 
-def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> Any:
-    """The table of layers of a recipe's net."""
-    from mxkit.nets.layer_table import layers as layers_of
-    from mxkit.recipe.net_facts import empty_net
-
-    shapes = [one.shape for one in facts.known_inputs()]
-    with recipe.switches():  # a net without values has no kind
-        return layers_of(empty_net(recipe, facts.sample()), *shapes, depth=depth)
-
-
 def features(
     run: Path = RUN,
     image: Path = typer.Argument(..., help="An image file."),
@@ -138,7 +137,7 @@ def features(
     out: Path = typer.Option(Path("features"), "--out", metavar="DIR", help="Where the pictures are written."),
     channels: int = typer.Option(64, min=1, help="Largest number of channels per picture; the strongest are drawn."),
     invert: bool = INVERT,
-    which: str = WHICH,
+    which: Optional[str] = WHICH,
     json: bool = JSON,
 ) -> None:
     """Draw the outputs of layers of a RUN's net for IMAGE: one picture per layer, in DIR."""
@@ -146,10 +145,9 @@ def features(
     from mxkit.nets.features import Features
     from mxkit.plots.feature_plots import plot_features
     from mxkit.recipe.net_facts import net_inputs, read_facts
-    from mxkit.recipe.run import load_run
     import mxnet as mx
 
-    recipe, net = load_run(run, which)
+    recipe, net = load_shown(run, which)
     pixels = net_inputs(recipe, read_facts(run).images, [image], invert=invert)
     x = mx.nd.array(pixels, ctx=net_devices(net)[0])
     outputs = Features(net, layers)(x)
@@ -173,7 +171,7 @@ def export(
     format: Optional[str] = typer.Option(
         None, "--format", help="symbol, onnx, torch (code and weights), or safetensors; by PATH's ending, else symbol."
     ),
-    which: str = WHICH,
+    which: Optional[str] = WHICH,
     shape: Optional[List[str]] = typer.Option(
         None, "--shape", help="Shape of an input, like 1,3,224,224; once for each. Not needed for a run."
     ),

@@ -19,7 +19,7 @@ from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
-from mxkit.recipe.run import load_run
+from mxkit.recipe.run import open_run
 import numpy as np
 
 
@@ -45,7 +45,7 @@ class Source(NamedTuple):
     epoch: Optional[int] = None
 
 
-def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, **names: Any) -> Source:
+def find_source(source: Any, which: Optional[str] = None, epoch: Optional[int] = None, **names: Any) -> Source:
     """Load the net of `source`.
 
     Args:
@@ -67,7 +67,7 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, *
         check_net(source)
     text, path = str(source), Path("" if is_net else source).expanduser()
     is_run = not is_net and (path / "recipe.yaml").is_file()
-    if which != "last" and not is_run:
+    if which not in (None, "last") and not is_run:
         raise ValueError(f"which: {which!r} is for the folder of a run")
     if is_net:
         return Source(source)
@@ -86,8 +86,8 @@ def find_source(source: Any, which: str = "last", epoch: Optional[int] = None, *
     return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
 
 
-def _of_run(path: Path, which: str) -> Source:
-    recipe, net = load_run(path, which)
+def _of_run(path: Path, which: Optional[str]) -> Source:
+    recipe, net, found = open_run(path, which)
     facts = read_facts(path)
     known = {"classes": json.dumps(facts.classes)} if facts.classes else {}
     preprocessing = {
@@ -105,7 +105,8 @@ def _of_run(path: Path, which: str) -> Source:
     except (MxkitError, OSError) as error:
         examples = ()
         compared = f"compared on random inputs, because the run's data cannot be read: {str(error)[:200]}"
-    return Source(net, shapes, examples, known, compared=(compared,))
+    notes = (f"the weights are those of {found.path.name}, epoch {found.epoch}",)
+    return Source(net, shapes, examples, known, notes=notes, compared=(compared,))
 
 
 def _of_symbol_files(path: GraphPath, epoch: Optional[int], names: Mapping[str, Any]) -> Source:

@@ -119,7 +119,7 @@ def export(
     input_shape: Union[Shape, Sequence[Shape], Mapping[str, Shape], None] = None,
     inputs: Any = None,
     outputs: Union[str, Sequence[str], None] = None,
-    which: str = "last",
+    which: Optional[str] = None,
     verify: bool = True,
     tolerance: float = 1e-4,
     train: bool = False,
@@ -152,7 +152,7 @@ def export(
             numbers, as masks need it; they also give shapes and dtypes (float64 is cast to float32). A run's own test
             data is taken without being asked.
         outputs: Names of a graph's internal outputs, up to which it is written; as for `load_exported`.
-        which: "last" or "best" checkpoint of a run.
+        which: "last" or "best" checkpoint of a run; None takes that of its final scores.
         verify: Compare with MXNet. "torch" needs torch for it, and "onnx" onnxruntime.
         tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
             magnitude in it.

@@ -1,6 +1,6 @@
 """A recipe as a plan: the calls that `mxkit train` executes and `mxkit show --as-script` prints."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 import inspect
 from pathlib import Path
@@ -23,7 +23,6 @@ from mxkit.nets.initializers import initialize, to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.schema import (
     FIT_KEYS,
-    AugmentComponent,
     CallbackComponent,
     Component,
     ModelComponent,
@@ -154,9 +153,7 @@ def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
     >>> value_of(Call(max, (Name("data.real"), 3)), {"data": 2})
     3
     """
-    if isinstance(argument, Component):
-        return argument.made
-    if isinstance(argument, Call) and argument.made is not None:
+    if isinstance(argument, Component) or (isinstance(argument, Call) and argument.made is not None):
         return argument.made
     if isinstance(argument, Call):
         positional = [value_of(one, results) for one in argument.positional]
@@ -223,18 +220,15 @@ def batches(recipe: Recipe, data: Splits, split: str, *, training: bool = False)
 
 def augment_calls(recipe: Recipe) -> List[Call]:
     """The calls that make the augmentations; `loader_call` refers to their results."""
-    return [
-        _augment_call(steps, name)
-        for name, steps in (("augment", recipe.data.augment), ("eval_augment", recipe.data.eval_augment))
-        if steps is not None
-    ]
-
-
-def _augment_call(steps: List[AugmentComponent], result: str) -> Call:
-    made = augment_of(steps)
-    if len(steps) == 1 and steps[0].name in PRESETS:
-        return Call(Augment.preset, (steps[0].name,), steps[0].arguments, result, made=made)
-    return Call(Augment, (list(steps),), {}, result, made=made)
+    calls = []
+    for name, steps in (("augment", recipe.data.augment), ("eval_augment", recipe.data.eval_augment)):
+        if steps is None:
+            continue
+        call = Call(Augment, (list(steps),), result=name, made=augment_of(steps))
+        if len(steps) == 1 and steps[0].name in PRESETS:
+            call = replace(call, function=Augment.preset, positional=(steps[0].name,), named=steps[0].arguments)
+        calls.append(call)
+    return calls
 
 
 def loader_call(recipe: Recipe, data: Splits, split: str, result: str, training: bool = False) -> Call:
@@ -289,30 +283,34 @@ def net_calls(recipe: Recipe) -> List[Call]:
 
 def model_calls(recipe: Recipe) -> List[Call]:
     """The calls that make the net, with the values of `model.weights` if given, and without the head of `finetune`."""
-    model = recipe.model
+    model, net = recipe.model, Name("net")
     calls = [_model_call(model, model.weights)]
     if model.weights is not None and model.name in COMPOSED:  # their class takes no weights, unlike `get_model`
         path = Path(model.weights).expanduser()
-        file = model.weights if is_hub_address(model.weights) else str(path)
-        call = Call(load_parameters, (Name("net"), file), at="model.weights")
+        function: Any = load_parameters
+        positional: Tuple[Any, ...] = (net, model.weights if is_hub_address(model.weights) else str(path))
         if path.is_dir():
-            call = Call(load_checkpoint, (str(checkpoints_of(path)), Name("net")), at="model.weights")
-        calls.append(call)
+            function, positional = load_checkpoint, (str(checkpoints_of(path)), net)
+        calls.append(Call(function, positional, at="model.weights"))
     if recipe.hybridize:
         builder = MODELS.get(model.name)
         own = builder is not None and builder.__module__.startswith("mxkit.")
         known = own or model.name.startswith("zoo:") or model.name in COMPOSED
         only = "" if known else "if isinstance(net, mx.gluon.HybridBlock):\n    "
-        calls.append(Call(_hybridize, (Name("net"),), text=f"{only}net.hybridize(static_alloc=True)"))
+        calls.append(Call(_hybridize, (net,), text=f"{only}net.hybridize(static_alloc=True)"))
     return calls
 
 
 def _model_call(model: Component, weights: Optional[str] = None, result: str = "net") -> Call:
+    function: Any = get_model
+    positional: Tuple[str, ...] = (model.name,)
+    named = model.arguments
     if model.name in COMPOSED:
-        parts = {key: _model_call(NetComponent.model_validate(one), None, "") for key, one in model.arguments.items()}
-        return Call(COMPOSED[model.name], (), parts, result, "model", gives=gluon.Block)
-    named = {**model.arguments, **({} if weights is None else {"weights": weights})}
-    return Call(get_model, (model.name,), named, result, "model", gives=gluon.Block)
+        function, positional = COMPOSED[model.name], ()
+        named = {key: _model_call(NetComponent.model_validate(one), None, "") for key, one in named.items()}
+    elif weights is not None:
+        named["weights"] = weights
+    return Call(function, positional, named, result, "model", gives=gluon.Block)
 
 
 def _hybridize(net: Any) -> None:
@@ -362,6 +360,7 @@ def kvstore_call(recipe: Recipe) -> Call:
 def fit_call(recipe: Recipe, data: Splits) -> Call:
     """The call of `fit`."""
     schedule = [] if recipe.schedule is None else [Call(LearningRate, (recipe.schedule,))]
+    kept = recipe.checkpoints.model_dump(exclude_defaults=True)
     arguments: Dict[str, Any] = {
         "loss": recipe.loss,
         "trainer": recipe.optimizer,
@@ -369,9 +368,7 @@ def fit_call(recipe: Recipe, data: Splits) -> Call:
         "metrics": list(recipe.metrics),
         **fit_arguments(recipe),
         "callbacks": [*schedule, *map(callback_call, recipe.callbacks)],
-        "checkpoint": Call(
-            Checkpoints, (InFolder("checkpoints"),), recipe.checkpoints.model_dump(exclude_defaults=True)
-        ),
+        "checkpoint": Call(Checkpoints, (InFolder("checkpoints"),), kept),
         "resume": "auto",
     }
     named = {name: value for name, value in arguments.items() if value not in (None, [])}
@@ -422,20 +419,18 @@ def _score_calls(recipe: Recipe, data: Splits, split: str, loader: str) -> List[
     calls = [Call(evaluate, (Name("net"), Name(loader)), named, result="scores")]
     if recipe.data.pairs is None:
         return calls
-    update = Name("scores.update")
     if recipe.data.pairs.kind == "triplets":
-        accuracy = Call(triplet_accuracy, (Name("anchor"), Name("positive"), Name("negative")))
-        return [
-            *calls,
-            Call(predict, (Name("net"), Name(loader)), result="anchor, positive, negative"),
-            Call(update, (), {"triplet_accuracy": accuracy}),
-        ]
-    threshold = {}
-    if split != "valid" and has_samples(data.valid):  # the best threshold for the pairs of the validation part
-        calls += _pair_calls("valid", "best", {})
-        threshold = {"threshold": Name("best.threshold")}
-    calls += _pair_calls(loader, "found", threshold)
-    return [*calls, Call(update, (), {"pair_accuracy": Name("found.accuracy")})]
+        three = "anchor, positive, negative"
+        calls.append(Call(predict, (Name("net"), Name(loader)), result=three))
+        accuracy: Any = Call(triplet_accuracy, tuple(map(Name, three.split(", "))))
+    else:
+        threshold = {}
+        if split != "valid" and has_samples(data.valid):  # the best threshold for the pairs of the validation part
+            calls += _pair_calls("valid", "best", {})
+            threshold = {"threshold": Name("best.threshold")}
+        calls += _pair_calls(loader, "found", threshold)
+        accuracy = Name("found.accuracy")
+    return [*calls, Call(Name("scores.update"), (), {f"{recipe.data.pairs.kind.rstrip('s')}_accuracy": accuracy})]
 
 
 def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[Call]:

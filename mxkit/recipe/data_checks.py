@@ -5,6 +5,8 @@ import warnings
 
 from mxkit.core.arguments import length
 from mxkit.core.arrays import holds_pixels, to_host
+from mxkit.core.blocks import blocks_by_path, own_parameters
+from mxkit.core.loss_meanings import ClassNumbers, meaning_of
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
@@ -16,6 +18,7 @@ from mxkit.training.loop import updates_per_epoch
 from mxkit.training.state import Options
 from mxkit.training.workers import get_workers
 import mxnet as mx
+from mxnet import gluon
 import numpy as np
 
 
@@ -46,13 +49,18 @@ def read_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Any, List[
     if not problems:
         problems = list(_type_problems(recipe.data.name, data))
     if not problems:
-        _warn_of_classes(recipe, data)
+        _warn_of_missing_classes(recipe, data)
         problems = [*_part_problems(recipe, data), *_unused_keys(recipe, data, overrides)]
     return data, problems
 
 
-def net_problems(recipe: Recipe, net: Any) -> List[Problem]:
-    """Patterns of a callback `freeze` that fit no parameter of the net; `fit` would refuse them too late."""
+def net_problems(recipe: Recipe, net: Any, data: Splits) -> List[Problem]:
+    """Patterns of a callback `freeze` that fit no parameter of the net; `fit` would refuse them too late.
+
+    Warns:
+        TrapWarning: The net has more outputs than the data has classes.
+    """
+    _warn_of_outputs(recipe, net, data)
     problems = []
     for number, callback in enumerate(recipe.callbacks):
         if callback.name == "freeze":
@@ -82,29 +90,33 @@ def schedule_problems(recipe: Recipe, train: Any) -> List[Problem]:
 
 def _type_problems(name: str, data: Any) -> Iterator[Problem]:
     """Types that a registered data function must not return."""
-    way = "return mxkit.data.Splits(train=mxkit.data.Split(x, y), valid=None, test=mxkit.data.Split(x, y))"
+    way = "mxkit.data.Splits(train=mxkit.data.Split(x, y), valid=None, test=mxkit.data.Split(x, y))"
     if not isinstance(data, Splits):
-        several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
-        yield Problem("data", f"{name} returned a {type(data).__name__}{several}; expected mxkit.data.Splits: {way}")
+        yield Problem("data", f"{name} returned a {type(data).__name__}; expected mxkit.data.Splits: return {way}")
         return
     for split in SPLITS:
-        part, given = getattr(data, split), ""
-        if isinstance(part, Split):
-            arrays = [one for group in part for one in (group if isinstance(group, tuple) else (group,))]
-            shapes = [getattr(one, "shape", ()) for one in arrays]
-            if len({shape[:1] for shape in shapes}) != 1 or not all(shapes):
-                named = [f"{type(one).__name__} {shape or ''}".strip() for one, shape in zip(arrays, shapes)]
-                given = f"Split of {', '.join(named)}; expected equally many samples along axis 0 of NumPy arrays"
-        elif part is None and split != "train":
-            continue
-        elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _is_readable(part):
-            given = f"{type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a loader: {way}"
-        if given:
-            yield Problem("data", f"{name} gives {split} as a {given}")
+        part = getattr(data, split)
+        if (part is not None or split == "train") and not _is_part(part):
+            given = f"{type(part).__name__}{' of ' + ', '.join(map(_named, _arrays(part))) if _arrays(part) else ''}"
+            text = "a Split of NumPy arrays with equally many samples along axis 0, a Dataset or a loader"
+            yield Problem("data", f"{name} gives {split} as a {given}; expected {text}: return {way}")
 
 
-def _is_readable(part: Any) -> bool:
-    return callable(part) or any(hasattr(part, name) for name in ("__iter__", "__getitem__", "__next__"))
+def _arrays(part: Any) -> List[Any]:
+    groups: List[Any] = [part.x, part.y] if isinstance(part, Split) else []
+    return [one for group in groups for one in (group if isinstance(group, tuple) else (group,))]
+
+
+def _named(array: Any) -> str:
+    return f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
+
+
+def _is_part(part: Any) -> bool:
+    if isinstance(part, Split):
+        shapes = [getattr(one, "shape", ()) for one in _arrays(part)]
+        return all(shapes) and len({shape[:1] for shape in shapes}) == 1
+    reads = any(hasattr(part, name) for name in ("__iter__", "__getitem__", "__next__", "__call__"))
+    return reads and type(part) not in (tuple, dict, str) and not hasattr(part, "shape")
 
 
 def _part_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
@@ -123,7 +135,6 @@ def _part_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
             f"--set {path}={count}, or remove the folders that are not classes",
         )
     yield from _dtype_problems(name, data)
-    yield from _label_problems(recipe, data)
     if recipe.data.eval_augment is None and _holds_image_files(train):
         yield Problem(
             "data.eval_augment",
@@ -143,8 +154,11 @@ def _outputs(recipe: Recipe) -> Tuple[str, Optional[int]]:
     head = recipe.model.finetune
     path = "model.finetune.classes" if head is not None else "model.classes"
     outputs = head.classes if head is not None else recipe.model.arguments.get("classes")
-    is_known = isinstance(outputs, int) and recipe.data.pairs is None and recipe.loss.name == "softmax_ce"
-    return path, outputs if is_known else None
+    return path, outputs if isinstance(outputs, int) and _learns_classes(recipe) else None
+
+
+def _learns_classes(recipe: Recipe) -> bool:
+    return recipe.data.pairs is None and isinstance(meaning_of(recipe.loss.made.loss), ClassNumbers)
 
 
 def _dtype_problems(name: str, data: Splits) -> Iterator[Problem]:
@@ -169,34 +183,27 @@ def _class_numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
     return {split: y[y != ignored] for split, y in labels.items() if y.ndim == 1 and y.dtype.kind in "iu"}
 
 
-def _label_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
-    """Class numbers without a name."""
-    numbers = _class_numbers(recipe, data)
-    if not data.classes or "train" not in numbers:
-        return
-    last = len(data.classes) - 1
-    for split, labels in numbers.items():
-        if len(labels) and labels.max() > last:
-            yield Problem(
-                "data",
-                f"{recipe.data.name} names {last + 1} classes, {_some(data.classes)}; the labels of {split} go up to "
-                f"{labels.max()}; expected labels from 0 to {last}: name every class in Splits(classes=[...]), or none",
-            )
-
-
-def _warn_of_classes(recipe: Recipe, data: Splits) -> None:
-    """Warn of outputs of the net without a class, and of parts of the data without a class."""
+def _warn_of_outputs(recipe: Recipe, net: Any, data: Splits) -> None:
+    """Warn of outputs of the net without a class."""
     path, outputs = _outputs(recipe)
     count = len(data.classes or ())
+    if outputs is None and _learns_classes(recipe):  # `classes` has its default, or a net of one's own has no such key
+        last = [block for _, block in blocks_by_path(net) if own_parameters(block)][-1:]
+        outputs = last[0].weight.shape[0] if last and isinstance(last[0], gluon.nn.Dense) else None
     if outputs is not None and 0 < count < outputs:
+        known = path != "model.classes" or "classes" in (accepted_arguments("model", recipe.model.name) or {})
         warnings.warn(
-            f"recipe {recipe.name}: {path}: the net has {outputs} outputs, the data {count} classes, "
-            f"{_some(data.classes)}; {outputs - count} outputs have no sample to learn from. Expected {count}: "
-            f"--set {path}={count}",
+            f"recipe {recipe.name}: {path if known else 'model'}: the net has {outputs} outputs, the data {count} "
+            f"classes, {_some(data.classes)}; {outputs - count} outputs have no sample to learn from. Expected {count}"
+            + (f": --set {path}={count}" if known else ""),
             TrapWarning,
             stacklevel=5,
         )
-    numbers = _class_numbers(recipe, data)
+
+
+def _warn_of_missing_classes(recipe: Recipe, data: Splits) -> None:
+    """Warn of parts of the data without a class."""
+    numbers, count = _class_numbers(recipe, data), len(data.classes or ())
     if count and "train" in numbers and all(part.max(initial=0) < count for part in numbers.values()):
         way = "Cut the parts so that each has samples of every class"
         labels = [numbers.get(split) for split in SPLITS]

@@ -452,7 +452,11 @@ def best_row(rows: Sequence[Mapping[str, Any]], column: str, mode: str) -> Optio
 
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
-    """One line per number, like `test accuracy 0.9899`; one line per row of a matrix."""
+    """One line per number; one line per row of a matrix.
+
+    >>> describe_scores("test", {"loss": -0.00001, "gain": -0.5, "confusion": [[3, 1], [0, 2]]})[:2]
+    ['test loss 0.0000', 'test gain -0.5000']
+    """
     return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
 
 

@@ -12,6 +12,7 @@ from mxkit.data.image_bytes import decode
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, RecipeError
+from mxkit.nets.layer_table import LayerTable, layers
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.run_code import RunCode, keep_code
 from mxkit.recipe.schema import InitializerComponent, ModelComponent, Recipe, augment_of, under_switches
@@ -300,3 +301,14 @@ def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
     recipe = recipe.model_copy(update={"model": model, "initializer": InitializerComponent.model_validate("zeros")})
     calls = [*model_calls(recipe), *(value_calls(recipe) if model.finetune is not None else [])]
     return execute(calls, {"sample": sample}, recipe.name)["net"]
+
+
+@under_switches  # a net without values has no kind
+def layer_table(recipe: Recipe, facts: NetFacts, depth: Optional[int] = None) -> LayerTable:
+    """The table of layers of a recipe's net.
+
+    Raises:
+        RecipeError: As for `NetFacts.sample` and `empty_net`.
+    """
+    shapes = [one.shape for one in facts.known_inputs()]
+    return layers(empty_net(recipe, facts.sample()), *shapes, depth=depth)

@@ -13,7 +13,7 @@ from mxkit.core.loss_meanings import meaning_of
 from mxkit.data.image_files import find_images
 from mxkit.data.workers import read_ahead
 from mxkit.errors import DataError
-from mxkit.recipe.net_facts import image_reader, read_facts
+from mxkit.recipe.net_facts import NetFacts, image_reader, read_facts
 from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
 from mxkit.runtime.machine import read_processors
@@ -107,7 +107,7 @@ def predict_files(
     run: Union[str, Path],
     files: Union[str, Path, Sequence[Union[str, Path]]],
     *,
-    which: str = "last",
+    which: Optional[str] = None,
     invert: bool = False,
     batch_size: int = 32,
     threads: Optional[int] = None,
@@ -122,7 +122,7 @@ def predict_files(
     Args:
         run: Folder of the run.
         files: Image files, and folders that are read recursively.
-        which: "last" or "best" checkpoint.
+        which: "last" or "best" checkpoint; None takes that of the run's final scores.
         invert: Swap dark and bright.
         batch_size: Images per batch, at least 1.
         threads: Threads that read files, at least 1; None takes one per core.
@@ -144,9 +144,15 @@ def predict_files(
     workers = read_processors().threads if threads is None else whole_number(threads, "predict_files: threads")
     paths = find_images([files] if isinstance(files, (str, Path)) else files)
     recipe, net = load_run(run, which)
+    return files_predicted(recipe, net, read_facts(run), paths, invert=invert, size=size, threads=workers)
+
+
+def files_predicted(
+    recipe: Recipe, net: Any, facts: NetFacts, paths: Sequence[str], *, invert: bool, size: int = 32, threads: int
+) -> Iterator[FilePrediction]:
+    """`predict_files` with a run that is loaded already."""
     refuse_pairs(recipe)
-    facts = read_facts(run)
-    read = _read(image_reader(recipe, facts.images, invert=invert), paths, workers, size)
+    read = _read(image_reader(recipe, facts.images, invert=invert), paths, threads, size)
     return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
 
 

@@ -288,14 +288,12 @@ def override(layers: Layers, setting: str) -> None:
         raise RecipeError(f"--set {setting!r}: the base is read before; name the other recipe itself")
     section: Any = layers.content
     for number, name in enumerate(keys):
-        key: Any = name
-        if isinstance(section, list):
-            if not (name.isdecimal() and int(name) < len(section)):
-                raise RecipeError(
-                    f"--set {setting!r}: {'.'.join(keys[:number])} is a list of {len(section)}; expected a number "
-                    "below that, or set the whole list"
-                )
-            key = int(name)
+        key: Any = int(name) if isinstance(section, list) and name.isdecimal() else name
+        if isinstance(section, list) and key not in range(len(section)):
+            raise RecipeError(
+                f"--set {setting!r}: {'.'.join(keys[:number])} is a list of {len(section)}; expected a number "
+                "below that, or set the whole list"
+            )
         if number == len(keys) - 1:
             section[key] = value
             break
@@ -303,8 +301,7 @@ def override(layers: Layers, setting: str) -> None:
         inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
         if not isinstance(inner, (dict, list)):
             raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: number + 1])} is {inner!r}, which has no keys")
-        section[key] = inner
-        section = inner
+        section[key] = section = inner
     if path in _ALTERNATIVES and value is not None:
         layers.content.pop(_ALTERNATIVES[path], None)
 

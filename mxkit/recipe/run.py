@@ -34,7 +34,7 @@ from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
 from mxkit.runtime.engine_settings import threads_of_recipe
-from mxkit.storage.directory import checkpoint_paths, only_writer
+from mxkit.storage.directory import Checkpoint, checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.callbacks.callback import Callback
@@ -158,33 +158,30 @@ def as_script(recipe: Recipe) -> str:
     data = load_data(recipe)
     head = f"{recipe.description or recipe.name}\n\nWritten by `mxkit show --as-script {recipe.name}`.\n"
     head = head.replace("\\", "\\\\").replace('"""', "'''")
+    kvstore = [kvstore_call(recipe)] if recipe.kvstore != "dist_sync" or recipe.compression else []
     blocks = [
-        map(written, [data_call(recipe), *loader_calls(recipe, data)]),
-        map(written, net_calls(recipe)),
-        [
-            *([written(kvstore_call(recipe))] if recipe.kvstore != "dist_sync" or recipe.compression else []),
-            written(fit_call(recipe, data)),
-        ],
-        [
-            *map(written, score_calls(recipe, data)),
-            "for name, value in scores.items():",
-            f"    print({recipe.evaluate.split!r}, name, value)",
-        ],
+        [data_call(recipe), *loader_calls(recipe, data)],
+        net_calls(recipe),
+        [*kvstore, fit_call(recipe, data)],
+        score_calls(recipe, data),
     ]
-    body = "\n\n".join("\n".join(block) for block in blocks)
+    body = "\n\n".join("\n".join(map(written, block)) for block in blocks)
+    body += f"\nfor name, value in scores.items():\n    print({recipe.evaluate.split!r}, name, value)\n"
     imports = ["from pathlib import Path"]
     if recipe.imports:
         imports += ["import sys", "", f"sys.path.insert(0, {recipe.import_path!r})"]
-    numpy = recipe.arrays == "np"
     imports += ["", "import mxkit"]
-    imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""] if recipe.threads else []
-    imports += ["import mxnet as mx"] if numpy or re.search(r"\bmx\.", body) else []
-    imports += ["import numpy as np"] if re.search(r"\bnp\.", body) else []
-    own = [f"import {name}" for name in recipe.imports]
-    # before the recipe's modules, which may make arrays
-    imports += ["", "mx.npx.set_np()", *([""] if own else []), *own] if numpy else own
+    if recipe.threads:
+        imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""]
+    if recipe.arrays == "np" or re.search(r"\bmx\.", body):
+        imports.append("import mxnet as mx")
+    if re.search(r"\bnp\.", body):
+        imports.append("import numpy as np")
+    if recipe.arrays == "np":  # before the recipe's modules, which may make arrays
+        imports += ["", "mx.npx.set_np()", ""]
+    imports += [f"import {name}" for name in recipe.imports]
     folder = f"folder = Path({f'scripts/{recipe.name}'!r})"
-    return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
+    return "\n\n".join([f'"""{head}"""', "\n".join(imports).rstrip(), folder, body])
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
@@ -326,7 +323,7 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
         except Exception:
             refuse(recipe.name, problems)
             raise
-    problems = problems or net_problems(recipe, results["net"]) or schedule_problems(recipe, results["train"])
+    problems = problems or net_problems(recipe, results["net"], data) or schedule_problems(recipe, results["train"])
     if problems:
         refuse(recipe.name, problems)
     get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it only after the folder is made
@@ -455,14 +452,15 @@ def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) ->
     return scores
 
 
-def load_run(run: Union[str, Path], which: Optional[str] = "last") -> Tuple[Recipe, Any]:
+def load_run(run: Union[str, Path], which: Optional[str] = None) -> Tuple[Recipe, Any]:
     """Build the net of a run and load a checkpoint of the run into it.
 
     The folder is enough, wherever it is, and it is not changed.
 
     Args:
         run: Folder of the run.
-        which: "last" for the newest whole checkpoint, or "best". None takes the recipe's `evaluate.which`.
+        which: "last" for the newest whole checkpoint, or "best". None takes that of the run's final scores,
+            `evaluate.which` of the recipe.
 
     Returns:
         The resolved recipe, and the net on the recipe's devices; on the CPU if these do not exist here.
@@ -478,15 +476,20 @@ def load_run(run: Union[str, Path], which: Optional[str] = "last") -> Tuple[Reci
     Warns:
         UserWarning: The recipe's devices do not exist here, or a module was changed after the training.
     """
+    return open_run(run, which)[:2]
+
+
+def open_run(run: Union[str, Path], which: Optional[str] = None) -> Tuple[Recipe, Any, Checkpoint]:
+    """The recipe and the net of `load_run`, and the checkpoint that was loaded."""
     folder = RunFolder(run)
     recipe = folder.recipe()
     try:
         devices(recipe.devices)
     except DeviceError as error:
-        warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=2)
+        warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=3)
         recipe = recipe.model_copy(update={"devices": "cpu"})
     sample = None if recipe.model.finetune is None else read_facts(run).sample()
     net = empty_net(recipe, sample)
     with recipe.switches():
-        load_checkpoint(folder.checkpoints, net, which=which or recipe.evaluate.which, devices=recipe.devices)
-    return recipe, net
+        which = which or recipe.evaluate.which
+        return recipe, net, load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)

@@ -1,6 +1,5 @@
 """Imports a recipe's own modules, and copies them into the run's folder, so that the folder alone is enough."""
 
-import ast
 from contextlib import contextmanager
 import hashlib
 import importlib
@@ -115,7 +114,7 @@ def _import(name: str, folder: str) -> str:
 
 
 def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
-    """Copy the modules of a recipe into a run's folder, with the modules beside them that they import.
+    """Copy the modules of a recipe into a run's folder, with the loaded modules of the same folder.
 
     Args:
         folder: Folder of the run.
@@ -130,24 +129,18 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
     Warns:
         UserWarning: A file was changed after Python had loaded it.
     """
-    sources: Dict[str, Path] = {}
-    digests: Dict[str, str] = {}
-    for name in imports:
-        file = _file_of(name)
-        digests[name] = "" if file is None else _digest(file)
-        if file is None or file.suffix != ".py" or _is_installed(file):
-            continue
-        root = file.parents[len(name.split(".")) - (0 if file.name == "__init__.py" else 1)]
-        _collect(root, name, sources)
-    files = {}
-    for inside, file in sources.items():
+    files = {name: _file_of(name) for name in imports}
+    own = {name: file for name, file in files.items() if file and file.suffix == ".py" and not _is_installed(file)}
+    roots = {file.parents[len(name.split(".")) - (file.name != "__init__.py")] for name, file in own.items()}
+    copied = {}
+    for inside, file in sorted(_loaded_below(roots).items()):
         content = file.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         copy = folder / CODE / inside
         loaded = _IMPORTED.get((_name_of(inside), file), digest)
         if loaded != digest:
             if copy.is_file() and _digest(copy) == loaded:
-                files[inside] = loaded
+                copied[inside] = loaded
                 continue
             warnings.warn(
                 f"imports: {file} was changed after Python had loaded it: the run uses the loaded code, and its folder "
@@ -157,8 +150,22 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
         if copy.resolve() != file.resolve():
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(copy, content)
-        files[inside] = digest
-    return RunCode(digests, files)
+        copied[inside] = digest
+    return RunCode({name: "" if file is None else _digest(file) for name, file in files.items()}, copied)
+
+
+def _loaded_below(roots: Set[Path]) -> Dict[str, Path]:
+    """Files of the modules that Python has loaded from below folders, by their paths there."""
+    found = {}
+    for name in list(sys.modules):
+        file, top = _file_of(name), name.split(".")[0]
+        if file is None or file.suffix != ".py" or top in _NEVER_COPIED or _is_installed(file):
+            continue
+        for root in roots.intersection(file.parents):
+            inside = file.relative_to(root).as_posix()
+            if _name_of(inside) == name:
+                found[inside] = file
+    return found
 
 
 def check_code(folder: Path, code: RunCode) -> None:
@@ -223,46 +230,6 @@ def no_bytecode() -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode = before
-
-
-def _collect(root: Path, name: str, sources: Dict[str, Path]) -> None:
-    """Add the file of a module, those of its packages, and those under `root` that they import."""
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        file = _module_file(root, parts[:count])
-        if file is None or file.relative_to(root).as_posix() in sources:
-            continue
-        sources[file.relative_to(root).as_posix()] = file
-        for other in _imports_of(file, parts[:count]):
-            top = other.split(".")[0]
-            if top not in _NEVER_COPIED and _module_file(root, [top]) is not None:
-                _collect(root, other, sources)
-
-
-def _module_file(root: Path, parts: Sequence[str]) -> Optional[Path]:
-    path = root.joinpath(*parts)
-    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next((file for file in files if file.is_file()), None)
-
-
-def _imports_of(file: Path, parts: Sequence[str]) -> Set[str]:
-    """Names of all modules that a file may import; some may be no modules."""
-    names: Set[str] = set()
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # the import of this file is never reached
-        return names
-    package = list(parts) if file.name == "__init__.py" else list(parts[:-1])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            source = [*above, *(node.module.split(".") if node.module else [])]
-            if source:
-                names.add(".".join(source))
-            names.update(".".join([*source, alias.name]) for alias in node.names if alias.name != "*")
-    return names
 
 
 def _original(inside: str, import_path: Optional[str]) -> Optional[Path]:

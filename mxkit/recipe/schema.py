@@ -62,15 +62,6 @@ DEVICES = r"^(auto|cpu(:\d+)?|gpu(:\d+(,\d+)*)?)$"
 _MODULE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 # Keys of a file that are resolved before the checks, and are not part of the resolved recipe.
 FILE_KEYS = ("base", "variables")
-_TYPE_WORDS = {
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "text",
-    "null": "null",
-    "array": "a list",
-    "object": "keys and values",
-}
 
 
 class Problem(NamedTuple):
@@ -142,60 +133,62 @@ def _attempt(make: Callable[[], Any]) -> Any:
         raise _refusal([Problem.of("", error)]) from error
 
 
-def _problems_of(error: ValidationError, keys: Sequence[str], content: Any) -> List[Problem]:
-    """What pydantic refuses in a section, in the words of a recipe.
+def _problems_of(
+    error: ValidationError, keys: Sequence[str], content: Any, unknown: str = "unknown key"
+) -> List[Problem]:
+    """What pydantic refuses in a section or among the arguments of a component, in the words of a recipe.
 
     Args:
         error: Pydantic's error.
-        keys: Keys of the section.
+        keys: Accepted keys.
         content: What was received in its place.
+        unknown: What is said of another key.
     """
-    problems = []
+    problems: Dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
-        path, kind, received = ".".join(map(str, detail["loc"])), detail["type"], detail.get("input")
-        if kind == "problem":  # a section inside has put it in words already
-            problems.append(detail["ctx"]["problem"]._replace(path=path))
-            continue
-        text = f"{detail['msg'][:1].lower()}{detail['msg'][1:]}; received {received!r}"
+        kind, context = detail["type"], detail.get("ctx", {})
+        path, received = _place(detail["loc"], content)
+        text, said = f"{detail['msg'][:1].lower()}{detail['msg'][1:]}", f"; received {received!r}"
         accepted: Tuple[str, ...] = ()
         name = received if isinstance(received, str) else ""
+        if kind == "problem":  # a section inside has put it in words already
+            path = ".".join(map(str, detail["loc"]))
+            problems[path] = context["problem"]._replace(path=path)
+            continue
         if kind == "extra_forbidden":
-            text, accepted, name = f"unknown key; received {received!r}", tuple(keys), path
+            text, accepted, name = unknown, tuple(keys), path
         elif kind == "missing":
-            text = "is missing"
+            path = str(detail["loc"][-1])
             misspelt = [one for one in content if path == "name" and nearest(one, ["name"])]
+            text, said = "is missing", ""
             if misspelt:
                 path, accepted, name = misspelt[0], tuple(keys), misspelt[0]
-                text = f"unknown key; received {content[name]!r}"
+                text = f"{unknown}; received {content[name]!r}"
         elif kind == "model_type":
-            text = f"expected {'a name, or ' if 'name' in keys else ''}keys and values; received {received!r}"
+            text = f"expected {'a name, or ' if 'name' in keys else ''}keys and values"
         elif kind == "value_error":
-            text = str(detail["ctx"]["error"])
-            text = text if "; received " in text else f"{text}; received {received!r}"
+            text = str(context["error"])
+            said = "" if "; received " in text else said
         elif kind == "literal_error":
-            accepted = tuple(re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
+            accepted = tuple(re.findall(r"'([^']*)'", context["expected"]))
         elif path == "devices" and kind == "string_pattern_mismatch":
-            text, accepted = f"expected devices; received {received!r}", ("auto", "cpu", "cpu:4", "gpu", "gpu:0,2")
-        problems.append(Problem(path, text, accepted, name if accepted else ""))
-    return problems
+            text, accepted = "expected devices", ("auto", "cpu", "cpu:4", "gpu", "gpu:0,2")
+        if path in problems:  # of a union, each of whose types refuses the value
+            text = f"{problems[path].text.partition('; received ')[0]} or {text.replace('input should be ', '')}"
+        problems[path] = Problem(path, text + said, accepted, name if accepted else "")
+    return list(problems.values())
 
 
-def type_words(schema: Mapping[str, Any]) -> str:
-    """The type of a JSON schema in words, for messages.
-
-    >>> type_words({"anyOf": [{"type": "number"}, {"type": "null"}]})
-    'a number or null'
-    """
-    if "anyOf" in schema:
-        words = [type_words(one) for one in schema["anyOf"]]
-        return f"{', '.join(words[:-1])} or {words[-1]}"
-    if "enum" in schema or "const" in schema:
-        return f"one of {', '.join(map(str, schema.get('enum') or [schema['const']]))}"
-    if "prefixItems" in schema:
-        return f"a list of {len(schema['prefixItems'])}: {', '.join(map(type_words, schema['prefixItems']))}"
-    if schema.get("type") == "array" and schema["items"]:
-        return f"a list, of each element {type_words(schema['items'])}"
-    return _TYPE_WORDS.get(str(schema.get("type")), "anything")
+def _place(location: Iterable[Any], content: Any) -> Tuple[str, Any]:
+    """The path of a pydantic's error in the content, and what stands there; names of a union's types are no keys."""
+    path = []
+    for key in location:
+        is_item = isinstance(content, (list, tuple)) and isinstance(key, int)
+        if not is_item and not (isinstance(content, dict) and key in content):
+            break
+        content = content[key]
+        path.append(str(key))
+    return ".".join(path), content
 
 
 class Section(BaseModel):
@@ -304,42 +297,9 @@ class Component(Section):
         try:
             adapter.validate_python(arguments, context=dict(context))
         except ValidationError as error:
-            schema = adapter.json_schema()["properties"] if accepted else {}
-            return _refused_by_type(name, error, arguments, schema, own)
+            keys = (*own, *sorted(accepted.keys() - own), "name")
+            return _problems_of(error, keys, arguments, f"{name} takes no such argument")
         return []
-
-
-def _refused_by_type(
-    name: str, error: ValidationError, arguments: Mapping[str, Any], schema: Mapping[str, Any], own: Sequence[str]
-) -> List[Problem]:
-    """One problem for each argument of a component that pydantic refuses.
-
-    Args:
-        name: Name of the component.
-        error: Pydantic's error.
-        arguments: Arguments in the recipe.
-        schema: JSON schemas of the accepted arguments, by name.
-        own: Keys of the component's section, beside the arguments.
-    """
-    accepted = (*own, *sorted(schema), "name")
-    kinds: Dict[Any, str] = {}
-    problems = []
-    for detail in error.errors():
-        if detail["type"] == "problem":  # of a part of the net
-            problems.append(detail["ctx"]["problem"]._replace(path=".".join(map(str, detail["loc"]))))
-        else:
-            kinds.setdefault(detail["loc"][0], detail["type"] if len(detail["loc"]) == 1 else "")
-    for key, kind in kinds.items():
-        value = arguments.get(key)
-        if kind == "extra_forbidden":
-            problems.append(Problem(key, f"{name} takes no such argument; received {value!r}", accepted, key))
-        elif kind == "missing":
-            problems.append(Problem(key, "is missing"))
-        else:
-            choices = tuple(map(str, schema[key].get("enum", ())))
-            meant = value if choices and isinstance(value, str) else ""
-            problems.append(Problem(key, f"expected {type_words(schema[key])}; received {value!r}", choices, meant))
-    return problems
 
 
 class AugmentComponent(Component, kind="augment"):
@@ -770,54 +730,37 @@ def _unknown_columns(right: Mapping[str, Any]) -> Iterable[Problem]:
             yield Problem(path, f"the history has no such column; received {column!r}", known, str(column))
 
 
+def _beside(other: str) -> str:
+    return f"does not go with {other}; leave one of them out"
+
+
 # Rules about several keys, their parameters: when a rule is broken, the path, and what is wrong. A rule is asked if all
 # of its keys are right.
 _RULES: Tuple[Tuple[Callable[..., bool], str, str], ...] = (
-    (lambda epochs, updates: epochs is None and updates is None, "epochs", "is missing; expected epochs or updates"),
+    (lambda epochs, updates: (epochs is None) == (updates is None), "epochs", "expected either epochs or updates"),
     (
-        lambda epochs, updates: epochs is not None and updates is not None,
-        "epochs",
-        "both are given; expected epochs or updates",
-    ),
-    (
-        lambda accumulate, accumulate_samples: accumulate_samples is not None and accumulate != 1,
+        lambda accumulate, accumulate_samples: accumulate_samples and accumulate != 1,
         "accumulate_samples",
-        "replaces accumulate; leave one of them out",
+        _beside("accumulate"),
     ),
-    (
-        lambda compression, kvstore: compression is not None and kvstore == "horovod",
-        "compression",
-        "does not go with kvstore: horovod; leave one of them out",
-    ),
-    (
-        lambda compression, amp: compression is not None and amp == "float16",
-        "compression",
-        "does not go with amp: float16; leave one of them out",
-    ),
-    (
-        lambda model: model.weights is not None and model.arguments.get("pretrained"),
-        "model.weights",
-        "replaces pretrained: true; leave one of them out",
-    ),
+    (lambda compression, kvstore: compression and kvstore == "horovod", "compression", _beside("kvstore: horovod")),
+    (lambda compression, amp: compression and amp == "float16", "compression", _beside("amp: float16")),
+    (lambda model: model.weights and model.arguments.get("pretrained"), "model.weights", _beside("pretrained: true")),
     (
         lambda evaluate, checkpoints: evaluate.which == "best" and checkpoints.keep_best is None,
         "evaluate.which",
         "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null",
     ),
     (
-        lambda schedule, callbacks: schedule is not None and any(one.name == "plateau" for one in callbacks),
+        lambda schedule, callbacks: schedule and any(one.name == "plateau" for one in callbacks),
         "schedule",
-        "a schedule sets the rate of each update, so the callback plateau has no effect; leave one of them out",
+        _beside("the callback plateau, because it sets the rate of each update"),
     ),
+    (lambda data: data.pairs and (data.augment or data.eval_augment), "data.pairs", _beside("an augmentation")),
     (
-        lambda data: data.pairs is not None and (data.augment or data.eval_augment),
-        "data.pairs",
-        "pairs cannot be augmented; leave augment or pairs out",
-    ),
-    (
-        lambda data, model: data.pairs is not None and model.finetune is not None,
+        lambda data, model: data.pairs and model.finetune,
         "model.finetune",
-        "a siamese net has no last layer of classes; leave it or pairs out",
+        _beside("pairs: a siamese net has no classes"),
     ),
 )
 

@@ -23,8 +23,8 @@ from mxkit.training.state import FitState
 import numpy as np
 
 FORMS = (
-    "0.1..0.5 (a number between), log:1e-4..1e-1 (the same, evenly over orders of magnitude), 16..256 (a whole number; "
-    "log:16..256), sgd,adam (one of these). Quote a value that contains a comma: 'devices=\"gpu:0,2\"'"
+    "0.1..0.5 (a number between), log:1e-4..1e-1 (above 0, evenly over orders of magnitude), 16..256 (a "
+    "whole number; log:16..256), sgd,adam (one of these). Quote a value that contains a comma: 'devices=\"gpu:0,2\"'"
 )
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
@@ -86,23 +86,18 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
 
 def _read(setting: str) -> Optional[Range]:
     key, text = (part.strip() for part in setting.partition("=")[::2])
-    match, choices = _RANGE.fullmatch(text), _split(text)
-    given, wrong = Range(key, text, choices=tuple(choices)), ""
+    match, choices = _RANGE.fullmatch(text), tuple(_split(text))
     if match:
-        log, ends = bool(match[1]), (match[2], match[3])
+        log, ends = bool(match[1]), match.group(2, 3)
         whole = all(re.fullmatch(r"[-+]?\d+", end) for end in ends)
         low, high = (int(end) if whole else float(end) for end in ends)
-        given = Range(key, text, low, high, log)
-        if low >= high:
-            wrong = "the first number must be below the second"
-        elif log and low <= 0:
-            wrong = "log: needs numbers above 0"
+        given, is_right = Range(key, text, low, high, log), low < high and (low > 0 or not log)
     elif len(choices) < 2:
         return None
-    elif "" in choices or len(set(choices)) < len(choices):
-        wrong = "a choice is empty or given twice"
-    if wrong:
-        raise RecipeError(f"--set {setting!r}: {key}: {wrong}; received {text!r}; expected {FORMS}")
+    else:
+        given, is_right = Range(key, text, choices=choices), "" not in choices and len(set(choices)) == len(choices)
+    if not is_right:
+        raise RecipeError(f"--set {setting!r}: {key}: this is no range; received {text!r}; expected {FORMS}")
     return given
 
 
@@ -244,9 +239,8 @@ class Sweep:
     def _open(self, prune: bool, opened: ExitStack) -> Any:
         optuna = self._optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{(self.folder / SWEEP).absolute()}", engine_kwargs={"connect_args": {"timeout": _WAIT}}
-        )
+        file, waits = (self.folder / SWEEP).absolute(), {"connect_args": {"timeout": _WAIT}}
+        storage = optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=waits)
         opened.callback(storage.engine.dispose)
         opened.callback(storage.remove_session)
         return optuna.create_study(
@@ -347,16 +341,16 @@ class Sweep:
             self._end(trial, state, str(error))
             notify(f"trial {trial.number + 1} {state}: {error}")
             return
-        stopped = history.stopped or ""
+        stopped, row = history.stopped or "", best_row(history, self.column, self.mode)
         if stopped.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt
-        row = best_row(history, self.column, self.mode)
-        if row is None or report.pruned:
-            state = "pruned" if report.pruned else "diverged"
-            self._end(trial, state, report.pruned or stopped or f"{self.column} was never a finite number")
-            return
-        trial.set_user_attr("epoch", row["epoch"])
-        self._study.tell(trial, row[self.column])
+        if report.pruned:
+            self._end(trial, "pruned", report.pruned)
+        elif row is None:
+            self._end(trial, "diverged", stopped or f"{self.column} was never a finite number")
+        else:
+            trial.set_user_attr("epoch", row["epoch"])
+            self._study.tell(trial, row[self.column])
 
     def _end(self, trial: Any, state: str, reason: str) -> None:
         trial.set_user_attr("reason", reason)
@@ -368,11 +362,9 @@ class Sweep:
     def trials(self) -> List[SweepTrial]:
         """The trials: first the finished ones, from the best to the worst."""
         listed = [self._listed(trial) for trial in self._study.get_trials(deepcopy=False)]
-        sign = -1 if self.mode == "max" else 1
-        worst = math.inf
-        return sorted(
-            listed, key=lambda one: (one.state != "finished", worst if one.value is None else sign * one.value)
-        )
+        sign, worst = -1 if self.mode == "max" else 1, math.inf
+        ranks = {one.name: worst if one.value is None else sign * one.value for one in listed}
+        return sorted(listed, key=lambda one: (one.state != "finished", ranks[one.name]))
 
     def _listed(self, trial: Any) -> SweepTrial:
         return SweepTrial(

@@ -1,5 +1,6 @@
 """An HTML page of a run, or of several runs compared: one file, without network and scripts."""
 
+from contextlib import suppress
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -129,16 +130,14 @@ def _changed(run: RunFiles) -> Optional[str]:
 def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Sums over the epochs for each worker; none if the file has another form."""
     rows: List[Dict[str, Any]] = []
-    try:
+    with suppress(KeyError, TypeError):
         seconds = sum(epoch["seconds"] for epoch in epochs) or math.nan
         for parts in zip(*(epoch["workers"] for epoch in epochs)):
             samples, waited = (sum(part[name] for part in parts) for name in ("samples", "waited"))
             measured = sorted(part["sums"] for part in parts if part["sums"] is not None)
+            row = {"host": str(parts[-1]["host"]), "samples": samples, "rate": samples / seconds}
             sums = measured[len(measured) // 2] if measured else None
-            host, rate = str(parts[-1]["host"]), samples / seconds
-            rows.append({"host": host, "samples": samples, "rate": rate, "waited": waited / seconds, "sums": sums})
-    except (KeyError, TypeError):
-        return []
+            rows.append({**row, "waited": waited / seconds, "sums": sums})
     return rows
 
 

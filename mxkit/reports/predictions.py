@@ -3,24 +3,24 @@
 import base64
 from heapq import nsmallest
 import io
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import legacy
-from mxkit.core.device import as_ndarray, devices, unpack
+from mxkit.core.device import as_ndarray, unpack
 from mxkit.core.loss_meanings import BINARY, CLASSES, PROBABILITIES, Quantities, Task, meaning_of
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
-from mxkit.errors import DataError, DeviceError, MxkitError
+from mxkit.errors import DataError, MxkitError
 from mxkit.metrics import ConfusionMatrix
-from mxkit.nets.layer_table import layers
 from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
-from mxkit.recipe.net_facts import empty_net, read_facts, warn_of_other_data
+from mxkit.recipe.net_facts import layer_table, read_facts, warn_of_other_data
+from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe, augment_of, under_switches
 from mxkit.reports.run_files import RunFiles
-from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.evaluation import predict
 import mxnet as mx
 import numpy as np
@@ -187,47 +187,24 @@ def inspect_run(run: RunFiles) -> Inspection:
     Side effects:
         Imports the modules of the recipe's `imports`. If the run's devices do not exist here, the CPU is used.
     """
-    recipe, why = _tried(lambda: _recipe(run))
-    if recipe is None:
-        return Inspection("", None, [], {"layers": why, "predictions": why})
-    return _inspect(recipe, run)
+    table, no_table = _tried(lambda: layer_table(RunFolder(run.path).recipe(), read_facts(run.path))._repr_html_())
+    found, no_predictions = _tried(lambda: _predicted(run.path))
+    predictions, (images, no_pictures) = found or (None, ([], ""))
+    missing = {"layers": no_table, "predictions": no_predictions, "pictures": no_pictures}
+    return Inspection(table or "", predictions, images, missing)
 
 
-@under_switches
-def _inspect(recipe: Recipe, run: RunFiles) -> Inspection:
-    data, no_data = _tried(lambda: load_data(recipe))
-    facts, no_facts = _tried(lambda: read_facts(run.path))
-    sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
-    if recipe.model.finetune is not None and sample is None:
-        why = f"the net's sizes are not known: {no_sample}"
-        return Inspection("", None, [], {"layers": why, "predictions": why})
-    net, why = _tried(lambda: empty_net(recipe, sample))
-    if net is None:
-        return Inspection("", None, [], {"layers": why, "predictions": why})
-    folder, which = RunFolder(run.path).checkpoints, recipe.evaluate.which
-    _, no_values = _tried(lambda: load_checkpoint(folder, net, which=which, devices=recipe.devices))
-    shapes = () if sample is None else tuple(one.shape for one in sample)
-    table, why = _tried(lambda: layers(net, *shapes))
-    missing = {"layers": why or ("" if sample is not None else f"The sizes of its inputs are not known: {no_sample}")}
-    predictions, no_pictures = None, ""
-    images: List[str] = []
-    why = f"the data cannot be read: {no_data}" if data is None else no_values
-    if not why:
-        _tried(lambda: warn_of_other_data(run.path, data, recipe.evaluate.split))
-        predictions, why = _tried(lambda: predict_part(recipe, net, data))
-    if predictions is not None:
-        images, no_pictures = pictures(recipe, predictions.mistakes)
-    missing.update(predictions=why, pictures=no_pictures)
-    return Inspection("" if table is None else table._repr_html_(), predictions, images, missing)
-
-
-def _recipe(run: RunFiles) -> Recipe:
-    recipe = RunFolder(run.path).recipe()
+def _predicted(path: Path) -> Tuple[Predictions, Tuple[List[str], str]]:
+    """The predictions, and the pictures of the mistakes or the reason why there are none."""
+    recipe = RunFolder(path).recipe()
     try:
-        devices(recipe.devices)
-    except DeviceError:
-        return recipe.model_copy(update={"devices": "cpu"})
-    return recipe
+        data = load_data(recipe)
+    except Exception as error:
+        raise DataError(f"the data cannot be read: {_text(error)}") from error
+    recipe, net = load_run(path)
+    warn_of_other_data(path, data, recipe.evaluate.split)
+    predictions = predict_part(recipe, net, data)
+    return predictions, pictures(recipe, predictions.mistakes)
 
 
 def _tried(function: Callable[[], Any]) -> Tuple[Any, str]:
@@ -235,4 +212,8 @@ def _tried(function: Callable[[], Any]) -> Tuple[Any, str]:
     try:
         return function(), ""
     except Exception as error:
-        return None, str(error) if isinstance(error, MxkitError) else f"{type(error).__name__}: {error}"
+        return None, _text(error)
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, MxkitError) else f"{type(error).__name__}: {error}"

@@ -19,6 +19,8 @@ from mxkit.recipe.folder import (
 )
 from mxkit.recipe.reading import parse_yaml
 from mxkit.training.history import Row, fixed
+from pydantic import ConfigDict, StrictFloat, StrictInt, TypeAdapter, ValidationError
+from typing_extensions import NotRequired, TypedDict
 import yaml
 
 
@@ -94,6 +96,20 @@ class RunFiles(NamedTuple):
         return State(self.recorded.state, self.recorded.reason)
 
 
+_Number = Union[StrictInt, StrictFloat]
+_Scores = Dict[str, Dict[str, Union[_Number, List[Any]]]]
+
+
+class _Row(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    epoch: _Number
+
+
+class _History(TypedDict):
+    epochs: List[_Row]
+    stopped: NotRequired[Optional[str]]
+
+
 def read_run(path: Union[str, Path]) -> RunFiles:
     """Read the files of a run; `problems` lists those that are missing or damaged.
 
@@ -105,11 +121,10 @@ def read_run(path: Union[str, Path]) -> RunFiles:
         raise RecipeError(f"{path} is no folder of a run: expected a folder with a file recipe.yaml")
     problems: List[str] = []
 
-    def content(name: str, fits: Callable[[Any], bool], empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
+    def content(name: str, kind: Any, empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
         try:
-            found = parse((path / name).read_text(encoding="utf-8"))
-            if fits(found):
-                return found
+            return TypeAdapter(kind).validate_python(parse((path / name).read_text(encoding="utf-8")))
+        except ValidationError:
             problems.append(f"{name} holds something else than mxkit writes there")
         except FileNotFoundError:  # a run that ended early does not have all files
             if name == "recipe.yaml":
@@ -120,37 +135,18 @@ def read_run(path: Union[str, Path]) -> RunFiles:
             problems.append(f"{name} is damaged: {' '.join(str(error).split())}")
         return empty
 
-    recipe = content("recipe.yaml", lambda recipe: isinstance(recipe, dict), {}, parse_yaml)
-    history = content("history.json", _is_history, {"epochs": [], "stopped": None})
+    recipe = content("recipe.yaml", Dict[str, Any], {}, parse_yaml)
     return RunFiles(
         path=path,
         recipe=recipe,
-        recipe_text=content("recipe.yaml", bool, "", str) if recipe else "",
-        rows=history["epochs"],
-        scores=content("scores.json", _is_scores, {}, lambda text: nan_for_null(json.loads(text))),
-        recorded=content(STATE, lambda state: True, None, parse_state),
-        log=content("log.txt", lambda log: True, "", str).splitlines(),
-        environments=content(ENVIRONMENT, _is_list_of_mappings, []),
-        workers=content(WORKERS, _is_list_of_mappings, []),
+        recipe_text=content("recipe.yaml", str, "", str) if recipe else "",
+        rows=content("history.json", _History, {"epochs": []})["epochs"],
+        scores=content("scores.json", _Scores, {}, lambda text: nan_for_null(json.loads(text))),
+        recorded=content(STATE, RunState, None, parse_state),
+        log=content("log.txt", str, "", str).splitlines(),
+        environments=content(ENVIRONMENT, List[Dict[str, Any]], []),
+        workers=content(WORKERS, List[Dict[str, Any]], []),
         problems=problems,
-    )
-
-
-def _is_list_of_mappings(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(one, dict) for one in content)
-
-
-def _is_history(content: Any) -> bool:
-    if not isinstance(content, dict) or not _is_list_of_mappings(content.get("epochs")):
-        return False
-    rows, reason = content["epochs"], content.get("stopped")
-    return (reason is None or isinstance(reason, str)) and all(is_number(row.get("epoch")) for row in rows)
-
-
-def _is_scores(content: Any) -> bool:
-    return isinstance(content, dict) and all(
-        isinstance(scores, dict) and all(is_number(value) or isinstance(value, list) for value in scores.values())
-        for scores in content.values()
     )
 
 

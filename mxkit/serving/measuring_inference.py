@@ -167,7 +167,7 @@ def measure_inference(
     *,
     precisions: Sequence[str] = PRECISIONS,
     batch_sizes: Sequence[int] = (1, 8, 32),
-    which: str = "last",
+    which: Optional[str] = None,
     seconds: float = 2.0,
     progress: bool = False,
 ) -> InferenceFigures:
@@ -181,7 +181,7 @@ def measure_inference(
         run: Folder of the run.
         precisions: As for `mxkit.optimize`. One that the processor or the net refuses is named in the result.
         batch_sizes: Samples per call.
-        which: "last" or "best" checkpoint.
+        which: "last" or "best" checkpoint; None takes that of the run's final scores.
         seconds: How long each form is timed with each batch size, at least five calls.
         progress: Show a bar on a terminal.
 

@@ -37,7 +37,7 @@ class Predictor:
             preprocessing and its classes.
         sample: One sample, as a request has it, to begin with. None takes the run's shapes, for other sources the
             first request, which then waits until all sizes are computed.
-        which: For a run: "last" for the newest checkpoint, or "best".
+        which: For a run: "last" for the newest checkpoint, or "best"; None takes that of its final scores.
         max_batch: Most samples of a batch.
         max_wait_ms: How long the oldest request waits for others, in milliseconds. It waits only for as many as the
             last batch had, so a single client waits for none.
@@ -64,7 +64,7 @@ class Predictor:
         source: Any,
         *,
         sample: Any = None,
-        which: str = "last",
+        which: Optional[str] = None,
         max_batch: int = 32,
         max_wait_ms: float = 2.0,
         max_queue: int = 256,
@@ -233,7 +233,7 @@ def _fitted(arrays: Sample, forms: Sequence[SampleForm]) -> Sample:
     return copies
 
 
-def _opened(source: Any, which: str) -> Tuple[Any, Tuple[SampleForm, ...], Any, Any]:
+def _opened(source: Any, which: Optional[str]) -> Tuple[Any, Tuple[SampleForm, ...], Any, Any]:
     """The net of a source, the forms of its inputs if they are known, how images are read, and what answers are."""
     if not isinstance(source, (str, Path)) or not (Path(source).expanduser() / "recipe.yaml").is_file():
         return find_source(source, which).net, (), None, _arrays_of

@@ -53,13 +53,6 @@ def in_bash(*lines):
     return [answer.split() for answer in in_shell("bash", script)]
 
 
-def asked(shell, line):
-    """What a shell's function gets from `mxkit` at the end of a command line."""
-    words = {"_MXKIT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line}
-    environment = {**os.environ, **words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    return subprocess.run(["mxkit"], stdout=subprocess.PIPE, text=True, env=environment, timeout=60).stdout.split("\n")
-
-
 @pytest.mark.usefixtures("folder")
 def test_bash_completes_recipes_runs_columns_and_keys():
     answers = in_bash(
@@ -75,25 +68,6 @@ def test_bash_completes_recipes_runs_columns_and_keys():
     assert runs == ["runs/own-1"]
     assert columns == ["seconds", "sharpness", "size", "started", "state"]
     assert {"model.hidden", "model.classes", "model.weights", "model.finetune.head"} <= set(keys)
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_zsh_and_fish_ask_for_the_same(shell):
-    assert any("loss.name" in line for line in asked(shell, "mxkit train own.yaml --set loss"))
-    assert any("runs/own-1" in line for line in asked(shell, "mxkit evaluate "))
-
-
-@pytest.mark.usefixtures("folder")
-def test_zsh_loads_its_script():
-    loaded = 'autoload -U compinit; compinit -u -D; eval "$(mxkit --show-completion zsh)"; whence _mxkit_completion'
-    assert in_shell("zsh", loaded) == ["_mxkit_completion"]
-
-
-@pytest.mark.usefixtures("folder")
-def test_fish_completes_by_its_script():
-    lines = in_shell("fish", "mxkit --show-completion fish | source; complete -C 'mxkit train own'")
-    assert lines[0].startswith("own.yaml")
 
 
 def test_names_read_from_the_source_are_those_of_mxkit(monkeypatch, tmp_path):

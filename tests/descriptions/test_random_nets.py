@@ -88,28 +88,6 @@ def norm(draw):
 
 
 @st.composite
-def plain_layer(draw):
-    number = draw(st.integers(0, 200)) / 100
-    layer = draw(
-        st.sampled_from(
-            [
-                lambda: nn.Activation(draw(ACTIVATIONS)),
-                lambda: nn.LeakyReLU(number),
-                lambda: nn.PReLU(draw(st.builds(mx.init.Constant, SMALL)), in_channels=draw(st.sampled_from([1, 4]))),
-                lambda: nn.ELU(number),
-                lambda: nn.Swish(number),
-                lambda: nn.Dropout(draw(SHARES), axes=draw(st.sampled_from([(), (1,), (2, 3)]))),
-                lambda: nn.Lambda(draw(OPERATORS)),
-                lambda: nn.HybridLambda(draw(OPERATORS)),
-                lambda: nn.ReflectionPad2D(draw(st.integers(0, 3))),
-                lambda: contrib.nn.PixelShuffle2D(draw(st.sampled_from([1, 2, (1, 2), (2, 1), (4, 1)]))),
-            ]
-        )
-    )()
-    return layer, on(2, 4, 4, 4)
-
-
-@st.composite
 def recurrent(draw):
     kind = draw(st.sampled_from([rnn.RNN, rnn.LSTM, rnn.GRU]))
     arguments = {
@@ -158,7 +136,6 @@ def cells(draw, width=4, depth=0):
 LAYERS = {
     "convolution": convolution(),
     "norm": norm(),
-    "plain": plain_layer(),
     "recurrent": recurrent(),
     "cells": cells().map(lambda cell: (cell, unroll)),
 }

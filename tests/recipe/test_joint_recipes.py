@@ -11,9 +11,10 @@ import time
 import mxkit
 import mxnet as mx
 import pytest
+from sharing import LONG
 
 MXKIT = [sys.executable, "-m", "mxkit"]
-EPOCHS = 4  # a second after the first checkpoint, when a worker is killed
+EPOCHS = 4 if LONG else 1  # a second after the first checkpoint, when a worker is killed
 
 
 def start(output, *options):

@@ -80,6 +80,14 @@ def loaded(name, content):
     return load_recipe(merged)
 
 
+def attempt(load, *arguments):
+    """A recipe and "", or None and the text that refuses it."""
+    try:
+        return load(*arguments), ""
+    except RecipeError as error:
+        return None, str(error)
+
+
 @st.composite
 def misspelt(draw, word):
     """A word with one edit: a letter lost, doubled, changed or swapped with its neighbour."""
@@ -120,11 +128,8 @@ def test_a_misspelt_key_is_refused_by_its_path_with_the_right_one(name, data):
     section = at(content, path[:-1])
     assume(wrong and wrong not in section)
     section[wrong] = section.pop(key)
-    try:
-        recipe = loaded(name, content)
-    except RecipeError as error:
-        text = str(error)
-    else:  # the misspelt key is another one's right spelling, as mse is of mae
+    recipe, text = attempt(loaded, name, content)
+    if recipe:  # the misspelt key is another one's right spelling, as mse is of mae
         assert find(recipe.model_dump(), (*path[:-1], wrong))
         return
     assert dotted((*path[:-1], wrong)) in text
@@ -157,11 +162,8 @@ def test_a_misspelt_name_is_refused_by_its_path_with_the_right_one(name, data):
     wrong = data.draw(misspelt(right))
     assume(wrong != right)
     at(content, path[:-1])[path[-1]] = wrong
-    try:
-        recipe = load_recipe(content)
-    except RecipeError as error:
-        text = str(error)
-    else:
+    recipe, text = attempt(load_recipe, content)
+    if recipe:
         assert at(json.loads(json.dumps(recipe.model_dump())), path) == wrong
         return
     prefix = dotted(path[:-1])  # where the wrong name is another's right one, that one's arguments are missed
@@ -192,11 +194,7 @@ def test_another_value_is_refused_by_its_path_or_kept(name, data):
     path = data.draw(st.sampled_from([path for path, _ in places(content) if path[0] not in ("base", "name")]))
     value = data.draw(VALUES)
     at(content, path[:-1])[path[-1]] = value
-    try:
-        recipe = loaded(name, content)
-        text = ""
-    except RecipeError as error:
-        text = str(error)
+    recipe, text = attempt(loaded, name, content)
     if text:
         told = any(dotted(path[:depth]) in text for depth in range(1, len(path) + 1))
         # used elsewhere (a metric's column is what keep_best looks at), or no more

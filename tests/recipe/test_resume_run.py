@@ -35,6 +35,13 @@ def whole(tmp_path_factory, forks):
     return run, done.stdout
 
 
+@pytest.fixture
+def train(tmp_path):
+    """A function that trains the recipe into `runs`, as the command does with more words."""
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    return lambda *words: command("train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet", *words)
+
+
 STATES = {
     signal.SIGKILL: ("running?", "epoch"),
     signal.SIGTERM: ("stopped", "SIGTERM"),
@@ -106,9 +113,8 @@ def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, who
     "full", ["history.csv", long("history.json"), long("log.txt"), "run.json", long("scores.json")]
 )
 def test_a_full_disk_ends_a_run_as_failed_whatever_was_written_and_a_resume_is_exact(
-    full, whole, tmp_path, monkeypatch
+    full, whole, train, tmp_path, monkeypatch
 ):
-    (tmp_path / "small.yaml").write_text(RECIPE)
     flush, log, met = os.fsync, RunFolder.log, []
 
     def refuse(name):
@@ -129,7 +135,7 @@ def test_a_full_disk_ends_a_run_as_failed_whatever_was_written_and_a_resume_is_e
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fsync)
         patched.setattr(RunFolder, "log", log_line)
-        code, _, err = command("train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet")
+        code, _, err = train()
     (state,) = list_runs(tmp_path / "runs")
     assert (code, state.state, state.reason[:8], "\nerror: " in f"\n{err}") == (1, "failed", "OSError:", True), err
     (run,) = (tmp_path / "runs").iterdir()
@@ -165,8 +171,7 @@ def command_to(stream, *words):
         ("mxkit.plots.plotting.new_figure", ["stopped"], "stopped; resume it with: mxkit train --resume "),
     ],
 )
-def test_ctrl_c_leaves_no_run_that_is_called_running_or_broken(place, states, text, tmp_path, monkeypatch):
-    (tmp_path / "small.yaml").write_text(RECIPE)
+def test_ctrl_c_leaves_no_run_that_is_called_running_or_broken(place, states, text, train, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
 
     def interrupt(*_, **__):
@@ -175,8 +180,7 @@ def test_ctrl_c_leaves_no_run_that_is_called_running_or_broken(place, states, te
         raise KeyboardInterrupt
 
     monkeypatch.setattr(place, interrupt)
-    words = ["train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet", "--set", "epochs=1"]
-    code, out, err = command(*words)
+    code, out, err = train("--set", "epochs=1")
     assert (code, [one.state for one in list_runs(tmp_path / "runs")], "\ntest " in out) == (130, states, False)
     assert text in err
 
@@ -289,29 +293,9 @@ def test_other_data_than_the_trainings_is_evaluated_with_a_warning(tmp_path, mon
 
 def test_the_best_checkpoint_is_evaluated(whole):
     code, out, err = command("evaluate", whole[0], "--split", "valid", "--which", "best")
-    assert (code, err) == (0, "valid: 147 samples\n")
+    assert (code, err.splitlines()[1:]) == (0, ["valid: 147 samples"])
     best = max(row["valid_accuracy"] for row in rows(whole[0]))
     assert f"valid accuracy {best:.4f}" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["train"], "pass a RECIPE, or --resume RUN"),
-        (["train", "digits_lenet", "--resume", "x"], "pass a RECIPE, or --resume RUN"),
-        (["checkpoints", "verify", ".", "step-00000001"], "received 'verify . step-00000001'"),
-        (["checkpoints", "look", "."], "expected verify, prune or nothing before RUN; received 'look .'"),
-        (
-            ["train", "digits_lenet", "--set", "checkpoints.every=often"],
-            "checkpoints: Checkpoints: every: expected a length like",
-        ),
-    ],
-)
-def test_what_cannot_be_is_told(arguments, expected, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    code, _, err = command(*arguments)
-    assert code in (1, 2)
-    assert expected in " ".join(err.split())
 
 
 def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
@@ -341,13 +325,9 @@ def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
         (["optimizer={name: adadelta}", "schedule=cosine"], 1, "error: "),
     ],
 )
-def test_a_schedule_that_fit_would_refuse(settings, code, text, tmp_path):
-    (tmp_path / "small.yaml").write_text(RECIPE)
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = command("train", tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet", *words)
-    assert done[0] == code
-    assert text in done[2]
-    assert (tmp_path / "runs").exists() == (code == 1)
+def test_a_schedule_that_fit_would_refuse(settings, code, text, train, tmp_path):
+    found, _, err = train(*(word for setting in settings for word in ("--set", setting)))
+    assert (found, text in err, (tmp_path / "runs").exists()) == (code, True, code == 1)
 
 
 def test_ctrl_c_before_typer_runs_a_command_shows_no_traceback(monkeypatch):

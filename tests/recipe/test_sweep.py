@@ -16,9 +16,9 @@ from sharing import command
 
 RATE = "optimizer.learning_rate=log:1e-3..1e-1"
 LINEAR = ["linear_regression", "--set", RATE, "--set", "initializer.sigma=0.0..1.0", "--quiet"]
-# one epoch of 800 updates, with eight checkpoints
-LONG = [*LINEAR, *("--set", "epochs=1"), *("--set", "data.samples=16000"), *("--set", "data.batch_size=20")]
-LONG += ["--set", "checkpoints.every=100 updates"]
+# one epoch of 400 updates, with eight checkpoints
+LONG = [*LINEAR, *("--set", "epochs=1"), *("--set", "data.samples=8000"), *("--set", "data.batch_size=20")]
+LONG += ["--set", "checkpoints.every=50 updates"]
 TINY = ["epochs=1", "limit_batches=1"]
 
 
@@ -158,10 +158,10 @@ def test_a_value_that_the_data_refuses_fails_its_trial_only(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("epochs=log:0..5", "epochs: log: needs numbers above 0; received 'log:0..5'; expected 0.1..0.5"),
-        ("epochs=5..5", "epochs: the first number must be below the second; received '5..5'"),
+        ("epochs=log:0..5", "epochs: this is no range; received 'log:0..5'; expected 0.1..0.5"),
+        ("epochs=5..5", "epochs: this is no range; received '5..5'"),
         ("epochs=log:5", "nothing to try: no --set has a range; received ['epochs=log:5']; expected KEY=0.1..0.5"),
-        ("optimizer.name=sgd,sgd", "optimizer.name: a choice is empty or given twice"),
+        ("optimizer.name=sgd,sgd", "optimizer.name: this is no range; received 'sgd,sgd'"),
         ("epochs=3", "nothing to try: no --set has a range; received ['epochs=3']"),
         (
             "epochs=0..5",
@@ -229,6 +229,5 @@ def test_the_callback_prunes_a_study_of_a_script():
     assert [one.state.name for one in study.trials] == ["COMPLETE", "PRUNED"]
     assert epochs == [1, 2, 3, 1]
     assert list(study.trials[0].intermediate_values) == [1, 2, 3]
-    assert objective(optuna.trial.FixedTrial({"rate": 0.5})) == pytest.approx(study.trials[0].value, rel=0.5)
     with pytest.raises(mxkit.errors.UnknownNameError, match="valid_los"):
         objective(optuna.trial.FixedTrial({"rate": 0.5}), "valid_los")

@@ -144,6 +144,10 @@ def moved(photos, tmp_path_factory):
         path.chmod(path.stat().st_mode | 0o200)
 
 
+def newest(folder):
+    return max(path.name for path in folder.glob("checkpoints/step-*"))
+
+
 def expected(run, files):
     """Probabilities by Gluon alone: each file decoded by OpenCV, resized, cropped, divided by 255."""
     import cv2
@@ -163,7 +167,7 @@ def test_the_same_probabilities_without_data_and_code(photos, moved):
     place, folder, before, said = moved
     assert state_of(folder) == before
     code, out, err, loaded = said["predict"]
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"last checkpoint {newest(folder)}, epoch 3\n")
     rows = [line.split("\t") for line in out.splitlines()]
     sure = expected(photos[1], [place / f"{number}.png" for number in range(4)])
     assert [row[0] for row in rows] == [f"{number}.png" for number in range(4)]
@@ -177,16 +181,17 @@ def test_a_bad_image_is_named_and_the_others_are_answered(moved):
     code, out, err, _ = said["bad"]
     assert code == 1
     assert out.splitlines() == said["predict"][1].splitlines()[:2]
-    lines = err.splitlines()
+    lines = err.splitlines()[1:]
     assert lines[0].startswith("error: broken.png: the PNG ends before its end")
     assert lines[1].startswith("error: missing.png cannot be read as an image:")
     assert lines[2] == "error: 2 of 4 files were skipped"
 
 
 def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, moved):
-    place, _, _, said = moved
+    place, folder, _, said = moved
     for name in ("layers", "features", "export", "checkpoints", "best"):
-        assert (said[name][0], said[name][2]) == (0, ""), (name, said[name])
+        shown = {"features": f"last checkpoint {newest(folder)}, epoch 3\n"}.get(name, "")
+        assert (said[name][0], said[name][2].partition("best checkpoint ")[0]) == (0, shown), (name, said[name])
     assert said["layers"][1] == f"{mxkit.layers(photos[1].net, (1, 3, 16, 16))}\n"
     assert said["export"][1].splitlines()[3] == "input data (N, 3, 16, 16) float32"
     x = mx.nd.random.uniform(shape=(3, 3, 16, 16))
@@ -210,7 +215,7 @@ def test_onnx_needs_the_folder_alone(photos, moved):
 def test_a_run_with_its_data_is_exported_with_what_it_knows(photos, tmp_path):
     run = photos[1]
     exported = mxkit.export(run.folder, tmp_path / "net.onnx", format="onnx", which="best")
-    assert exported.notes == ("compared on the first samples of the run's test data",)
+    assert exported.notes[-1] == "compared on the first samples of the run's test data"
     metadata = {one.key: one.value for one in pytest.importorskip("onnx").load(exported.files["onnx"]).metadata_props}
     recipe, best = load_run(run.folder, "best")
     data = load_data(recipe)

@@ -8,6 +8,7 @@ import subprocess
 from mxkit.recipe.folder import describe_environment, git_state, record_environment
 from mxkit.recipe.run import resume_run
 from mxkit.reports.page import write_report
+from mxkit.reports.run_files import read_run
 from mxkit.runtime.engine_settings import in_force
 import mxnet as mx
 import numpy as np
@@ -55,7 +56,11 @@ def test_a_run_gone_on_with_elsewhere_shows_both(adam, copied, tmp_path, read_pa
     file = folder / "environment.json"
     (first,) = json.loads(file.read_text())
     file.write_text(json.dumps([{**first, "platform": "another machine"}]))
+    started = read_run(folder).started
     resume_run(folder, overrides=["epochs=3"], progress=False)
+    run = read_run(folder)
+    assert (str(run.state), run.started) == ("finished", started)
+    assert (run.recorded.epoch, run.recorded.updates) == (3, run.rows[-1]["updates"])
     found = json.loads(file.read_text())
     assert [one["platform"] for one in found] == ["another machine", platform.platform()]
     page = read_page(write_report([folder], tmp_path / "page.html"))
