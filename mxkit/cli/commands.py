@@ -69,8 +69,6 @@ def train(
         os.environ[EXACT] = "1"  # read when MXNet is loaded
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")
-    if quiet and verbose:
-        raise typer.BadParameter("pass --quiet or --verbose, not both")
     set_threads(recipe or Path(str(resume)) / "recipe.yaml", settings, resume)
     from mxkit.distributed import initialize, rank
     from mxkit.distributed.group import note_run, restarted_run
@@ -128,25 +126,22 @@ def _stops() -> Iterator[List[Any]]:
 
     folders: List[Any] = []
 
-    def show_command() -> None:
-        if folders and list(folders[0].checkpoints.glob("step-*")):
-            typer.echo(f"stopped; resume it with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
-        elif folders:
-            typer.echo(f"stopped before the first checkpoint; the files are in {folders[0].path}", err=True)
-        else:
-            typer.echo("stopped before the run had a folder", err=True)
+    def stopped(reason: str) -> None:
+        way = " before the run had a folder"
+        if folders:
+            if rank() == 0:
+                folders[0].mark_stopped(reason)
+            way = f" before the first checkpoint; the files are in {folders[0].path}"
+            if list(folders[0].checkpoints.glob("step-*")):
+                way = f"; resume it with: mxkit train --resume {shlex.quote(str(folders[0].path))}"
+        typer.echo(f"stopped{way}", err=True)
 
     def terminated(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
         try:
-            mark_stopped(signal.Signals(number).name)
-            show_command()
+            stopped(signal.Signals(number).name)
         finally:
             os.kill(os.getpid(), number)
-
-    def mark_stopped(reason: str) -> None:
-        if folders and rank() == 0:
-            folders[0].mark_stopped(reason)
 
     ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_DFL]
     try:
@@ -155,8 +150,7 @@ def _stops() -> Iterator[List[Any]]:
         with ctrl_c_in_imports():
             yield folders
     except KeyboardInterrupt:
-        mark_stopped("KeyboardInterrupt")
-        show_command()
+        stopped("KeyboardInterrupt")
         raise typer.Exit(130) from None
     except BrokenPipeError:  # nobody reads the scores of a run that is whole
         raise

@@ -112,10 +112,11 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
     if len({path.resolve() for path in given}) < len(given):
         raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")
     for path in given:
-        if path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs):  # hard links too
-            raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
-        if path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents:
-            raise typer.BadParameter(f"{path} is a file in the run's folder, which would be replaced: name another one")
+        is_image = path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs)  # hard links too
+        of_run = path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents
+        if is_image or of_run:
+            what = "one of the images" if is_image else "a file in the run's folder"
+            raise typer.BadParameter(f"{path} is {what}, which would be replaced: name another one")
         if path.is_dir() or not path.resolve().parent.is_dir():
             raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
 

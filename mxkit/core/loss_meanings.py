@@ -231,7 +231,8 @@ class Unknown(Meaning):
         rows = _matrix(rows, loss)
         if rows.shape[1] < 2 or len(classes) != rows.shape[1]:
             return Meaning.answers(self, rows, classes, loss)
-        return _largest(rows, classes, loss)
+        are_shares = bool((rows >= 0).all()) and np.allclose(rows.sum(axis=1), 1, atol=1e-3)
+        return _largest(np.log(np.maximum(rows, 1e-300)) if are_shares else rows, classes, loss)
 
 
 class Scores(Meaning):

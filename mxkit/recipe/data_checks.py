@@ -3,21 +3,14 @@
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.arguments import length
 from mxkit.core.arrays import holds_pixels, to_host
 from mxkit.core.blocks import blocks_by_path, own_parameters
 from mxkit.core.loss_meanings import ClassNumbers, meaning_of
-from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
-from mxkit.recipe.building import SPLITS, attempt, data_call, fit_arguments, has_samples, is_loader
+from mxkit.recipe.building import SPLITS, attempt, data_call, has_samples, is_loader
 from mxkit.recipe.schema import DataComponent, Problem, Recipe, refuse, under_switches
 from mxkit.recipe.vocabulary import accepted_arguments
-from mxkit.training.callbacks.weights import trained_later
-from mxkit.training.loop import updates_per_epoch
-from mxkit.training.state import Options
-from mxkit.training.workers import get_workers
-import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
@@ -52,40 +45,6 @@ def read_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Any, List[
         _warn_of_missing_classes(recipe, data)
         problems = [*_part_problems(recipe, data), *_unused_keys(recipe, data, overrides)]
     return data, problems
-
-
-def net_problems(recipe: Recipe, net: Any, data: Splits) -> List[Problem]:
-    """Patterns of a callback `freeze` that fit no parameter of the net; `fit` would refuse them too late.
-
-    Warns:
-        TrapWarning: The net has more outputs than the data has classes.
-    """
-    _warn_of_outputs(recipe, net, data)
-    problems = []
-    for number, callback in enumerate(recipe.callbacks):
-        if callback.name == "freeze":
-            try:
-                trained_later(net, callback.arguments.get("patterns"))
-            except ValueError as error:
-                problems.append(Problem.of(f"callbacks.{number}.patterns", error))
-    return problems
-
-
-def schedule_problems(recipe: Recipe, train: Any) -> List[Problem]:
-    """A schedule that does not fit into the length of the training; `fit` would refuse it too late."""
-    if recipe.schedule is None:
-        return []
-    own, workers = fit_arguments(recipe), get_workers()
-    options = Options(loss=recipe.loss.made, accumulate=own.get("accumulate", 1), limit_batches=recipe.limit_batches)
-    total = str(length(own["epochs"], "epochs", ("epochs", "updates"), "epochs"))
-    base = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments).learning_rate
-    try:
-        with workers.shared(train):
-            schedule = recipe.schedule.made.completed(base, total)
-            schedule.rate(0, updates_per_epoch(source_of(train), options, workers))
-    except ValueError as error:
-        return [Problem.of("schedule", error)]
-    return []
 
 
 def _type_problems(name: str, data: Any) -> Iterator[Problem]:
@@ -149,16 +108,16 @@ def _some(classes: Sequence[Any]) -> str:
     return ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
 
 
-def _outputs(recipe: Recipe) -> Tuple[str, Optional[int]]:
+def _outputs(recipe: Recipe, net: Any = None) -> Tuple[str, Optional[int]]:
     """The key with the number of classes that the net distinguishes, and the number, or None if it is unknown."""
     head = recipe.model.finetune
-    path = "model.finetune.classes" if head is not None else "model.classes"
-    outputs = head.classes if head is not None else recipe.model.arguments.get("classes")
-    return path, outputs if isinstance(outputs, int) and _learns_classes(recipe) else None
-
-
-def _learns_classes(recipe: Recipe) -> bool:
-    return recipe.data.pairs is None and isinstance(meaning_of(recipe.loss.made.loss), ClassNumbers)
+    outputs = recipe.model.arguments.get("classes") if head is None else head.classes
+    if outputs is None and net is not None:  # `classes` has its default, or a net of one's own has no such argument
+        last = [block for _, block in blocks_by_path(net) if own_parameters(block)][-1:]
+        outputs = last[0].weight.shape[0] if last and isinstance(last[0], gluon.nn.Dense) else None
+    is_known = isinstance(outputs, int) and isinstance(meaning_of(recipe.loss.made.loss), ClassNumbers)
+    path = "model.classes" if head is None else "model.finetune.classes"
+    return path, outputs if is_known and recipe.data.pairs is None else None
 
 
 def _dtype_problems(name: str, data: Splits) -> Iterator[Problem]:
@@ -183,13 +142,10 @@ def _class_numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
     return {split: y[y != ignored] for split, y in labels.items() if y.ndim == 1 and y.dtype.kind in "iu"}
 
 
-def _warn_of_outputs(recipe: Recipe, net: Any, data: Splits) -> None:
+def warn_of_outputs(recipe: Recipe, net: Any, data: Splits) -> None:
     """Warn of outputs of the net without a class."""
-    path, outputs = _outputs(recipe)
+    path, outputs = _outputs(recipe, net)
     count = len(data.classes or ())
-    if outputs is None and _learns_classes(recipe):  # `classes` has its default, or a net of one's own has no such key
-        last = [block for _, block in blocks_by_path(net) if own_parameters(block)][-1:]
-        outputs = last[0].weight.shape[0] if last and isinstance(last[0], gluon.nn.Dense) else None
     if outputs is not None and 0 < count < outputs:
         known = path != "model.classes" or "classes" in (accepted_arguments("model", recipe.model.name) or {})
         warnings.warn(
@@ -197,7 +153,7 @@ def _warn_of_outputs(recipe: Recipe, net: Any, data: Splits) -> None:
             f"classes, {_some(data.classes)}; {outputs - count} outputs have no sample to learn from. Expected {count}"
             + (f": --set {path}={count}" if known else ""),
             TrapWarning,
-            stacklevel=5,
+            stacklevel=3,
         )
 
 

@@ -190,10 +190,8 @@ class RunFolder:
         file = self.path / "recipe.yaml"
         if not file.is_file():
             raise RecipeError(f"{self.path} is no folder of a run: expected a file recipe.yaml in it")
-        if not (self.path / FACTS).is_file():  # the run had not begun to train
-            return load_recipe(file, overrides)
-        facts = read_facts(self.path)
-        if not facts.code.imports:
+        facts = read_facts(self.path) if (self.path / FACTS).is_file() else None  # the run had not begun to train
+        if facts is None or not facts.code.imports:
             return load_recipe(file, overrides)
         where = read_file(file).get("import_path")
         # without copies all modules are installed packages

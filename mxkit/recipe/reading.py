@@ -148,12 +148,9 @@ def find_recipe(recipe: Union[str, Path], folder: Path, what: str = "recipe") ->
         if Path(recipe).name == str(recipe) and (shipped / f"{recipe}.yaml").is_file():
             return shipped / f"{recipe}.yaml"
     names = recipe_names()
-    beside = sorted(one.name for one in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-    hint = nearest(path.stem, names) or nearest(path.name, beside)
-    raise RecipeError(
-        f"{what} {str(recipe)!r} is neither a file nor a recipe of mxkit; known: {', '.join(names)}"
-        + (f"; {hint}" if hint else "")
-    )
+    hint = nearest(path.stem, names)
+    known = f"{', '.join(names)}{'; ' + hint if hint else ''}"
+    raise RecipeError(f"{what} {str(recipe)!r} is neither a file nor a recipe of mxkit; known: {known}")
 
 
 def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tuple[Path, ...] = ()) -> Layers:

@@ -28,7 +28,7 @@ from mxkit.recipe.building import (
     value_of,
     written,
 )
-from mxkit.recipe.data_checks import load_data, net_problems, read_data, schedule_problems
+from mxkit.recipe.data_checks import load_data, read_data, warn_of_outputs
 from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, recipe_run, write_state
 from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
@@ -323,9 +323,8 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
         except Exception:
             refuse(recipe.name, problems)
             raise
-    problems = problems or net_problems(recipe, results["net"], data) or schedule_problems(recipe, results["train"])
-    if problems:
-        refuse(recipe.name, problems)
+    refuse(recipe.name, problems)
+    warn_of_outputs(recipe, results["net"], data)
     get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it only after the folder is made
     return results
 

@@ -175,6 +175,7 @@ def _problems_of(
             text, accepted = "expected devices", ("auto", "cpu", "cpu:4", "gpu", "gpu:0,2")
         if path in problems:  # of a union, each of whose types refuses the value
             text = f"{problems[path].text.partition('; received ')[0]} or {text.replace('input should be ', '')}"
+            accepted = ()
         problems[path] = Problem(path, text + said, accepted, name if accepted else "")
     return list(problems.values())
 
@@ -353,19 +354,6 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, (str, dict)) else value
 
 
-def _workers(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if (whole and value == 0) or (isinstance(value, str) and re.fullmatch(r"(thread|process):[1-9]\d*", value)):
-        return value
-    raise ValueError("expected 0, 'thread:4' or 'process:4'")
-
-
-def _yes_or_stop(value: Any) -> Any:
-    if value is not True and value is not False and value != "stop":
-        raise ValueError("expected true, false or stop")
-    return value
-
-
 def _distinct(metrics: List[MetricComponent]) -> List[MetricComponent]:
     _attempt(lambda: get_metrics([one.made for one in metrics]))
     return metrics
@@ -387,10 +375,8 @@ def _length(name: str, units: Tuple[str, str], empty: bool) -> Any:
 
 OptionalSteps = Annotated[Optional[Annotated[List[AugmentComponent], AfterValidator(Steps)]], BeforeValidator(_listed)]
 Metrics = Annotated[List[MetricComponent], AfterValidator(_distinct)]
-Workers = Annotated[
-    Union[int, str],
-    BeforeValidator(_workers),
-    WithJsonSchema({"anyOf": [{"const": 0}, {"type": "string", "pattern": r"^(thread|process):[1-9]\d*$"}]}),
+Workers = Union[
+    Annotated[Literal[0], BeforeValidator(exact)], Annotated[str, Field(pattern=r"^(thread|process):[1-9]\d*$")]
 ]
 
 
@@ -623,7 +609,7 @@ class Recipe(Section):
     amp: Annotated[Optional[Literal["bfloat16", "float16"]], _OfFit] = None
     limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
-    check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
+    check_finite: Annotated[Union[Yes, Literal["stop"]], _OfFit] = True
     kvstore: Literal["dist_sync", "horovod"] = "dist_sync"
     compression: Optional[CompressionSection] = None
     callbacks: List[CallbackComponent] = []

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, unpack
-from mxkit.core.loss_meanings import BINARY, CLASSES, PROBABILITIES, Quantities, Task, meaning_of
+from mxkit.core.loss_meanings import Quantities, meaning_of
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, MxkitError
@@ -22,7 +22,6 @@ from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe, augment_of, under_switches
 from mxkit.reports.run_files import RunFiles
 from mxkit.training.evaluation import predict
-import mxnet as mx
 import numpy as np
 
 # Pixels of the longer side of a picture in a page; smaller pictures are not enlarged.
@@ -90,23 +89,23 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
     for batch in source_of(batches(recipe, data, split)).read(name=split, keep_count=True):
         inputs, labels = unpack(batch)
         scores = legacy(predict(net, [batch]))
-        task, truth, guess = _class_numbers(counts, scores, labels)
-        ranked = task.kind == CLASSES or (task.kind == BINARY and task.outputs is not None)
-        if ranked:
-            sure = _probabilities(task, scores).asnumpy()
-            for row in np.flatnonzero(truth != guess).tolist():
-                image = as_ndarray(inputs[0])[row].asnumpy()
-                probability = float(sure[row, guess[row]])
-                mistakes.append(Mistake(seen + row, int(truth[row]), int(guess[row]), probability, image))
-            mistakes = nsmallest(worst, mistakes, key=lambda one: (-one.probability, one.number))
+        truth, guess = _class_numbers(counts, scores, labels)
+        host = scores.asnumpy().astype(np.float64)
+        names = list(map(str, range(max(2, host[0].size))))
+        answers = meaning_of(counts.loss).answers(host, names, str(recipe.loss.name))
+        ranked = "probability" in answers[0]
+        for row in np.flatnonzero(truth != guess).tolist() if ranked else ():
+            image = as_ndarray(inputs[0])[row].asnumpy()
+            mistakes.append(Mistake(seen + row, int(truth[row]), int(guess[row]), answers[row]["probability"], image))
+        mistakes = nsmallest(worst, mistakes, key=lambda one: (-one.probability, one.number))
         seen += scores.shape[0]
     matrix = counts.matrix()
     classes = list(map(str, data.classes)) if len(data.classes) == len(matrix) else list(map(str, range(len(matrix))))
     return Predictions(split, classes, matrix, mistakes if ranked else None)
 
 
-def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) -> Tuple[Task, Any, Any]:
-    """Count a batch; return the task, and labels and predictions of the batch as int64 of shape (B,)."""
+def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) -> Tuple[Any, Any]:
+    """Count a batch; return its labels and predictions as int64 of shape (B,)."""
     if isinstance(scores, tuple) or len(labels) != 1 or scores.ndim > 2:
         several = scores if isinstance(scores, tuple) else (scores,)
         shapes = ", ".join(str(one.shape[1:]) for one in several)
@@ -115,22 +114,8 @@ def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) 
         raise DataError("the net's outputs hold NaN or infinity, which is no class")
     arrays = [as_ndarray(labels[0]).as_in_context(scores.ctx)]
     counts.update(arrays, scores)
-    task, truth, guess = counts.read(arrays, scores)
-    return task, truth.asnumpy().astype(np.int64), guess.asnumpy().astype(np.int64)
-
-
-def _probabilities(task: Task, scores: Any) -> Any:
-    """Probability of each class, float64 of shape (B, classes)."""
-    scores = scores.astype("float64")
-    if task.kind == BINARY:
-        scores = scores.reshape((-1, 1))
-        second = scores if task.outputs == PROBABILITIES else scores.sigmoid()
-        return mx.nd.concat(1 - second, second, dim=1)
-    host = scores.asnumpy()
-    sums_to_1 = bool((host >= 0).all() and np.allclose(host.sum(axis=1), 1, atol=1e-3))
-    if task.outputs == PROBABILITIES or (task.outputs is None and sums_to_1):
-        return scores
-    return scores.softmax(axis=1)
+    _, truth, guess = counts.read(arrays, scores)
+    return truth.asnumpy().astype(np.int64), guess.asnumpy().astype(np.int64)
 
 
 def pictures(recipe: Recipe, mistakes: Optional[Sequence[Mistake]]) -> Tuple[List[str], str]:

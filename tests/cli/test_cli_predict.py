@@ -113,8 +113,8 @@ def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_pat
     history = kept.read_bytes()
     for words, text in (
         (("--csv", table, "--jsonl", tmp_path / "." / "table"), "is given for two tables"),
-        (("--csv", image), "is one of the images: the table would replace it"),
-        (("--csv", other_name), "is one of the images: the table would replace it"),
+        (("--csv", image), "is one of the images, which would be replaced"),
+        (("--csv", other_name), "is one of the images, which would be replaced"),
         (("--jsonl", kept), "is a file in the run's folder, which would be replaced: name another one"),
     ):
         code, _, err = command("predict", trained, folder, *words)

@@ -26,15 +26,26 @@ def logged(store):
     }
 
 
-def test_a_recipes_logs_get_its_files_and_best_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # MLflow puts files there
-    for name in ("tensorboardX", "wandb", "mlflow"):
-        pytest.importorskip(name)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The address of MLflow's store, and a client of it; making its tables takes seconds."""
+    pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
-    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(tracking_uri=store)
-    run = run_recipe(logged(store), output=tmp_path / "runs", progress=False)
+    address = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    return address, MlflowClient(tracking_uri=address)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MLflow puts files there
+
+
+def test_a_recipes_logs_get_its_files_and_best_checkpoint(tmp_path, store):
+    for name in ("tensorboardX", "wandb"):
+        pytest.importorskip(name)
+    address, client = store
+    run = run_recipe(logged(address), output=tmp_path / "runs", progress=False)
 
     (experiment,) = client.search_experiments(filter_string="name = 'tests'")
     (found,) = client.search_runs([experiment.experiment_id])
@@ -63,19 +74,15 @@ def test_a_recipes_logs_get_its_files_and_best_checkpoint(tmp_path, monkeypatch)
     assert (len(both), len(ids)) == (2, 1)
 
 
-def test_the_report_is_attached_and_a_failed_run_is_told(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
-    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    callbacks = [{"name": "mlflow", "experiment": "tests", "tracking_uri": store}]
+def test_the_report_is_attached_and_a_failed_run_is_told(tmp_path, store):
+    address, client = store
+    callbacks = [{"name": "mlflow", "experiment": "failing", "tracking_uri": address}]
     (tmp_path / "small.yaml").write_text(json.dumps({**SMALL, "callbacks": callbacks}))
     command("train", "small.yaml", "--quiet")
     with pytest.raises(mxkit.errors.NonFiniteError):
         run_recipe("small.yaml", overrides=["optimizer.learning_rate=1e30", "updates=9"], progress=False)
-    client = MlflowClient(tracking_uri=store)
-    failed, whole = client.search_runs(["1"], order_by=["start_time DESC"])
+    (experiment,) = client.search_experiments(filter_string="name = 'failing'")
+    failed, whole = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])
     assert (whole.info.status, failed.info.status) == ("FINISHED", "FAILED")
     assert "report.html" in {one.path for one in client.list_artifacts(whole.info.run_id)}
     assert {"log.txt", "recipe.yaml"} <= {one.path for one in client.list_artifacts(failed.info.run_id)}

@@ -172,7 +172,7 @@ def test_a_recipe_passes_few_files_from_the_command_to_fit(tmp_path):
 def test_numbers_of_the_optimizer_and_lengths_are_read_as_fit_reads_them():
     text = refusal({**RECIPE, "optimizer": {"name": "sgd", "learning_rate": -1}, "check_finite": "halt"})
     assert "\n  optimizer: optimizer 'sgd': learning_rate: expected a finite number" in text
-    assert "\n  check_finite: expected true, false or stop; received 'halt'" in text
+    assert "\n  check_finite: input should be a valid boolean or 'stop'; received 'halt'" in text
     read = load_recipe({**RECIPE, "epochs": "7 updates", "accumulate": "48 samples", "check_finite": "stop"})
     assert (read.epochs, read.updates, read.accumulate, read.check_finite) == ("7 updates", None, "48 samples", "stop")
     assert load_recipe({**RECIPE, "epochs": "3 epochs"}).epochs == "3 epochs"

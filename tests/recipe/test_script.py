@@ -83,7 +83,7 @@ def zoo_file(folder):
     net.save_parameters(str(folder / "a.params"))
     return {
         "name": "own",
-        "data": {"name": "digits", "size": 32, "channels": 3, "batch_size": 16},
+        "data": {"name": "digits", "size": 32, "channels": 3, "batch_size": 16, "eval_batch_size": 16},
         "model": {"name": "zoo:mobilenet0.25", "classes": 10, "weights": str(folder / "a.params")},
         "loss": "softmax_ce",
         "optimizer": {"name": "sgd", "learning_rate": 0.01},

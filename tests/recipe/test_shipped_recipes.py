@@ -64,12 +64,10 @@ def two_updates(name, folder):
 
 # Trained by `test_the_same_update_in_pieces_ends_the_same`.
 IN_PIECES = {"accumulation": (16, 4, "auto"), "two_devices": (64, 1, "cpu:2")}
-# Large nets, which tests/models trains too; and optimizer_sgd with another optimizer of MXNet.
+# Large nets, which tests/models trains too; small ones like another; and optimizer_sgd with another of MXNet's.
 SIMILAR = {
-    "alexnet",
-    "densenet121",
-    "googlenet",
-    "vgg11",
+    *("alexnet", "densenet121", "googlenet", "resnet18", "vgg11"),
+    *("lenet_bn", "mlp_dropout"),
     *(f"optimizer_{name}" for name in ("adagrad", "adadelta", "rmsprop")),
 }
 

@@ -11,6 +11,7 @@ import sys
 import warnings
 
 import mxkit
+from mxkit.core.loss_meanings import meaning_of
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
@@ -363,6 +364,11 @@ ANSWERS = [
 @pytest.mark.parametrize(("loss", "classes", "scores", "expected"), ANSWERS)
 def test_the_loss_decides_what_an_output_is(loss, classes, scores, expected):
     assert answers(recipe_of(loss), classes, mx.nd.array(scores)) == expected
+
+
+def test_outputs_of_a_users_loss_that_are_probabilities_stay_as_they_are():
+    answer, other = meaning_of(object()).answers(np.array([[0.9, 0.1], [0.0, 1.0]]), ["a", "b"], "own")
+    assert (answer, other) == ({"class": "a", "probability": pytest.approx(0.9)}, {"class": "b", "probability": 1.0})
 
 
 def test_what_is_no_answer_is_refused():
