@@ -70,6 +70,10 @@ def read_ranges(settings: Sequence[str]) -> Tuple[List[str], List[Range]]:
 
     >>> read_ranges(["epochs=2", "optimizer.name=sgd,adam", "optimizer.learning_rate=log:1e-4..1e-1"])[1][0].choices
     ('sgd', 'adam')
+    >>> one = ["model.hidden=[16, 8]", "data.root=../photos", "devices='gpu:0,2'", "model={name: mlp, hidden: [1]}"]
+    >>> fixed, ranges = read_ranges([*one, "model.hidden=[16, 8],[32]"])
+    >>> fixed == one, ranges[0].choices
+    (True, ('[16, 8]', '[32]'))
     """
     fixed: List[str] = []
     ranges: Dict[str, Range] = {}

@@ -99,18 +99,6 @@ def test_lists_and_cleans(home):
     assert (home / "datasets" / "own" / "a.bin").exists()
 
 
-def test_brackets_in_paths_are_shown_as_they_are(monkeypatch, tmp_path):
-    """rich would read `[old]` as a style, and `[/x]` would end the command with an error."""
-    folder = tmp_path / "[old]" / "[" / "x]"
-    (folder / "datasets" / "[bold]own").mkdir(parents=True)
-    (folder / "datasets" / "[bold]own" / "a.bin").write_bytes(b"x")
-    monkeypatch.setenv("MXNET_HOME", str(folder))
-    code, out, err = command("cache")
-    assert (code, err) == (0, "")
-    row = next(line for line in out.splitlines() if "[bold]own" in line)
-    assert row.endswith(f"{tmp_path}/[old]/[/x]/datasets")
-
-
 def test_a_new_project_trains_and_passes_its_test(tmp_path, monkeypatch, forks):
     project = tmp_path / "spirals"
     project.mkdir()

@@ -6,6 +6,9 @@ import mxnet as mx
 from mxnet.gluon import nn
 import pytest
 
+# gluoncv's own imports
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::SyntaxWarning")
+
 
 def test_a_function_named_like_an_operator_is_not_taken_for_it():
     def tanh(F, x=None):
@@ -102,12 +105,24 @@ HOSTILE = [
     ({"format": 1, "net": DENSE, "parameters": []}, "is refused"),
     ({"format": 1, "net": DENSE, "shared_parameters": {"bias": "weight"}}, "their shapes differ"),
     ({"format": 1, "net": DENSE, "shared_parameters": {"bias": 3}}, "no parameter 3"),
+    ({"model": "gluoncv:os.system"}, "the net: .*unknown model"),
+    ({"model": "zoo:resnet18_v3"}, "did you mean 'zoo:resnet18_v[12]'"),
+    ({"model": "elsewhere:resnet18_v1"}, "unknown source of models 'elsewhere'"),
+    ({"model": ["zoo:alexnet"]}, "is refused"),
+    ({"model": "zoo:alexnet", "class": "Dense"}, "unknown name 'class'"),
+    ({"model": "zoo:alexnet", "arguments": []}, "is refused"),
+    ({"model": "zoo:alexnet", "arguments": {"clases": 3}}, "refuses its arguments"),
+    ({"model": "zoo:alexnet", "arguments": {"pretrained": True}}, "without weights"),
+    ({"model": "gluoncv:alexnet", "arguments": {"root": "/tmp/x"}}, "without weights"),
+    ({"model": "gluoncv:ssd_300_mobilenet0.25_custom", "arguments": {"transfer": "coco"}}, "without weights"),
+    ({"model": "gluoncv:mobilenet1.0_int8"}, "from the network only"),
+    ({"model": "zoo:alexnet", "arguments": {"name": "x"}}, "refuses"),
 ]
 
 
 @pytest.mark.parametrize(("description", "text"), HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_descriptions_are_clear_errors(description, text):
-    if isinstance(description, dict) and "class" in description and description is not DENSE:
+    if isinstance(description, dict) and {"class", "model"} & {*description} and description is not DENSE:
         description = {"format": 1, "net": description}
     with pytest.raises(ArchitectureError, match=text) as caught:
         build(description)

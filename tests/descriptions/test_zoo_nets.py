@@ -95,25 +95,3 @@ def test_models_may_be_named_in_descriptions_written_by_hand():
     net = build({"format": 1, "net": {"class": "HybridSequential", "children": [node, {"shared": "0"}]}})
     assert net[0] is net[1]
     assert describe(net[0]) == describe(vision.mobilenet0_25(classes=3))
-
-
-@pytest.mark.parametrize(
-    ("node", "text"),
-    [
-        ({"model": "gluoncv:os.system"}, "the net: .*unknown model"),
-        ({"model": "zoo:resnet18_v3"}, "did you mean 'zoo:resnet18_v[12]'"),
-        ({"model": "elsewhere:resnet18_v1"}, "unknown source of models 'elsewhere'"),
-        ({"model": ["zoo:alexnet"]}, "is refused"),
-        ({"model": "zoo:alexnet", "class": "Dense"}, "unknown name 'class'"),
-        ({"model": "zoo:alexnet", "arguments": []}, "is refused"),
-        ({"model": "zoo:alexnet", "arguments": {"clases": 3}}, "refuses its arguments"),
-        ({"model": "zoo:alexnet", "arguments": {"pretrained": True}}, "without weights"),
-        ({"model": "gluoncv:alexnet", "arguments": {"root": "/tmp/x"}}, "without weights"),
-        ({"model": "gluoncv:ssd_300_mobilenet0.25_custom", "arguments": {"transfer": "coco"}}, "without weights"),
-        ({"model": "gluoncv:mobilenet1.0_int8"}, "from the network only"),
-        ({"model": "zoo:alexnet", "arguments": {"name": "x"}}, "refuses"),
-    ],
-)
-def test_hostile_models_are_clear_errors(node, text):
-    with pytest.raises(ArchitectureError, match=text):
-        build({"format": 1, "net": node})

@@ -268,7 +268,7 @@ PIXELS = (X * 255).astype("uint8")[:, :, None, None]
         (((X, Y), (X, Y)), f"data: own_data returned a tuple; expected mxkit.data.Splits: {WAY}"),
         (None, "data: own_data returned a NoneType; expected mxkit.data.Splits"),
         (S, "data: own_data returned a Split; expected mxkit.data.Splits"),
-        (Splits((X, Y), None, (X, Y)), f"own_data gives train as a tuple; expected a Split of .*{WAY}"),
+        (Splits((X, Y), None, S), f"own_data gives train as a tuple; expected a Split of .*{WAY}"),
         (Splits(S, X, S), "own_data gives valid as a ndarray; expected a Split"),
         (Splits(None, None, S), "own_data gives train as a NoneType; expected a Split"),
         (Splits(S, None, 3), "own_data gives test as a int; expected a Split"),

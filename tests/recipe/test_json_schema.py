@@ -6,15 +6,8 @@ import jsonschema
 from mxkit.recipe.reading import RECIPE_FOLDERS, load_recipe, read_file, recipe_names
 from mxkit.recipe.schema import FILE_KEYS, Recipe, recipe_schema
 import pytest
+from recipe_parts import SMALL
 from sharing import command
-
-SMALL = {
-    "data": {"name": "digits", "batch_size": 32},
-    "model": "mlp",
-    "loss": "softmax_ce",
-    "optimizer": {"name": "sgd", "learning_rate": 0.1},
-    "epochs": 1,
-}
 
 
 @pytest.fixture(scope="module")

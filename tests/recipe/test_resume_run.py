@@ -313,16 +313,9 @@ def test_a_run_that_a_callback_stopped_says_why_and_how_to_train_on(tmp_path):
     assert (code, err) == (0, f"this run had ended: nothing was trained. {way}")
 
 
-@pytest.mark.parametrize(
-    ("setting", "text"),
-    [
-        ("schedule={name: cosine, warmup: 500 updates}", "warmup='500 updates' is 500 updates and does not end before"),
-        ("callbacks=[{name: freeze, until: 1 epoch, patterns: x}]", "no parameter fits 'x'"),
-    ],
-)
-def test_what_fit_refuses_leaves_a_folder_that_says_failed(setting, text, train, tmp_path):
-    code, _, err = train("--set", setting)
-    assert (code in (1, 2), text in err, "Traceback" in err) == (True, True, False)
+def test_what_fit_refuses_leaves_a_folder_that_says_failed(train, tmp_path):
+    code, _, err = train("--set", "schedule={name: cosine, warmup: 500 updates}")
+    assert (code, "warmup='500 updates' is 500 updates and does not end before" in err) == (1, True), err
     assert [path.name[:13] for path in (tmp_path / "runs").iterdir()] == ["failed-small-"]
 
 
