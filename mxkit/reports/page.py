@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from mxkit.core.system import write_atomically
 from mxkit.errors import RecipeError
 from mxkit.recipe.folder import is_number
@@ -103,7 +102,7 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "rows": rows,
         "samples": sum(row["samples"] for row in rows if is_number(row.get("samples"))),
         "predictions": inspection.predictions and _predictions_view(inspection.predictions, inspection.pictures),
-        "layers": Markup(inspection.layers),  # its cells are escaped already
+        "layers": inspection.layers,
         "missing": {"pictures": "", **inspection.missing},
         "workers": _workers(run.workers),
         "checkpoints": list_checkpoints(folder) if folder.is_dir() else [],

@@ -13,6 +13,7 @@ from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, MxkitError
 from mxkit.metrics import ConfusionMatrix
+from mxkit.nets.layer_table.printing import columns_of
 from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
@@ -152,13 +153,13 @@ class Inspection(NamedTuple):
     """Parts of a page that need the net or the data.
 
     Attributes:
-        layers: The table of layers as HTML, or an empty string.
+        layers: Rows of the table of layers, the first one with the names of the columns, which may be empty.
         predictions: Confusion matrix and mistakes, or None.
         pictures: Pictures of the mistakes as `data:` addresses; may be empty.
         missing: Reasons why "layers", "predictions" or "pictures" are missing.
     """
 
-    layers: str
+    layers: Sequence[Sequence[str]]
     predictions: Optional[Predictions]
     pictures: List[str]
     missing: Dict[str, str]
@@ -172,11 +173,13 @@ def inspect_run(run: RunFiles) -> Inspection:
     Side effects:
         Imports the modules of the recipe's `imports`. If the run's devices do not exist here, the CPU is used.
     """
-    table, no_table = _tried(lambda: layer_table(RunFolder(run.path).recipe(), read_facts(run.path))._repr_html_())
+    table, no_table = _tried(lambda: layer_table(RunFolder(run.path).recipe(), read_facts(run.path)))
+    columns = [] if table is None else columns_of(table)
+    rows = [[name for name, _ in columns], *zip(*(texts for _, texts in columns))]
     found, no_predictions = _tried(lambda: _predicted(run.path))
     predictions, (images, no_pictures) = found or (None, ([], ""))
     missing = {"layers": no_table, "predictions": no_predictions, "pictures": no_pictures}
-    return Inspection(table or "", predictions, images, missing)
+    return Inspection(rows, predictions, images, missing)
 
 
 def _predicted(path: Path) -> Tuple[Predictions, Tuple[List[str], str]]:
