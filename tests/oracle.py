@@ -110,27 +110,49 @@ def traps(function):
     return [str(warning.message) for warning in caught if issubclass(warning.category, TrapWarning)]
 
 
-def train_by_hand(net, batches, optimizer, epochs=1, trainer=None):
-    """Gluon's own loop on one device, dividing by the true number of samples; returns the Trainer."""
+def recorded(net, x, *labels, loss=SOFTMAX):
+    """The losses of a batch, recorded."""
+    with autograd.record():
+        return loss(net(x), *labels)
+
+
+def train_by_hand(net, batches, optimizer=None, epochs=1, trainer=None, loss=SOFTMAX, count=None, note=None):
+    """Gluon's own loop on one device; returns the Trainer.
+
+    It divides by the number of samples, or by `count(x, *labels)`, and calls `note(output, losses)` after each step.
+    """
     if trainer is None:
         trainer = gluon.Trainer(net.collect_params(), optimizer[0], dict(optimizer[1]))
     for _ in range(epochs):
-        for x, y in batches:
+        for x, *labels in batches:
             with autograd.record():
-                losses = SOFTMAX(net(x), y)
+                output = net(x)
+                losses = loss(output, *labels)
             losses.backward()
-            trainer.step(x.shape[0])
+            trainer.step(count(x, *labels) if count else x.shape[0])
+            if note:
+                note(output, losses)
     return trainer
+
+
+def make_trainer(net, optimizer=("sgd", {}), on_kvstore=None):
+    """A Trainer that steps on a kvstore, or on the devices; None is the default."""
+    # by name, MXNet makes no kvstore for one device and then refuses update_on_kvstore=True
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    return gluon.Trainer(net.collect_params(), *optimizer, kvstore=kvstore, update_on_kvstore=on_kvstore)
+
+
+def assert_replicas_close(net, expected, tolerance=1e-6):
+    """Every replica lies within `tolerance` of the largest weight of `expected`, and all hold the same bits."""
+    target = weights(expected)
+    assert np.abs(weights(net) - target).max() <= tolerance * np.abs(target).max()
 
 
 def mean_gradient(net, batch):
     """Gradient of the mean loss over `batch`, as one vector, on a net of one device."""
-    x, y = batch
-    with autograd.record():
-        losses = SOFTMAX(net(x), y)
-    losses.backward()
+    recorded(net, *batch).backward()
     parameters = net._collect_params_with_prefix().values()
-    return np.concatenate([p.grad().asnumpy().ravel() for p in parameters]) / x.shape[0]
+    return np.concatenate([p.grad().asnumpy().ravel() for p in parameters]) / batch[0].shape[0]
 
 
 def requests(net):

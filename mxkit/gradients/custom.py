@@ -57,7 +57,7 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
 
     Raises:
         TypeError: An argument is not a function.
-        ValueError: `outputs` is below 1; in a call, `forward` returns another number of arrays, or no NDArrays.
+        ValueError: In a call, `forward` returns another number of arrays, or no NDArrays.
 
     Side effects:
         The process waits for MXNet before it ends.
@@ -71,8 +71,6 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
     """
     if not all(callable(function) and not inspect.isclass(function) for function in (forward, backward)):
         raise TypeError(f"custom_gradient: expected two functions; received {forward!r:.100}, {backward!r:.100}")
-    if not isinstance(outputs, int) or outputs < 1:
-        raise ValueError(f"custom_gradient: outputs must be a whole number of at least 1; received {outputs!r}")
     _wait_at_exit()
     return _CustomGradient(forward, backward, outputs)
 
@@ -113,13 +111,8 @@ def check_backward(net: Any) -> None:
     for path, block in blocks_by_path(net):
         if callable(getattr(block, "backward", None)):
             place = f"{path!r} ({type(block).__name__})" if path else type(block).__name__
-            warnings.warn(
-                f"{place} defines backward, which Gluon never calls: gradients come from the operators of its "
-                "forward pass. Use mxkit.gradients.custom_gradient(forward, backward) in its forward, or rename the "
-                "method (T33)",
-                TrapWarning,
-                stacklevel=2,
-            )
+            text = f"{place} defines backward, which Gluon never calls (T33). Rename it, or use in its forward"
+            warnings.warn(f"{text} mxkit.gradients.custom_gradient(forward, backward)", TrapWarning, stacklevel=2)
 
 
 def callback_error() -> Optional[BaseException]:
@@ -172,10 +165,8 @@ class _CustomGradient:
         with autograd.pause(train_mode=autograd.is_training()), switches(numpy):
             results = of_kind(_tuple(self.forward(*inputs)), numpy)
         if len(results) != self.outputs or not all(isinstance(one, mx.nd.NDArray) for one in results):
-            raise ValueError(
-                f"{self!r}: forward must return outputs={self.outputs} NDArrays; it returned "
-                f"{[type(one).__name__ for one in results]}"
-            )
+            received = [type(one).__name__ for one in results]
+            raise ValueError(f"{self!r}: forward must return outputs={self.outputs} NDArrays; it returned {received}")
         # an output that is an input or an earlier output would be its own ancestor in the graph
         ids = [id(one) for one in (*inputs, *results)]
         with autograd.pause(), switches(numpy):
@@ -194,10 +185,8 @@ class _CustomGradient:
         ]
         if len(results) != len(inputs) or not all(fits):
             received = [None if one is None else (type(one).__name__, getattr(one, "shape", "")) for one in results]
-            raise ValueError(
-                f"{self!r}: backward must return an NDArray, or None for zeros, for each of the {len(inputs)} inputs, "
-                f"of the shapes {[one.shape for one in inputs]}; it returned {received}"
-            )
+            wanted = f"an NDArray, or None for zeros, for each of the {len(inputs)} inputs"
+            raise ValueError(f"{self!r}: backward must return {wanted}, of its shape; it returned {received}")
         return results
 
     def _operator(self, inputs: int, numpy: bool) -> str:
@@ -318,11 +307,9 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
                 for number, (target, value) in enumerate(zip(out_data, values)):
                     shape = target.shape[1:] if self._numpy else target.shape
                     if (value.shape, value.dtype) != (shape, target.dtype):
-                        raise ValueError(
-                            f"{self._function!r}: in a hybridized net output {number} must have shape {shape} "
-                            f"and the first input's dtype {np.dtype(target.dtype)}; forward returned {value.shape}, "
-                            f"{np.dtype(value.dtype)}"
-                        )
+                        wanted = f"shape {shape} and the first input's dtype {np.dtype(target.dtype)}"
+                        received = f"forward returned {value.shape}, {np.dtype(value.dtype)}"
+                        raise ValueError(f"{self._function!r}: output {number} must have {wanted}; {received}")
                     _write(target, req[number], value)
         except BaseException as error:
             _failures[:] = [error]

@@ -189,10 +189,9 @@ def _differentiate(
         if "does not support higher order gradients" in text:
             raise NotImplementedError("MXNet has no second derivatives of a hybridized net") from error
         if any(part in text for part in UNREACHED):
-            raise ValueError(
-                f"the function's value does not depend on the argument by recorded operators. {CUTS}; inside "
-                "autograd.record() the argument itself must have a gradient: x.attach_grad()"
-            ) from error
+            text = f"the function's value does not depend on the argument by recorded operators. {CUTS}"
+            inside = "inside autograd.record() the argument itself must have a gradient: x.attach_grad()"
+            raise ValueError(f"{text}; {inside}") from error
         raise
 
 
@@ -315,43 +314,23 @@ def check_gradient(
             net_devices(f)  # raises NotInitializedError
             if any(map(is_deferred, parameters_by_path(f).values())):
                 with autograd.pause():
-                    f(*[of_kind(_as_array(array), numpy) for array in inputs])
+                    f(*[of_kind(as_ndarray(one) if isinstance(one, np.ndarray) else one, numpy) for one in inputs])
         with _parameters_as(dtype, f, arrays) as parameters:
             arrays, leaves = leaves_of(arrays, numbers, numpy, copy=True)
             named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
-            function, tolerance = _WeightedSum(lambda: f(*arrays), train_mode, eps), _Tolerance(rtol, atol)
+            function = _WeightedSum(lambda: f(*arrays), train_mode, eps, (rtol, atol))
             slopes = [
-                _Slopes(name, index, analytic, *function.limits(leaf, index, analytic, tolerance))
+                (name, index, float(gradient[index]), *function.limits(leaf, index, float(gradient[index])))
                 for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values())))
                 for index in _indices(leaf.shape, limit)
-                for analytic in [float(gradient[index])]
             ]
-    return _judge(slopes, tolerance, skip_kinks)
+    return _judge(slopes, rtol, atol, skip_kinks)
 
 
-def _as_array(array: Any) -> Any:
-    return as_ndarray(array) if isinstance(array, np.ndarray) else array
-
-
-class _Slopes(NamedTuple):
-    """Slopes at one element: autograd's, the central difference, and the differences right and left of it."""
-
-    array: str
-    place: Tuple[int, ...]
-    analytic: float
-    numeric: float
-    right: float
-    left: float
-
-
-class _Tolerance(NamedTuple):
-    relative: float
-    absolute: float
-
-    def excess(self, analytic: float, numeric: float) -> float:
-        """Distance of two gradients, in tolerances."""
-        excess = abs(analytic - numeric) / (self.absolute + self.relative * max(abs(analytic), abs(numeric)))
-        return excess if np.isfinite(excess) else float("inf")
+def _excess(one: float, other: float, rtol: float, atol: float) -> float:
+    """Distance of two gradients, in tolerances."""
+    excess = abs(one - other) / (atol + rtol * max(abs(one), abs(other)))
+    return excess if np.isfinite(excess) else float("inf")
 
 
 def _cast(array: Any, dtype: str) -> Any:
@@ -392,8 +371,8 @@ def _indices(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:
 class _WeightedSum:
     """The sum of a function's elements with fixed random weights, at one point."""
 
-    def __init__(self, call: Callable[[], Any], train_mode: bool, eps: float) -> None:
-        self._call, self._train_mode, self._eps = call, train_mode, eps
+    def __init__(self, call: Callable[[], Any], train_mode: bool, eps: float, tolerances: Tuple[float, float]) -> None:
+        self._call, self._train_mode, self._eps, self._tolerances = call, train_mode, eps, tolerances
         self._middle = self._value()
         if not np.isfinite(self._middle).all():
             raise ValueError("check_gradient: the function's value is not finite at this point")
@@ -407,10 +386,8 @@ class _WeightedSum:
         with autograd.pause(train_mode=self._train_mode):
             value = one_array(self._call())
         if value.dtype != np.float64 and self._eps < 1e-3:
-            raise ValueError(
-                f"check_gradient: from float64 inputs the function computed {np.dtype(value.dtype)}, too coarse for a "
-                f"step of {self._eps:g}. {_COARSE}"
-            )
+            text = f"from float64 inputs the function computed {np.dtype(value.dtype)}, too coarse"
+            raise ValueError(f"check_gradient: {text} for a step of {self._eps:g}. {_COARSE}")
         return value.asnumpy().astype(np.float64)
 
     def gradients(self, leaves: Sequence[Any]) -> List[Any]:
@@ -430,17 +407,17 @@ class _WeightedSum:
                 return [zero.asnumpy() for zero in zeros]
             raise (callback_error() or error) from error
 
-    def limits(self, leaf: Any, index: Tuple[int, ...], analytic: float, tolerance: _Tolerance) -> List[float]:
+    def limits(self, leaf: Any, index: Tuple[int, ...], analytic: float) -> List[float]:
         """Slopes at one element, with a finer step if they are far from autograd's.
 
         If the second derivative jumps, as at a margin, the error is proportional to the step; the limit for a step of 0
         is then exact.
         """
         slopes = self.slopes(leaf, index, self._eps)
-        if tolerance.excess(analytic, slopes[0]) > 1:
+        if _excess(analytic, slopes[0], *self._tolerances) > 1:
             finer = self.slopes(leaf, index, self._eps / 16)
             limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, slopes)]
-            if tolerance.excess(analytic, limits[0]) <= 1:
+            if _excess(analytic, limits[0], *self._tolerances) <= 1:
                 return limits
         return slopes
 
@@ -462,24 +439,25 @@ class _WeightedSum:
         return [float((self._weights * pair).sum() / step) for pair in pairs]
 
 
-def _judge(slopes: Sequence[_Slopes], tolerance: _Tolerance, skip_kinks: bool) -> GradientCheck:
-    """Return the worst element; raise if its gradient is wrong."""
-    judged: List[Tuple[float, bool, _Slopes]] = []
-    for one in slopes:
-        excess, sides = tolerance.excess(one.analytic, one.numeric), max(abs(one.right), abs(one.left))
-        is_kink = excess > 1 and abs(one.right - one.left) > 10 * tolerance.absolute + 1e-3 * sides
-        if not (is_kink and skip_kinks and np.isfinite(one.analytic)):
-            judged.append((excess, is_kink, one))
-    nothing = (0.0, False, _Slopes("", (), 0.0, 0.0, 0.0, 0.0))
-    excess, is_kink, worst = max(
-        judged, key=lambda row: (row[0], abs(row[2].analytic - row[2].numeric)), default=nothing
+def _judge(slopes: Sequence[Any], rtol: float, atol: float, skip_kinks: bool) -> GradientCheck:
+    """Return the worst of `(array, index, analytic, numeric, right, left)`; raise if its gradient is wrong."""
+    judged: List[Tuple[float, float, bool, Any]] = []
+    for slope in slopes:
+        _, _, analytic, numeric, right, left = slope
+        excess = _excess(analytic, numeric, rtol, atol)
+        is_kink = excess > 1 and abs(right - left) > 10 * atol + 1e-3 * max(abs(right), abs(left))
+        if not (is_kink and skip_kinks and np.isfinite(analytic)):
+            judged.append((excess, abs(analytic - numeric), is_kink, slope))
+    nothing = (0.0, 0.0, False, ("", (), 0.0, 0.0, 0.0, 0.0))
+    excess, _, is_kink, (array, index, analytic, numeric, right, left) = max(
+        judged, key=lambda row: row[:2], default=nothing
     )
     wrong = sum(row[0] > 1 for row in judged)
     if not wrong:
-        return GradientCheck(*worst[:4], excess, len(judged), len(slopes) - len(judged))
-    kink = f". There is a kink or a jump: the slope is {worst.right:.6g} right of it and {worst.left:.6g} left"
-    raise ArithmeticError(
-        f"the gradient is wrong at {worst.array}[{', '.join(map(str, worst.place))}]: autograd says "
-        f"{worst.analytic:.6g}, a difference says {worst.numeric:.6g}; {wrong} of {len(slopes)} elements differ"
-        f"{kink + '. Move the point, or pass skip_kinks=True' if is_kink else ''}"
-    )
+        return GradientCheck(array, index, analytic, numeric, excess, len(judged), len(slopes) - len(judged))
+    where = f"{array}[{', '.join(map(str, index))}]"
+    text = f"autograd says {analytic:.6g}, a difference says {numeric:.6g}; {wrong} of {len(slopes)} elements differ"
+    if is_kink:
+        text += f". There is a kink or a jump: the slope is {right:.6g} right of it and {left:.6g} left. Move the point"
+        text += ", or pass skip_kinks=True"
+    raise ArithmeticError(f"the gradient is wrong at {where}: {text}")

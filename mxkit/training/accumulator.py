@@ -144,10 +144,8 @@ class Accumulator:
                 request_gradient(parameter, "write")
         self._open_window()
         if batches and kind is None:
-            raise RuntimeError(
-                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, which no update used. "
-                "Call accumulator.flush() inside `with`, after the loop over the batches"
-            )
+            held = f"the last window held {batches} micro-batches, {samples} samples, which no update used"
+            raise RuntimeError(f"Accumulator: {held}. Call accumulator.flush() after the loop over the batches")
 
     def backward(self, losses: Any, *, count: Optional[float] = None) -> None:
         """Compute the gradients of one micro-batch and add them to the window.
@@ -187,10 +185,8 @@ class Accumulator:
         parts = legacy(parts)
         shapes = [part.shape for part in parts]
         if () in shapes:
-            raise LossShapeError(
-                "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar, as a mean or "
-                "a sum over the samples is. Pass them without .mean() or .sum()"
-            )
+            text = "expected losses of shape (B,), one per sample; received a scalar, a mean or a sum over the samples"
+            raise LossShapeError(f"Accumulator.backward: {text}. Pass them without .mean() or .sum()")
         if backward is None and (1,) in shapes and not self._means_refused:
             self._means_refused = True
             refuse_means(parts)
@@ -230,10 +226,8 @@ class Accumulator:
             RuntimeError: `backward` was not called since the last update.
         """
         if not self.micro_batches:
-            raise RuntimeError(
-                "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, instead "
-                "of losses.backward()"
-            )
+            text = "the window holds no micro-batch. Call accumulator.backward(losses) before"
+            raise RuntimeError(f"Accumulator.step: {text}, instead of losses.backward()")
         held = self.samples if self.every.unit == "samples" else self.micro_batches
         return self._apply() if held >= self.every.number else None
 
@@ -378,10 +372,8 @@ class Accumulator:
 
     def _refuse_other_passes(self) -> None:
         if self._computed and any(map(is_fresh, self._replicas())):
-            raise RuntimeError(
-                "Accumulator: another backward pass changed the gradients of the window. Compute other gradients by "
-                "mxkit.gradients.grad, or after accumulator.step()"
-            )
+            text = "another backward pass changed the gradients of the window. Compute other gradients"
+            raise RuntimeError(f"Accumulator: {text} by mxkit.gradients.grad, or after accumulator.step()")
 
     def _replicas(self) -> List[Any]:
         """Values of the trained parameters on all devices."""

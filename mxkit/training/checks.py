@@ -2,15 +2,15 @@
 
 from contextlib import suppress
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Tuple
 import warnings
 from weakref import WeakKeyDictionary
 
 from mxkit.core.arrays import legacy, switches, to_host
 from mxkit.core.blocks import blocks_by_path, layer_settings, net_devices, parameters_by_path
-from mxkit.core.device import Shard, Shards, is_gpu, unpack
+from mxkit.core.device import Shard, unpack
 from mxkit.core.graph import Graph
-from mxkit.core.graphs import block_operators, opened, traced_graph
+from mxkit.core.graphs import opened, traced_graph
 from mxkit.core.loss_meanings import some_values
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
@@ -24,13 +24,10 @@ from mxkit.core.trainers import (
 )
 from mxkit.data.describing import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
-from mxkit.runtime.engine_settings import switches_off
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-# Shapes of inputs that are normal in a training: full batches and tails, split unevenly over devices.
-MANY_SHAPES = 8
 # Packages whose blocks compute the same operators in training as in predict mode.
 _WITHOUT_BRANCH = ("mxnet.", "mxkit.")
 # The graph of each block that `check_modes` has traced again, by whether it was trained: one warning for each.
@@ -50,10 +47,8 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
     for path, block in _walk(net):
         dense = isinstance(block, gluon.nn.Dense) and block.bias is not None
         if dense and block.weight.grad_req == "null" and block.bias.grad_req != "null":
-            raise ValueError(
-                f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet computes no "
-                "gradient for such a bias (T46). Freeze it too, or start the program with MXNET_MKLDNN_ENABLED=0"
-            )
+            text = f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet computes no"
+            raise ValueError(f"{text} gradient for such a bias (T46). Freeze it too, or set MXNET_MKLDNN_ENABLED=0")
 
 
 def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
@@ -72,11 +67,9 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
         dtype = np.dtype(block.l0_i2h_weight.dtype).name
         if off or dtype != "float32":
             reason = f"{off[0]}=0" if off else dtype
-            raise ValueError(
-                f"{path}: {type(block).__name__} of {block._num_layers} layers with {reason} on the CPU: MXNet's "
-                "kernel gives the lower layers wrong gradients (T259). Stack layers of one in an nn.HybridSequential"
-                + ("" if off else ", or use float32")
-            )
+            text = f"{path}: {type(block).__name__} of {block._num_layers} layers with {reason} on the CPU gets wrong"
+            way = "Stack layers of one in an nn.HybridSequential" + ("" if off else ", or use float32")
+            raise ValueError(f"{text} gradients of its lower layers from MXNet (T259). {way}")
 
 
 def check_sequence_lengths(net: Any) -> None:
@@ -87,11 +80,8 @@ def check_sequence_lengths(net: Any) -> None:
     """
     places = [path for path, block in _recurrent(net) if block._use_sequence_length]
     if places and any(device.device_type == "cpu" for device in net_devices(net)):
-        raise ValueError(
-            f"use_sequence_length=True of {_some(places)} does nothing on the CPU: its states are those after the "
-            "padding, and its backward direction reads the padding first (T262). Use F.SequenceMask, F.SequenceLast, "
-            "F.SequenceReverse or a cell of gluon.rnn with unroll(valid_length=...)"
-        )
+        text = f"use_sequence_length=True of {_some(places)} does nothing on the CPU: padding is read (T262)"
+        raise ValueError(f"{text}. Use F.SequenceMask and F.SequenceLast, or a cell with unroll(valid_length=...)")
 
 
 def _recurrent(net: Any) -> List[Tuple[str, Any]]:
@@ -110,10 +100,8 @@ def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
         return
     layers = [path for path, block in _stacked(net) if block._dropout > 0]
     if layers:
-        _warn(
-            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Stack "
-            "layers of one in an nn.HybridSequential, with nn.Dropout between them (T115)"
-        )
+        text = f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training (T115)"
+        _warn(f"{text}. Stack layers of one in an nn.HybridSequential, with nn.Dropout between them")
 
 
 def check_branches(net: Any) -> None:
@@ -121,10 +109,8 @@ def check_branches(net: Any) -> None:
     graphs = ((path, traced_graph(block)) for path, block in _walk(net))
     places = [path for path, graph in graphs if graph and _has_branch(graph[1])]
     if places:
-        _warn(
-            f"F.contrib.cond in {_some(places)}, hybridized: an array that only the branch not taken uses gets an "
-            "arbitrary gradient. Compute both branches and choose by F.where, or leave the net without hybridize (T194)"
-        )
+        text = "an array that only the branch not taken uses gets an arbitrary gradient (T194). Compute both branches"
+        _warn(f"F.contrib.cond in {_some(places)}, hybridized: {text} and choose by F.where, or do not hybridize")
 
 
 def _has_branch(symbol: Any) -> bool:
@@ -153,10 +139,8 @@ def check_modes(net: Any, *, training: bool) -> None:
             if (training or structure(graph[1]) != predicting) and graph_in_mode(block, training=True) != predicting:
                 places.append(path)
     if places:
-        _warn(
-            f"{_some(places)}, hybridized: the code gives other operators in training than in predict mode, and the "
-            "graph keeps those of its first call in both. Hybridize only blocks without such a branch (T39)"
-        )
+        text = "the code gives other operators in training than in predict mode, and the graph keeps the first"
+        _warn(f"{_some(places)}, hybridized: {text}. Hybridize only blocks without such a branch (T39)")
 
 
 def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
@@ -194,16 +178,13 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
     added = [path for path in added if not known or paths.index(path) > paths.index(known[0])]
     text = "the Trainer does not know {} trainable parameters, which would keep their values: {}"
     if added:
-        raise ValueError(
-            f"{text.format(len(added), _some(added))}. They were added to the net after the Trainer was made, or it "
-            f"was made over another net. Make it last, or pass trainer=({_name(trainer.optimizer)!r}, {{...}}), which "
-            f"makes one here. To keep the values: mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
-        )
+        how = "They were added to the net after the Trainer was made, or it was made over another net"
+        way = f"Make it last, or pass trainer=({_name(trainer.optimizer)!r}, {{...}})"
+        keep = f"To keep the values: mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
+        raise ValueError(f"{text.format(len(added), _some(added))}. {how}. {way}. {keep}")
     if missing and warn:
-        _warn(
-            f"{text.format(len(missing), _some(missing))}. If this is intended, freeze them, which gives the same "
-            f"weights faster: mxkit.freeze(net, {missing[0]!r}), or a glob (T19)"
-        )
+        way = f"If this is intended, freeze them, which is faster: mxkit.freeze(net, {missing[0]!r}), or a glob (T19)"
+        _warn(f"{text.format(len(missing), _some(missing))}. {way}")
 
 
 def check_replicas(trainer: "gluon.Trainer") -> None:
@@ -218,15 +199,11 @@ def check_replicas(trainer: "gluon.Trainer") -> None:
     if len(contexts) < 2:
         return
     if kvstore_settings(trainer)["kvstore"] is None:
-        raise ValueError(
-            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy. "
-            "Make it with kvstore='device' (T24)"
-        )
+        text = f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy"
+        raise ValueError(f"{text}. Make it with kvstore='device' (T24)")
     if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
-        raise ValueError(
-            f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
-            "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"
-        )
+        text = f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices"
+        raise ValueError(f"{text} lets replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)")
 
 
 def _name(optimizer: Any) -> str:
@@ -260,42 +237,6 @@ def warn_of_single_samples(norms: Sequence[str]) -> None:
     _warn(f"a device got {SINGLE_SAMPLE}: {_some(norms)} (T18). Leave such a batch out, or choose another batch size")
 
 
-class ShapeWatch:
-    """Warns once if inputs on a GPU have many shapes: cuDNN searches its algorithms again for each shape (T136).
-
-    Args:
-        net: The net, which may have convolutions.
-        devices: The devices of the net.
-
-    Attributes:
-        watches: Whether shapes are counted: not on CPUs, which search nothing, and not after the warning.
-    """
-
-    def __init__(self, net: Any, devices: Sequence["mx.Context"]) -> None:
-        self.watches = (
-            "MXNET_CUDNN_AUTOTUNE_DEFAULT" in switches_off()
-            and any(map(is_gpu, devices))
-            and any(_convolves(block) for _, block in _walk(net))
-        )
-        self._seen: Set[Any] = set()
-
-    def look(self, shards: Shards) -> None:
-        """Count the shapes of a batch's part on each device."""
-        self._seen.update(tuple(array.shape for array in shard.inputs) for shard in shards)
-        if len(self._seen) > MANY_SHAPES:
-            _warn(
-                f"convolutions on a GPU got inputs of {len(self._seen)} shapes, and cuDNN searches its fastest "
-                "algorithm again for each (T136). Use few shapes and a batch size that the number of devices divides, "
-                "or start the program with MXNET_CUDNN_AUTOTUNE_DEFAULT=0, which turns the search off"
-            )
-            self.watches = False
-
-
-def _convolves(block: Any) -> bool:
-    operators = (one.operator for one in block_operators(block))
-    return isinstance(block, gluon.nn.conv_layers._Conv) or any(one.endswith("onvolution") for one in operators)
-
-
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:
     """Refuse sparse gradients for accumulation and clipping.
 
@@ -308,10 +249,8 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
     """
     sparse = [p.name for p in trainer_parameters(trainer) if has_sparse_gradient(p) and p.grad_req != "null"]
     if sparse and why:
-        raise ValueError(
-            f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}. Leave "
-            "that out, or make the layer with sparse_grad=False"
-        )
+        text = f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}"
+        raise ValueError(f"{text}. Leave that out, or make the layer with sparse_grad=False")
 
 
 def check_lazy(net: Any, optimizer: Any) -> None:
@@ -321,11 +260,9 @@ def check_lazy(net: Any, optimizer: Any) -> None:
         path for path, one in parameters_by_path(net).items() if has_sparse_gradient(one) and one.grad_req != "null"
     ]
     if sparse and moves and getattr(optimizer, "lazy_update", False):
-        _warn(
-            f"{_some(sparse)}: the gradient is sparse, and with lazy_update=True the momentum, means and weight decay "
-            "of rows that a batch does not use stand still, so the weights differ from those of dense gradients. Pass "
-            f"({_name(optimizer)!r}, {{'lazy_update': False}}), or make the layer with sparse_grad=False (T257)"
-        )
+        text = "the gradient is sparse, and with lazy_update=True rows that a batch does not use stand still (T257)"
+        way = f"Pass ({_name(optimizer)!r}, {{'lazy_update': False}}), or make the layer with sparse_grad=False"
+        _warn(f"{_some(sparse)}: {text}, without momentum and decay. {way}")
 
 
 def _walk(net: Any) -> Iterator[Tuple[str, Any]]:
@@ -357,10 +294,8 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         first = next((block for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None)
         nchw = first is not None and layer_settings(first)["layout"] == "NCHW"
         if nchw and shape[3] in (1, 3) and shape[1] not in (1, 3):
-            _warn(
-                f"{channels_last(shape)}, but the net's first convolution reads NCHW and takes {shape[1]} as the "
-                "number of channels: x.transpose((0, 3, 1, 2)) (T13)"
-            )
+            text = f"the net's first convolution reads NCHW and takes {shape[1]} as the number of channels"
+            _warn(f"{channels_last(shape)}, but {text}: x.transpose((0, 3, 1, 2)) (T13)")
         values = array[:2].asnumpy()
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
             _warn(not_scaled(values.max()))
@@ -405,10 +340,8 @@ class TokenWatch:
             for call in self._calls(shard):
                 tokens = self._check(call, call.inputs[0])
                 if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
-                    _warn(
-                        f"{call.path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off. "
-                        "Pass them as int32: an ArrayLoader with scale=1/255 divides tokens of uint8 too (T181)"
-                    )
+                    text = f"{call.path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off"
+                    _warn(f"{text}. Pass int32: scale=1/255 of an ArrayLoader divides tokens of uint8 too (T181)")
                 same = [number for number, array in enumerate(shard.inputs) if array is call.inputs[0]]
                 self._embeddings.update({number: call._replace(inputs=[], outputs=[]) for number in same})
         for number, call in self._embeddings.items():
@@ -436,11 +369,9 @@ class TokenWatch:
         tokens, rows = to_host(array), layer_settings(call.block)["input_dim"]
         wrong = tokens[~((tokens > -1) & (tokens < rows))]
         if wrong.size:
-            raise DataError(
-                f"{call.path or 'the net'} (Embedding) has {rows} rows, for tokens from 0 to {rows - 1}; received "
-                f"{some_values(wrong)}, for which MXNet would take the first or the last row (T263). Give the "
-                "Embedding a larger input_dim, and padding and unknown words a token of their own"
-            )
+            text = f"{call.path or 'the net'} (Embedding) has {rows} rows, for tokens from 0 to {rows - 1}; received"
+            text = f"{text} {some_values(wrong)}, for which MXNet would take the first or the last row (T263)"
+            raise DataError(f"{text}. Give the Embedding a larger input_dim, and padding a token of its own")
         return tokens
 
 
@@ -473,12 +404,9 @@ def _check_norm_channels(net: Any, shard: Shard) -> None:
         if received != built:
             path = name[: -len(".gamma")]
             where = repr(path) if path else "the net"
-            raise ForwardError(
-                f"{where} ({type(block).__name__}) is built for {built} channels and got {received}: MXNet would read "
-                f"and write past its arrays (T101). Make it with in_channels={received}, or leave in_channels out",
-                path,
-                block,
-            )
+            text = f"{where} ({type(block).__name__}) is built for {built} channels and got {received}: MXNet would"
+            text = f"{text} read and write past its arrays (T101). Make it with in_channels={received}"
+            raise ForwardError(text, path, block)
 
 
 def _warn(text: str) -> None:

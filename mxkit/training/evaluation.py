@@ -1,14 +1,11 @@
 """Computes scores, predictions and features of a net over data."""
 
-from contextlib import closing, contextmanager
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 import math
 import os
-from pathlib import Path
-import re
-import struct
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -17,9 +14,8 @@ from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import block_operators
 from mxkit.core.statistics import running_statistics
-from mxkit.core.system import name_aside
 from mxkit.data.source import Data, Source, whole_source
-from mxkit.errors import DataError, ForwardError, TrapWarning
+from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
@@ -103,10 +99,10 @@ def scores_of(
     batch_loss = None if loss is None else get_batch_loss(loss)
     loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
     own_counts = batch_loss is not None and batch_loss.counts
-    measured = get_metrics(metrics, loss=loss_alone)
+    mean, measured = Metric(), get_metrics(metrics, loss=loss_alone)
     if batch_loss is None and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
-    scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
+    inputs, checked = _Finite(), batch_loss is None
     with workers.shared(source), run_over(
         net,
         source,
@@ -119,76 +115,41 @@ def scores_of(
         own=partial(workers.in_turn, data=source, where=name),
     ) as run:
         for shards in run:
-            scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
+            stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
             results = []
             for shard in shards:
                 inputs.add(shard.inputs)
-                with watched_calls(batch_loss, not checked):
+                with nullcontext() if checked else watched_calls(batch_loss):
                     output, losses = forward(net, shard.inputs, shard.labels)
-                if batch_loss is not None:
+                if batch_loss is None:  # the sum shows whether the outputs are finite
+                    losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
+                else:
                     check_loss_shape(losses, shard.samples)
                 if not checked:
                     check_first_batch(net, shard, output, loss_alone, source)
                     checked = True
-                results.append(scores.add(shard, output, losses))
+                mean.add(losses, stated)
+                stated = None if stated is None else 0.0  # the count is that of the whole batch
+                for metric in measured:
+                    with switches(shard.numpy):
+                        metric.update(shard.labels, output)
+                results.append(losses)
             run.wait(results)
-        scores.join(workers, name)
-        values = scores.get(name)
-    if scores.finite:
+        workers.join_metrics([mean, *measured], f"of {name}")
+        if not mean.state()[0]["samples"]:
+            raise DataError(f"the count of all batches of {name} is 0: none of the samples counts. Pass other weights")
+        value = mean.get()
+        values = {metric.name: metric.get() for metric in measured}
+    if math.isfinite(value):
         inputs.warn(name)
     else:
-        what = f"net's outputs for {name}" if batch_loss is None else f"losses of {name}"
-        read = ", which metrics count as numbers: accuracy as class 0" if measured else ""
-        warnings.warn(f"the {what} hold NaN or infinity{read} (T26)", TrapWarning, stacklevel=2)
-    return values
+        _warn_of_results(f"net's outputs for {name}" if batch_loss is None else f"losses of {name}", bool(measured))
+    return values if batch_loss is None else {"loss": value, **values}
 
 
-class _Scores:
-    """Sums of losses and metrics over the shards, on their devices.
-
-    Attributes:
-        stated: Count of the batch that no shard has added yet. None counts samples.
-        finite: True if all losses are finite, or without a loss all outputs; set by `get`.
-    """
-
-    def __init__(self, with_loss: bool, metrics: Sequence[Metric]) -> None:
-        self.stated: Optional[float] = None
-        self.finite = True
-        self._with_loss, self._metrics = with_loss, metrics
-        self._sums = Metric()
-        self._count = 0.0
-
-    def add(self, shard: Shard, output: Any, losses: Any) -> Any:
-        """Add a shard; return an array to wait for."""
-        if self._with_loss:
-            self._sums.add(losses, self.stated)
-            self._count += losses.shape[0] if self.stated is None else self.stated
-            self.stated = None if self.stated is None else 0.0
-        for metric in self._metrics:
-            with switches(shard.numpy):
-                metric.update(shard.labels, output)
-        if not self._with_loss:
-            losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
-            self._sums.add(losses)
-        return losses
-
-    def join(self, workers: Workers, name: str) -> None:
-        """Add up the sums of all workers."""
-        workers.join_metrics([self._sums, *self._metrics], f"of {name}")
-        self._count = sum(workers.gather(f"counts of {name}", self._count))
-
-    def get(self, name: str) -> Dict[str, Any]:
-        """Scores by name; waits for the devices.
-
-        Raises:
-            DataError: The counts of all batches are 0, so the loss of the part `name` has no mean.
-        """
-        if self._with_loss and not self._count:
-            raise DataError(f"the count of all batches of {name} is 0: none of the samples counts. Pass other weights")
-        mean = self._sums.get()
-        self.finite = math.isfinite(mean)
-        scores = {"loss": mean} if self._with_loss else {}
-        return {**scores, **{metric.name: metric.get() for metric in self._metrics}}
+def _warn_of_results(what: str, measured: bool) -> None:
+    read = ", which metrics count as numbers: accuracy as class 0" if measured else ""
+    warnings.warn(f"the {what} hold NaN or infinity{read} (T26)", TrapWarning, stacklevel=3)
 
 
 def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
@@ -220,11 +181,11 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     (5, 2)
     """
     check_sequence_lengths(net)
-    samples, data = data, samples_in_order(data, "predict", labels=False)
+    data = samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
     others: List[Tuple[int, ...]] = []
     inputs, several = _Finite(), False
-    with _one_sample(samples), run_over(net, data, bar="predict" if progress else None) as run:
+    with run_over(net, data, bar="predict" if progress else None) as run:
         for shards in run:
             for shard in shards:
                 inputs.add(shard.inputs)
@@ -234,27 +195,13 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
                 others += [array.shape for array in outputs if array.shape[:1] != (shard.samples,)]
                 parts.append([array.as_in_context(mx.cpu()) for array in outputs])
                 if others and len(parts) > 1:
-                    raise DataError(
-                        f"predict: an output of the net has the shape {others[0]}, not one row per sample, so several "
-                        "batches cannot be joined. Call the net on each batch"
-                    )
+                    text = f"an output of the net has the shape {others[0]}, not one row per sample"
+                    raise DataError(f"predict: {text}: batches cannot be joined. Call the net on each")
             run.wait(parts[-len(shards) :])
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")
     check_modes(net, training=False)
     return tuple(joined) if several else joined[0]
-
-
-@contextmanager
-def _one_sample(data: Any) -> Iterator[None]:
-    """Add the way out to the error of a block, if `data` has the shape of one vector or of one image."""
-    try:
-        yield
-    except ForwardError as error:
-        if len(getattr(data, "shape", ())) not in (1, 3):
-            raise
-        text = f"{error}. If the array is one sample, pass x[None]: the first axis counts samples"
-        raise ForwardError(text, error.path, error.block) from error.__cause__
 
 
 def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
@@ -318,10 +265,8 @@ def _refuse_without_dropout(net: Any) -> None:
         return getattr(block, "_rate", 0) > 0 or any(one.operator == "Dropout" for one in block_operators(block))
 
     if not any(draws(block) for _, block in blocks_by_path(net)):
-        raise ValueError(
-            "predict_mc_dropout: the net has no dropout, so all draws would be equal; on the CPU, dropout in layers of "
-            "gluon.rnn needs MXNET_USE_MKLDNN_RNN=0 before the program starts. Use mxkit.predict"
-        )
+        text = "the net has no dropout, so all draws would be equal (layers of gluon.rnn have none on the CPU, unless"
+        raise ValueError(f"predict_mc_dropout: {text} the program needs MXNET_USE_MKLDNN_RNN=0). Use mxkit.predict")
 
 
 def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
@@ -354,7 +299,6 @@ def extract(
     data: Union[Data, Any],
     *,
     labels: Optional[str] = None,
-    folder: Union[str, Path, None] = None,
     limit_batches: Optional[int] = None,
     progress: bool = True,
 ) -> Dict[str, "np.ndarray"]:
@@ -366,19 +310,16 @@ def extract(
         data: An array of shape (N, ...), which is cut into batches of 256, images of uint8 divided by 255; or batches
             `x` or `(x, y)` from anything that `updates` reads.
         labels: Name for the batches' `y`, to return them too; then `data` may shuffle. None returns no labels.
-        folder: Write each feature to `FOLDER/NAME.npy` as it is computed, if memory cannot hold it. Earlier files of
-            these names are replaced at the end, all of them or none. None keeps the features in memory.
         limit_batches: Most batches to read. None reads all.
         progress: Show a bar on a terminal.
 
     Returns:
-        Arrays of shape (N, ...) by name, samples in the order of `data`; float32 stays float32. With `folder` they are
-        memory-mapped (`numpy.load(path, mmap_mode="r")`).
+        Arrays of shape (N, ...) by name, samples in the order of `data`; float32 stays float32.
 
     Raises:
         EmptyDataError: `data` has no batch.
         DataError: `data` shuffles, and `labels` is None; or a layer's output does not have one row per sample.
-        ValueError: Two names would be one file.
+        ValueError: A feature has the name of the labels; or rows of batches differ in shape.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
     >>> x, y = np.zeros((5, 4), "float32"), np.arange(5)
@@ -391,7 +332,13 @@ def extract(
         data = samples_in_order(data, "extract", ", or labels='label' to get them in the same order", labels=False)
     else:
         data = whole_source(data, "extract", labels=isinstance(data, tuple))
-    with closing(_Store(None if folder is None else Path(folder))) as store, run_over(
+    parts: Dict[str, List[Any]] = {}
+
+    def add(batches: Sequence[Any]) -> None:
+        for name, array in chain.from_iterable(chain.from_iterable(batches)):
+            parts.setdefault(name, []).append(_host(array))
+
+    with run_over(
         net,
         data,
         forward=lambda shard: features(*shard.inputs),
@@ -400,9 +347,9 @@ def extract(
         bar="extract" if progress else None,
     ) as run:
         for shards in run:
-            store.add(run.queue([_rows(features, shard, labels) for shard in shards]))
-        store.add(run.rest())
-        return store.finish()
+            add(run.queue([_rows(features, shard, labels) for shard in shards]))
+        add(run.rest())
+    return {name: np.concatenate(parts.pop(name)) for name in list(parts)}
 
 
 def _rows(features: Features, shard: Shard, labels: Optional[str]) -> List[Tuple[str, Any]]:
@@ -437,109 +384,5 @@ def _flat(values: Dict[str, Any]) -> Dict[str, Any]:
 
 def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy()
-    # NumPy's files have no bfloat16
+    # NumPy has no bfloat16
     return host if host.dtype.kind in "fiub" else host.astype(np.float32)
-
-
-# The header of a NumPy file is written twice, the first time without the number of rows, so its size is fixed.
-_HEADER = 256
-
-
-class GrowingArray:
-    """Appends rows to a `.npy` file of format 1.0, which has a temporary name until it is complete.
-
-    Args:
-        path: Path of the file. `publish` replaces it at once, so that it is never incomplete.
-        first: The first rows, not written yet: all have their shape and dtype.
-
-    Source:
-        https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-    """
-
-    def __init__(self, path: Path, first: "np.ndarray") -> None:
-        self._path, self._aside = path, name_aside(path)
-        self._file = self._aside.open("wb")
-        self._like, self._rows = first[:0], 0
-        self._file.write(self._header())
-
-    def append(self, rows: "np.ndarray") -> None:
-        """Add rows of shape (n, ...).
-
-        Raises:
-            DataError: They have another shape or dtype than the rows before.
-        """
-        like = self._like
-        if rows.shape[1:] != like.shape[1:] or rows.dtype != like.dtype:
-            raise DataError(
-                f"{self._path.name}: rows have shape {rows.shape[1:]} and {rows.dtype}, those before "
-                f"{like.shape[1:]} and {like.dtype}. Give all samples one size"
-            )
-        self._file.write(np.ascontiguousarray(rows).data)
-        self._rows += len(rows)
-
-    def seal(self) -> None:
-        """Write the number of rows, and flush the file to disk."""
-        self._file.seek(0)
-        self._file.write(self._header())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def publish(self) -> None:
-        """Rename the sealed file to its final name."""
-        self._aside.replace(self._path)
-
-    def close(self) -> None:
-        """Remove the temporary file, unless it was published."""
-        self._file.close()
-        self._aside.unlink(missing_ok=True)
-
-    def _header(self) -> bytes:
-        shape = (self._rows, *self._like.shape[1:])
-        text = repr({"descr": self._like.dtype.str, "fortran_order": False, "shape": shape})
-        size = _HEADER - 10
-        return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.ljust(size - 1).encode("latin1") + b"\n"
-
-
-class _Store:
-    """Rows by name: in memory (`folder` is None), or in files that get their final names at the end."""
-
-    def __init__(self, folder: Optional[Path]) -> None:
-        self._folder: Any = folder
-        self._parts: Dict[str, Any] = {}
-        self._paths: Dict[str, Path] = {}
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def add(self, batches: List[List[List[Tuple[str, Any]]]]) -> None:
-        """Append the rows of each batch's shards; waits for them."""
-        for shards in batches:
-            for name, array in chain(*shards):
-                rows = _host(array)
-                if name not in self._parts:
-                    in_memory = self._folder is None
-                    self._parts[name] = [] if in_memory else GrowingArray(self._path(name), rows)
-                self._parts[name].append(rows)
-
-    def _path(self, name: str) -> Path:
-        path: Path = self._folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
-        # some file systems ignore the case of names
-        same = [other for other, taken in self._paths.items() if taken.name.lower() == path.name.lower()]
-        if same:
-            raise ValueError(f"extract: {same[0]!r} and {name!r} would both be {path.name}: give one of them an alias")
-        self._paths[name] = path
-        return path
-
-    def finish(self) -> Dict[str, "np.ndarray"]:
-        if self._folder is None:
-            return {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
-        for file in self._parts.values():
-            file.seal()
-        for file in self._parts.values():
-            file.publish()
-        return {name: np.load(path, mmap_mode="r") for name, path in self._paths.items()}
-
-    def close(self) -> None:
-        for name in self._paths:
-            if name in self._parts:
-                self._parts[name].close()

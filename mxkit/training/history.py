@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
 
 from mxkit.core.system import aligned, dataframe, write_atomically
-from mxkit.errors import UnknownNameError, unknown_name
+from mxkit.errors import unknown_name
 import numpy as np
 
 Row = Dict[str, Any]
@@ -185,10 +185,8 @@ class Monitor:
         """
         self.mode = self.mode or mode
         if self.mode not in ("min", "max"):
-            raise ValueError(
-                f"mode of {self.column!r}: expected 'min' (smaller is better) or 'max' (larger is better); received "
-                f"{self.mode!r}. Nothing is guessed from a column's name"
-            )
+            wanted = "expected 'min' (smaller is better) or 'max' (larger is better)"
+            raise ValueError(f"mode of {self.column!r}: {wanted}; received {self.mode!r}. Nothing is guessed")
 
     def reset(self) -> None:
         """Forget every value."""
@@ -203,13 +201,9 @@ class Monitor:
         Raises:
             UnknownNameError: `columns` lacks it; the text lists them, with the nearest.
         """
-        columns = sorted(columns)
         if self.column in columns:
             return
-        if self.column.startswith("val") and not any(name.startswith("valid_") for name in columns):
-            text = f"unknown column of the history {self.column!r}: nothing is validated without fit(valid=...)"
-            raise UnknownNameError(text)
-        raise unknown_name("column of the history", self.column, columns)
+        raise unknown_name("column of the history", self.column, sorted(columns))
 
     def update(self, row: Mapping[str, Any]) -> bool:
         """Take the row of an epoch into account.
@@ -232,13 +226,7 @@ class Monitor:
         value = row.get(self.column)
         if value is None:
             return False
-        try:
-            number = float(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"epoch {row['epoch']}: column {self.column!r}: expected a number; received {value!r:.100}. Give the "
-                "metric average='macro', or watch another column"
-            ) from error
+        number = float(value)
         if self._is_better(number):
             self.best, self.best_epoch, self.epochs_since = number, row["epoch"], 0
             return True

@@ -36,45 +36,38 @@ import mxnet as mx
 class Validation(NamedTuple):
     """The validation data, a `Source` or None, and the arguments of its evaluation."""
 
-    net: Any
+    state: FitState
     data: Any
-    options: Options
     metrics: Sequence[MetricSpec]
     every: int
     progress: Union[bool, str]
-    workers: Workers
 
     def check(self) -> None:
         """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
         if self.data is not None and not self.data.is_one_shot and not self.data.reads_ahead:
             self._evaluate(limit_batches=1)
 
-    def row(self, state: FitState, hooks: Sequence[Callback]) -> Dict[str, Any]:
+    def row(self, hooks: Sequence[Callback]) -> Dict[str, Any]:
         """The columns that the evaluation adds to the epoch's row; none in an epoch without evaluation."""
+        state = self.state
         if self.data is None or not (state.last_epoch or state.epoch % self.every == 0):
             return {}
         with ExitStack() as around:
             for hook in hooks:
                 around.enter_context(hook.around_validation(state))
-            scores = self._evaluate(limit_batches=self.options.limit_batches, progress=bool(self.progress))
+            scores = self._evaluate(limit_batches=state.options.limit_batches, progress=bool(self.progress))
         return {f"valid_{name}": value for name, value in scores.items()}
 
     @without_warnings()  # about the net's outputs: training gives them once
     def _evaluate(self, **how: Any) -> Dict[str, Any]:
-        loss, metrics = self.options.batch_loss, self.metrics
-        return scores_of(self.net, self.data, self.workers, loss=loss, metrics=metrics, **how)
+        net, workers, loss = self.state.net, self.state.workers, self.state.options.batch_loss
+        return scores_of(net, self.data, workers, loss=loss, metrics=self.metrics, **how)
 
 
-def run_epochs(
-    state: FitState,
-    hooks: Sequence[Callback],
-    training: Training,
-    validation: Validation,
-    writer: Optional[Checkpoints],
-    resumed: bool,
-) -> History:
+def run_epochs(hooks: Sequence[Callback], validation: Validation, writer: Optional[Checkpoints]) -> History:
     """Call the hooks around the epochs, and note in the history why the training ended."""
-    error: Optional[BaseException] = None
+    state, error = validation.state, None
+    training = Training(state.net, state.trainer, state.options, state.workers)
     try:
         with _opened(state, validation, writer):
             for hook in hooks:
@@ -82,9 +75,9 @@ def run_epochs(
             state.workers.agree("the beginning of fit")
             state.hear()
             if not state.done:
-                warn_of_rate_0(state.trainer, resumed=resumed)
+                warn_of_rate_0(state.trainer, resumed=state.updates > 0)
             validation.check()
-            _train(state, hooks, training, validation)
+            _train(hooks, training, validation)
     except BaseException as caught:
         error = caught
         raised = _raised_for(state, caught)
@@ -137,11 +130,12 @@ def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException
     return error
 
 
-def _train(state: FitState, hooks: Sequence[Callback], training: Training, validation: Validation) -> None:
+def _train(hooks: Sequence[Callback], training: Training, validation: Validation) -> None:
+    state = validation.state
     while not state.done or state.running.updates:
         row = dict.fromkeys(state.columns)  # None in an epoch without evaluation
         row.update(_train_epoch(state, training, hooks))
-        row.update(validation.row(state, hooks))
+        row.update(validation.row(hooks))
         state.history.append(row)
         state.workers.end_epoch(state.epoch)  # signals, and the clock of the checkpoints
         for hook in hooks:
@@ -293,47 +287,36 @@ def fit(
         loss=loss, accumulate=accumulate, clip_norm=clip_norm, clip_value=clip_value, amp=amp,
         limit_batches=limit_batches, check_finite=check_finite, seed=seed,
     )  # fmt: skip
-    callbacks = check_callbacks(callbacks)
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
-    source, valid_source = source_of(train), _checked_data(train, valid, max_epochs)
-    workers = get_workers()
+    state = FitState(
+        net, trainer, options, epochs=max_epochs, max_updates=max_updates, source=source_of(train),
+        callbacks=check_callbacks(callbacks), workers=get_workers(),
+    )  # fmt: skip
     every = whole_number(validate_every, "validate_every")
-    validation = Validation(net, valid_source, options, metrics, every, progress, workers)
+    validation = Validation(state, _checked_data(state, valid), metrics, every, progress)
     if options.precision is not None:
         options.precision.check_devices(net_devices(net))
-    trainer = get_trainer(net, trainer)
+    state.trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
     with ExitStack() as held:
-        if writer is not None and workers.first:
+        if writer is not None and state.workers.first:
             held.enter_context(only_writer(writer.directory))
         resumed = _checkpoint_to_resume(writer, resume)
         options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
-        same = _same_settings(validation, [number, unit], writer, resumed, callbacks)
-        workers.begin(same, trainer, source, valid_source, options.metrics)
-        source = _seeded(net, source, options, writer, resumed, workers)
-        held.enter_context(workers.shared(source))
-        state = FitState(
-            net, trainer, options, epochs=max_epochs, max_updates=max_updates,
-            updates_per_epoch=updates_per_epoch(source, options, workers), source=source, callbacks=callbacks,
-            workers=workers,
-        )  # fmt: skip
+        same = _same_settings(validation, [number, unit], writer, resumed)
+        state.workers.begin(same, state.trainer, state.source, validation.data, options.metrics)
+        _seed(state, writer, resumed)
+        held.enter_context(state.workers.shared(state.source))
+        state.updates_per_epoch = updates_per_epoch(state.source, options, state.workers)
         state.columns = _columns(state, valid is not None)
         _set_or_restore(state, resumed)
-        hooks = _hooks(state, shown, writer)
-        training = Training(net, trainer, options, workers)
-        return run_epochs(state, hooks, training, validation, writer, resumed=resumed is not None)
+        return run_epochs(_hooks(state, shown, writer), validation, writer)
 
 
-def _same_settings(
-    validation: Validation,
-    epochs: List[Any],
-    writer: Optional[Checkpoints],
-    resumed: Optional[Checkpoint],
-    callbacks: Sequence[Callback],
-) -> Dict[str, Any]:
+def _same_settings(validation: Validation, epochs: List[Any], writer: Any, resumed: Any) -> Dict[str, Any]:
     """Arguments of `fit` that must be the same on all workers, by name."""
-    options = validation.options
+    options, callbacks = validation.state.options, validation.state.callbacks
     return {
         **options.settings(),
         "epochs": epochs,
@@ -369,34 +352,27 @@ def _hooks(state: FitState, shown: Sequence[Callback], writer: Optional[Checkpoi
     return [hook for hook in hooks if state.workers.first or not hook.writes]
 
 
-def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Source]:
+def _checked_data(state: FitState, valid: Optional[Data]) -> Optional[Source]:
     """Refuse data that cannot be read in each epoch; return `valid` in batches."""
-    source = source_of(train)
-    source.check_rereadable(epochs or 1, "train")
+    state.source.check_rereadable(state.epochs or 1, "train")
     if valid is None:
         return None
-    checked = whole_source(valid, "valid", scale=source.scale)
-    checked.check_rereadable(epochs or 2, "valid")
-    if valid is train:
+    checked = whole_source(valid, "valid", scale=state.source.scale)
+    checked.check_rereadable(state.epochs or 2, "valid")
+    if valid is state.data:
         text = "valid is the training data: its numbers say nothing of new samples"
         warnings.warn(text, TrapWarning, stacklevel=3)
     return checked
 
 
-def _seeded(
-    net: Any,
-    train: Source,
-    options: Options,
-    writer: Optional[Checkpoints],
-    resumed: Optional[Checkpoint],
-    workers: Workers,
-) -> Source:
-    """Seed the generators after deferred parameters are initialized; return the data from its beginning."""
+def _seed(state: FitState, writer: Optional[Checkpoints], resumed: Optional[Checkpoint]) -> None:
+    """Seed the generators after deferred parameters are initialized; the data then begins anew."""
+    options, train, workers = state.options, state.source, state.workers
     if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
     elif options.seed is not None or writer is not None or train.reseeds or workers.size > 1:
-        train = finish_initialization(net, train, options.batch_loss.user_forward)
+        state.source = finish_initialization(state.net, train, options.batch_loss.user_forward)
     if options.seed is None and (writer is not None or workers.size > 1):
         options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:
@@ -404,7 +380,6 @@ def _seeded(
         warnings.warn(text, CheckpointWarning, stacklevel=3)
     if options.seed is not None:
         seed_all(options.seed)
-    return train
 
 
 def _checkpoint_to_resume(writer: Optional[Checkpoints], resume: Union[bool, str]) -> Optional[Checkpoint]:

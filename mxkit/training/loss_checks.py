@@ -60,10 +60,8 @@ def refuse_means(losses: Sequence[Any]) -> None:
             continue
         graph = Graph.of(autograd.get_symbol(loss))
         if _is_reduced(graph, graph.nodes[graph.heads[0].node]):
-            raise LossShapeError(
-                "Accumulator.backward: expected losses of shape (B,), one per sample; received a mean or a sum over "
-                "the samples, which would count as one sample. Pass one loss per sample, without .mean() or .sum()"
-            )
+            text = "expected losses of shape (B,), one per sample; received a mean or a sum over the samples"
+            raise LossShapeError(f"Accumulator.backward: {text}. Pass one loss per sample, without .mean() or .sum()")
 
 
 def _is_reduced(graph: Graph, node: Node) -> bool:
@@ -79,10 +77,8 @@ def _is_reduced(graph: Graph, node: Node) -> bool:
 def warn_of_two_losses(output: Any, losses: Any) -> None:
     """Warn of a `BatchLoss` with a `forward` that returns two losses: the second one is taken for the output."""
     if isinstance(output, mx.nd.NDArray) and output.shape == losses.shape:
-        _warn(
-            f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the second is taken for the "
-            "net's output, not for a loss. To train on both, return their sum"
-        )
+        text = f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the second is taken for"
+        _warn(f"{text} the net's output, not for a loss. To train on both, return their sum")
 
 
 def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss], data: Any) -> None:
@@ -111,7 +107,7 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
 
 
 @contextmanager
-def watched_calls(batch_loss: Optional[BatchLoss], first: bool) -> Iterator[None]:
+def watched_calls(batch_loss: Optional[BatchLoss]) -> Iterator[None]:
     """Warn of labels, weights and outputs that do not suit losses called in `BatchLoss(forward=...)` inside `with`.
 
     They are warnings, because the function may drop such losses afterwards. Losses of Gluon and mxkit are checked; a
@@ -119,9 +115,8 @@ def watched_calls(batch_loss: Optional[BatchLoss], first: bool) -> Iterator[None
 
     Args:
         batch_loss: The loss, or None. Without a `forward` of the user's, `check_first_batch` checks it.
-        first: Whether the batch is the first one, which alone is checked.
     """
-    if not first or batch_loss is None or batch_loss.user_forward is None:
+    if batch_loss is None or batch_loss.user_forward is None:
         yield
         return
     calls: List[Any] = []
@@ -172,10 +167,8 @@ def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any], numpy: bool
             return
         reshaped = first(output, label.reshape(output.shape), *labels[1:])
     if np.isclose(alone, reshaped, rtol=1e-3):
-        raise LossShapeError(
-            f"the loss of a sample depends on the other samples: outputs have the shape {output.shape}, labels "
-            f"{label.shape}. {BROADCAST}"
-        )
+        text = f"the loss of a sample depends on the other samples: outputs have the shape {output.shape}"
+        raise LossShapeError(f"{text}, labels {label.shape}. {BROADCAST}")
 
 
 def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
@@ -224,10 +217,8 @@ def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> 
     with np.errstate(invalid="ignore"):
         wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
     if wrong.size:
-        raise DataError(
-            f"sample weights, as in (x, (y, w)), must be finite and at least 0; received {some_values(wrong)} in "
-            f"{wrong.size} of {weights.size} weights. For factors with a sign write your own loss"
-        )
+        received = f"{some_values(wrong)} in {wrong.size} of {weights.size} weights"
+        raise DataError(f"sample weights, as in (x, (y, w)), must be finite and at least 0; received {received}")
 
 
 def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard: Shard) -> None:

@@ -64,10 +64,8 @@ class MixedPrecision:
         if self.dtype == "bfloat16" and devices and not any(map(is_gpu, devices)):
             warnings.warn(_SLOW, TrapWarning, stacklevel=1)  # one place: shown once
         if self.dtype == "bfloat16" and any(map(is_gpu, devices)):
-            raise DeviceError(
-                f"amp: MXNet computes 'bfloat16' on CPUs only; the net lives on {list(devices)}. Pass amp='float16', "
-                "or train on the CPU: mxkit.to(net, 'cpu') before the Trainer is made"
-            )
+            text = f"amp: MXNet computes 'bfloat16' on CPUs only; the net lives on {list(devices)}"
+            raise DeviceError(f"{text}. Pass amp='float16', or call mxkit.to(net, 'cpu') before the Trainer is made")
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
@@ -80,10 +78,8 @@ class MixedPrecision:
             The net is hybridized inside `with`; its hybridization is restored afterwards, and its graph traced again.
         """
         if not isinstance(net, gluon.HybridBlock):
-            raise TypeError(
-                f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}, a plain "
-                "Block. Write it with hybrid_forward, put its layers into a HybridSequential, or leave amp out"
-            )
+            text = f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}"
+            raise TypeError(f"{text}, a plain Block. Put its layers into a HybridSequential, or leave amp out")
         with graph_replaced(net, self._convert):
             yield
 
@@ -120,10 +116,8 @@ class MixedPrecision:
         if overflow and scaler.loss_scale <= 1:
             on_gpu = any(is_gpu(device) for parameter in trained for device in parameter.list_ctx())
             way = "leave amp out" if on_gpu else "use amp='bfloat16'"
-            raise NonFiniteError(
-                "gradients are infinite or NaN even without a loss scale: the net's own numbers overflow float16. "
-                f"Lower the learning rate, scale the data, search it for NaN, or {way}"
-            )
+            text = "gradients are infinite or NaN even without a loss scale: the net's own numbers overflow float16"
+            raise NonFiniteError(f"{text}. Lower the learning rate, scale the data, or {way}")
         # MXNet uses a new scale one update too late: that update would overflow as well
         scaler._loss_scale = scaler._next_loss_scale
         return overflow

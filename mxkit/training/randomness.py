@@ -138,16 +138,12 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
     if needed:
         settings = " ".join(needed)
         cause = "operators that mxkit cannot inspect" if operators is None else ", ".join(kinds)
-        _warn(
-            f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {cause}). Start "
-            f"the program with {EXACT}=1, or mxkit train --exact, which set them; it is slower (T132)"
-        )
+        text = f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {cause})"
+        _warn(f"{text}. Start the program with {EXACT}=1, or mxkit train --exact, which set them; it is slower (T132)")
     never = sorted(set(_never_exact(operators or ())))
     if never:
-        _warn(
-            f"on a GPU this net cannot give the same bits each time, with any settings: {'; '.join(never)}. Runs with "
-            "one seed, and resumed runs, are only approximately equal"
-        )
+        text = "on a GPU this net cannot give the same bits each time, with any settings"
+        _warn(f"{text}: {'; '.join(never)}. Runs with one seed, and resumed runs, are only approximately equal")
 
 
 def _never_exact(operators: Sequence[Node]) -> Iterator[str]:

@@ -139,10 +139,8 @@ class LearningRateSearch:
         if len(smoothed) >= FEWEST:  # differences of second order hold no trend
             noise = float(np.median(np.abs(np.diff(self.losses, 2)))) / (0.6745 * 6**0.5)
         if len(smoothed) < FEWEST or not fall > CLEAR * noise:
-            raise ValueError(
-                f"find_learning_rate: the loss did not fall in {len(self.rates)} updates by clearly more than it "
-                "varies: no rate can be suggested. Start lower, take more updates, or larger batches"
-            )
+            text = f"the loss did not fall in {len(self.rates)} updates by clearly more than it varies"
+            raise ValueError(f"find_learning_rate: {text}: no rate can be suggested. Start lower, or take more updates")
         steepest = int(np.gradient(smoothed, np.log(self.rates))[:upto].argmin())
         if self._reach <= steepest < len(smoothed) - self._reach:
             return self.rates[steepest]
@@ -174,9 +172,6 @@ class LearningRateSearch:
         if path is not None:
             figure.savefig(str(path))
         return figure
-
-    def __repr__(self) -> str:
-        return f"LearningRateSearch({len(self.rates)} updates, {self.rates[0]:g} to {self.rates[-1]:g})"
 
 
 def find_learning_rate(
@@ -221,12 +216,9 @@ def find_learning_rate(
         generator, if the net draws random numbers (its state cannot be read, T67; seed it afterwards), and data
         that can be read only once.
     """
-    if not 0 < start < end < math.inf:
-        raise ValueError(f"start, end: expected 0 < start < end; received {start!r}, {end!r}")
-    if not diverged > 1:
-        raise ValueError(f"diverged: expected a number above 1; received {diverged!r}")
-    if whole_number(updates, "updates") < FEWEST:
-        raise ValueError(f"updates: expected at least {FEWEST}; received {updates!r}")
+    if not (0 < start < end < math.inf and diverged > 1 and whole_number(updates, "updates") >= FEWEST):
+        wanted = f"expected 0 < start < end, diverged > 1, updates >= {FEWEST}"
+        raise ValueError(f"find_learning_rate: {wanted}; received {start!r}, {end!r}, {diverged!r}, {updates!r}")
     with rehearsal(net, data) as batches:
         copied = copied_trainer(net, trainer)
         refuse_fixed_rate(copied)

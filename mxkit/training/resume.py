@@ -142,10 +142,8 @@ def check_run(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
     names = [metric.name for metric in state.metrics]
     if run["metrics"] and run.get("metric_names", names) != names:  # the first checkpoints have no names
-        raise CheckpointError(
-            f"checkpoint {checkpoint.path} lies inside an epoch with the metrics {run['metric_names']!s:.200}; this "
-            f"run has {names}. Pass the same, in this order"
-        )
+        text = f"checkpoint {checkpoint.path} lies inside an epoch with the metrics {run['metric_names']!s:.200}"
+        raise CheckpointError(f"{text}; this run has {names}. Pass the same, in this order")
     differences = _differences(run["settings"], _settings(state))
     if run["running"]["batches"]:
         _refuse_other_data(state, checkpoint, run)
@@ -187,10 +185,9 @@ def _refuse_other_data(state: FitState, checkpoint: Checkpoint, run: Mapping[str
     running = run["running"]
     differences = _differences(run["settings"], {_WORKERS: state.workers.size, **_about_data(state.source)})
     if differences:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.path} lies inside epoch {run['epoch']}, after {running['samples']} of its "
-            f"samples, and the data is not the same: {'; '.join(differences)}. Pass the same, or resume after an epoch"
-        )
+        place = f"inside epoch {run['epoch']}, after {running['samples']} of its samples"
+        text = f"checkpoint {checkpoint.path} lies {place}, and the data is not the same: {'; '.join(differences)}"
+        raise CheckpointError(f"{text}. Pass the same, or resume after an epoch")
 
 
 def _warn_of_ignored_settings(state: FitState, checkpoint: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
@@ -202,11 +199,8 @@ def _warn_of_ignored_settings(state: FitState, checkpoint: Checkpoint, before: O
     if ignored:
         texts = (f"{name}={now[name]:g} is not used, the run began with {before[name]:g}" for name in ignored)
         attributes = ", ".join(f"state.trainer.optimizer.{name}" for name in ignored)
-        _warn(
-            f"resumed from {checkpoint.path}: the optimizer keeps its settings. {'; '.join(texts)}. To change them, "
-            f"set {attributes} in on_fit_begin(state) of a callback",
-            7,
-        )
+        text = f"resumed from {checkpoint.path}: the optimizer keeps its settings. {'; '.join(texts)}"
+        _warn(f"{text}. To change them, set {attributes} in on_fit_begin(state) of a callback", 7)
 
 
 def _warn(text: str, stacklevel: int = 6) -> None:

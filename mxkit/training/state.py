@@ -161,23 +161,18 @@ class FitState:
         """Whether no further epoch follows."""
         return self.finished or (self.epochs is not None and self.epoch > self.epochs)
 
-    def may_have(self, column: str, watcher: Any) -> bool:
-        """Whether rows may hold a column when `watcher` gets them: custom callbacks before it may add columns."""
-        before = self.callbacks[: self.callbacks.index(watcher)] if watcher in self.callbacks else []
-        return not self.columns or column in self.columns or any(_writes_rows(callback) for callback in before)
-
     def check_monitor(self, monitor: Monitor, watcher: Optional[Any] = None) -> None:
         """Refuse a column that the history will not have; ask its metric which way is better.
 
         Args:
             monitor: The monitor of the column.
-            watcher: The callback of the monitor, if callbacks before it may add columns.
+            watcher: The callback of the monitor, for whose rows custom callbacks may add columns.
 
         Raises:
             UnknownNameError: There is no such column.
             ValueError: The monitor has no mode, and it is unknown which way is better.
         """
-        if watcher is None or not self.may_have(monitor.column, watcher):
+        if self.columns and (watcher is None or not any(map(_writes_rows, self.callbacks))):
             monitor.check(self.columns)
         part, _, name = monitor.column.partition("_")
         known = {"loss": "min", **{metric.name: metric.better for metric in self.metrics}}

@@ -129,8 +129,6 @@ def updates(
     >>> [(update.step, update.samples) for update in steps]
     [(1, 8), (2, 2)]
     """
-    if check_finite not in (True, False):
-        raise ValueError(f"updates: check_finite is True or False; received {check_finite!r:.100}")
     if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
         way = "like [mxkit.metrics.get_metric('accuracy')]"
         raise TypeError(f"updates: metrics: expected a list of metrics, {way}; received {metrics!r:.100}")
@@ -150,7 +148,7 @@ def updates(
 
 
 class Training:
-    """The state that `updates` keeps between epochs: the compiled graph, and the shapes of inputs so far.
+    """The state that `updates` keeps between epochs: the compiled graph.
 
     Args:
         net: As for `updates`.
@@ -169,7 +167,6 @@ class Training:
         # of the first epoch; made here, because it raises its errors before any data is read
         self._first_window: Optional[Accumulator] = self._window()
         self._graph: Any = None  # the OneGraph
-        self._shapes = checks.ShapeWatch(net, net_devices(net))
         forward = options.batch_loss.forward
         self._tokens = checks.TokenWatch(net, lambda shard: forward(net, shard.unpacked().inputs, shard.labels))
         self._unchecked: Optional[Source] = None  # the data until its first batch is checked
@@ -266,8 +263,6 @@ class Training:
         """Compute the losses and the gradients of a batch, and update the metrics; check the first batch."""
         net, loss, graph = self._net, self.options.batch_loss, self._graph
         shards = split_batch(batch, graph.devices, self._numpy)
-        if self._shapes.watches:
-            self._shapes.look(shards)
         if self._tokens.watches:
             self._tokens.look(shards[0], unpack(batch)[0])
         data, self._unchecked = self._unchecked, None
@@ -280,7 +275,7 @@ class Training:
         if self._norms and any(shard.samples == 1 for shard in shards):
             checks.warn_of_single_samples(self._norms)
             self._norms = []
-        with nullcontext() if data is None else watched_calls(loss, True):
+        with nullcontext() if data is None else watched_calls(loss):
             computed = graph.compute(shards)
         if data is not None:
             checks.check_branches(net)
@@ -349,10 +344,8 @@ class _Reader:
             elif self.batches in self._seeded:
                 self.grid.reseed(self._seeded[self.batches])
         if self.batches < self._skip:
-            raise DataError(
-                f"train gave {self.batches} batches in {where}, but the stopped run had "
-                f"read {self._skip}: resume with the same data"
-            )
+            text = f"train gave {self.batches} batches in {where}, but the stopped run had read {self._skip}"
+            raise DataError(f"{text}: resume with the same data")
 
     def _own_of(self, first: Any, batches: Iterator[Any]) -> Iterator[Any]:
         """This worker's batch of the round that begins with `first`: all workers stand at the same batch after it."""
@@ -365,11 +358,9 @@ class _Reader:
 
     def _refuse_other_batches(self, samples: int) -> None:
         if self._samples not in (None, samples):
-            raise DataError(
-                f"the first {self._skip} batches of train in epoch {(self._epoch or 0) + 1} hold {samples} samples, "
-                f"those of the stopped run held {self._samples}: samples would be left out or trained twice. Resume "
-                "with the same data and batch_size"
-            )
+            where = f"the first {self._skip} batches of train in epoch {(self._epoch or 0) + 1}"
+            text = f"{where} hold {samples} samples, those of the stopped run held {self._samples}"
+            raise DataError(f"{text}: some would be lost or trained twice. Resume with the same data and batch_size")
 
     def mark(self, update: Update) -> Update:
         """Note the update's position in the epoch, and whether a run can be resumed exactly from there."""

@@ -14,7 +14,6 @@ from mxkit.core.arrays import copy_into, legacy, sum_of_squares, to_host
 from mxkit.core.device import unpack
 from mxkit.core.replicas import gradients_of, kept_gradients, values_of
 from mxkit.core.statistics import statistics_of
-from mxkit.core.system import LOG
 from mxkit.core.trainers import compression_of, kvstore_settings, shall_step_on_kvstore, trainer_devices
 from mxkit.data.source import Source, source_of
 from mxkit.distributed.group import Group, broadcast_parameters, current, refuse_differences
@@ -129,10 +128,6 @@ class Workers:
         """
         kvstore, threshold = chosen_kvstore()
         if self._group is None:
-            if threshold is not None:
-                LOG.warning(
-                    "mxkit: compression is for several workers: this process trains alone, and compresses nothing"
-                )
             return
         self.chosen, held_out = chosen_kvstore(), source_of(valid)
         if threshold is not None and settings["amp"] == "float16":
@@ -145,10 +140,8 @@ class Workers:
         self._add_up = way_of(self._group, kvstore)
         self._two_bits = None if threshold is None else TwoBits(self._group, threshold)
         if threshold is None and self._group.compressions and kvstore != "horovod":
-            raise DistributedError(
-                "fit: an earlier training of this process had compression, which MXNet cannot switch off: choose "
-                "it again by set_kvstore, or train in another process"
-            )
+            text = "an earlier training of this process had compression, which MXNet cannot switch off"
+            raise DistributedError(f"fit: {text}: choose it again by set_kvstore, or train in another process")
         for metric in metrics:
             metric.part()
         self.share_order(train, "train", count=False)

@@ -20,7 +20,7 @@ def equal(found, expected):
 # the puzzles of the seeds
 
 
-def test_row12_the_head_is_summed():
+def test_the_head_is_summed():
     value, gradient = value_and_grad(lambda x: x * 3)(X)
     equal(value, X.asnumpy() * 3)
     equal(gradient, np.full((2, 3), 3))
@@ -32,7 +32,7 @@ def test_row12_the_head_is_summed():
     equal(x.grad, gradient.asnumpy())
 
 
-def test_row12_head_gradients():
+def test_head_gradients():
     weights = mx.nd.array([[1, 0, 0], [0, 0, 2]])
     equal(grad(lambda x: x.square(), head=weights)(X), weights.asnumpy() * 2 * X.asnumpy())
     with pytest.raises(ValueError, match=r"head must have the shape .* value, \(2, 3\); received \(3,\)"):
@@ -44,7 +44,7 @@ def test_row12_head_gradients():
     y.backward(mx.nd.ones(3))  # MXNet takes it in silence
 
 
-def test_rows13_and_14_means_and_maxima_and_a_mean_plus_two_x(kind):
+def test_means_and_maxima_and_a_mean_plus_two_x(kind):
     x = kind.of(X)
     equal(grad(lambda x: x.mean())(x), np.full((2, 3), 1 / 6))
     equal(grad(lambda x: x.max())(x), [[0, 0, 0], [0, 0, 1]])
@@ -74,7 +74,7 @@ def test_arrays_of_shape_without_axes():
         check_gradient(lambda x: x.detach() * x, x)
 
 
-def test_row15_recording_and_training_are_two_things():
+def test_recording_and_training_are_two_things():
     def f(x):
         return mx.nd.Dropout(x, p=0.5) * autograd.is_training() + x * autograd.is_recording()
 
@@ -93,7 +93,7 @@ def test_row15_recording_and_training_are_two_things():
         lambda x: mx.nd.ones(2),
     ],
 )
-def test_row17_what_cuts_the_graph_is_told(cut):
+def test_what_cuts_the_graph_is_told(cut):
     weight = mx.nd.ones(1)
     weight.attach_grad()
     for f in (grad(cut), jacobian(cut), grad(lambda x: mx.nd.broadcast_mul(cut(x), weight))):
@@ -103,32 +103,13 @@ def test_row17_what_cuts_the_graph_is_told(cut):
         check_gradient(lambda x: mx.nd.array(x.asnumpy() ** 2, dtype=x.dtype), X)
 
 
-def test_row17_paused_operators_and_loops_over_elements():
-    def paused(x):
-        with autograd.pause():
-            weight = x * 10
-        return x * weight
-
-    equal(grad(paused)(X), 10 * X.asnumpy())
-
-    def each(x):
-        total = mx.nd.zeros(1)
-        for row in x:
-            for element in row:
-                total = total + (element * element if element.asscalar() > 2 else element)
-        return total
-
-    equal(grad(each)(X), [[1, 1, 6], [8, 10, 12]])
-    equal(grad(lambda x: mx.nd.BlockGrad(x) * x)(X), X.asnumpy())
-
-
 def dense():
     net = gluon.nn.Dense(2, in_units=3)
     mxkit.initialize(net, "xavier", devices="cpu")
     return net
 
 
-def test_row18_arguments_and_parameters_keep_their_gradients(kind):
+def test_arguments_and_parameters_keep_their_gradients(kind):
     net, x = kind.net(dense), kind.of(X.copy())
     x.attach_grad()
     x.grad[:] = 5
@@ -175,7 +156,8 @@ def test_second_derivatives(kind):
 
 
 @pytest.mark.parametrize("name", ["arcsinh", "arccosh"])
-def test_t172_second_derivatives_with_the_wrong_sign_are_refused(name, kind):
+def test_second_derivatives_with_the_wrong_sign_are_refused(name, kind):
+    """T172."""
     x, function = kind.of(mx.nd.array([2.0])), getattr(mx.np if kind.numpy else mx.nd, name)
     check_gradient(function, x)
     with pytest.raises(NotImplementedError, match=f"no second derivative of the operator '{name}'"):
@@ -280,7 +262,7 @@ def test_a_margin_where_only_the_second_derivative_jumps_is_no_kink():
         mxkit.gradients.check_gradient(lambda x: (1 - x).relu(), mx.nd.array([1]))
 
 
-def test_row33_a_gradient_of_nan_is_wrong_even_at_a_kink():
+def test_a_gradient_of_nan_is_wrong_even_at_a_kink():
     def seed(a, b):
         return (a - b).norm(axis=1)
 

@@ -43,7 +43,7 @@ class TestRecalibration:
     @pytest.mark.parametrize("devices", ["cpu", "cpu:2", "cpu:3"])
     @pytest.mark.parametrize("hybridize", [False, True])
     @pytest.mark.parametrize("sizes", [(23,), (8, 8, 7), (2, 19, 2)])
-    def test_row115_one_layer_gets_numpys_mean_and_variance(self, devices, hybridize, sizes):
+    def test_one_layer_gets_numpys_mean_and_variance(self, devices, hybridize, sizes):
         net = nn.BatchNorm()
         mxkit.initialize(net, devices=devices)
         net.hybridize(hybridize)
@@ -152,7 +152,8 @@ class TestRecalibration:
             recalibrate_batch_norm(norm, [np.ones((1, 2), "float32")])
 
     @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-    def test_t126_an_error_leaves_statistics_that_moved_in_the_forward_pass(self, devices):
+    def test_an_error_leaves_statistics_that_moved_in_the_forward_pass(self, devices):
+        """T126."""
         net = nn.HybridSequential()
         net.add(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2))
         mxkit.initialize(net, devices=devices, sample=mx.nd.array(X[:4]))
@@ -175,7 +176,7 @@ class TestRecalibration:
 class TestMonteCarloDropout:
     @pytest.mark.parametrize("hybridize", [False, True])
     @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-    def test_row113_dropout_is_on_and_batch_norm_predicts(self, hybridize, devices):
+    def test_dropout_is_on_and_batch_norm_predicts(self, hybridize, devices):
         net = make(devices, hybridize, dropout=0.5)
         recalibrate_batch_norm(net, [X])
         expected = mxkit.predict(net, X).asnumpy()
@@ -193,7 +194,7 @@ class TestMonteCarloDropout:
         np.testing.assert_allclose(calm, expected, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("hybridize", [False, True])
-    def test_row113_samples_do_not_depend_on_their_batch(self, hybridize):
+    def test_samples_do_not_depend_on_their_batch(self, hybridize):
         net = make(hybridize=hybridize, dropout=1e-9)
         recalibrate_batch_norm(net, [X])
         few = mx.nd.array(X[:5])

@@ -149,7 +149,7 @@ def test_scores_of_exactly_0_are_wrong_in_gluon(name):
         )
 
 
-def test_row_33_an_embedding_of_zeros_gives_nan_in_gluons_cosine_loss():
+def test_an_embedding_of_zeros_gives_nan_in_gluons_cosine_loss():
     other, label = nd.array([[3, 4], [3, 4]]), nd.array([1, -1])
     ours, theirs = get_loss("cosine_embedding"), gluon.loss.CosineEmbeddingLoss()
     zeros = nd.zeros((2, 2))

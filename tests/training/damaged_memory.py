@@ -15,10 +15,10 @@ import time
 import warnings
 
 import mxkit
-from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, StreamLoader
+from mxkit.data import ArrayLoader, DatasetLoader, StreamLoader
 import mxnet as mx
-from mxnet import autograd, gluon
-from mxnet.gluon import nn, rnn
+from mxnet import gluon
+from mxnet.gluon import nn
 import numpy as np
 
 RNG = np.random.RandomState(0)
@@ -71,49 +71,6 @@ def resumed():
         fit(deferred(), loader(), epochs=2, checkpoint=folder, resume=True)
 
 
-def by_hand():
-    net = deferred(8)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    net(mx.nd.array(IMAGES[:1]))
-    with mxkit.Accumulator(trainer, every=2) as accumulator:
-        for x, y in ArrayLoader(IMAGES, LABELS, 5):
-            with autograd.record():
-                losses = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y)
-            accumulator.backward(losses)
-            accumulator.step()
-        accumulator.flush()
-
-
-def by_updates():
-    for update in mxkit.updates(deferred(), loader(), loss="softmax_ce", trainer="sgd", accumulate=2):
-        assert update.samples
-
-
-def by_recipe():
-    with tempfile.TemporaryDirectory() as folder:
-        overrides = ["epochs=1", "limit_batches=2", "data.batch_size=8", "schedule=null"]
-        mxkit.run_recipe("digits_lenet", overrides=overrides, output=folder, progress=False)
-
-
-class Read(gluon.HybridBlock):
-    """A recurrent net over padded sequences."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.lstm, self.output = nn.Embedding(9, 4), rnn.LSTM(6, layout="NTC"), nn.Dense(2)
-
-    def hybrid_forward(self, F, x, lengths):  # noqa: N803
-        steps = F.SequenceMask(self.lstm(self.words(x)), lengths, use_sequence_length=True, axis=1)
-        return self.output(F.broadcast_div(F.sum(steps, axis=1), F.expand_dims(lengths, axis=1)))
-
-
-def by_buckets():
-    net = Read()
-    net.initialize()
-    texts = [RNG.randint(0, 9, length) for length in (3, 5) * 4]
-    fit(net, BucketLoader(texts, np.arange(8) % 2, 2))
-
-
 def family(name, size, channels=3, **arguments):
     def job():
         net = mxkit.models.get_model(name, **arguments)
@@ -126,14 +83,6 @@ def family(name, size, channels=3, **arguments):
     return job
 
 
-def recurrent():
-    net = nn.HybridSequential()
-    net.add(rnn.GRU(6, 2, layout="NTC", bidirectional=True), nn.Dense(3))
-    net.initialize()
-    x = RNG.rand(8, 5, 4).astype("float32")
-    fit(net, ArrayLoader(x, np.arange(8) % 3, 4), clip_norm=1.0, amp="bfloat16")
-
-
 def joined_blocks():
     for split in ((8, 8), (12, 20), (4, 12), (16, 16)):
         net = gluon.contrib.nn.HybridConcurrent(axis=1)
@@ -143,24 +92,6 @@ def joined_blocks():
         whole.add(net, nn.Conv2D(16, 3), nn.GlobalAvgPool2D(), nn.Dense(2))
         whole.initialize()
         fit(whole, ArrayLoader(IMAGES, LABELS, 4))
-
-
-def optimized():
-    net = deferred(32)
-    sample = mx.nd.array(np.repeat(IMAGES, 2, axis=0))
-    net(sample)
-    mxkit.optimize(net, sample)(sample).asnumpy()
-
-
-def features():
-    net = deferred(8)
-    fit(net, loader())
-    mxkit.Features(net, ["0", "1"])(mx.nd.array(IMAGES))
-
-
-def gluons_loader():
-    dataset = gluon.data.ArrayDataset(IMAGES, LABELS.astype("float32"))
-    fit(deferred(), gluon.data.DataLoader(dataset, 4, num_workers=2), valid=gluon.data.DataLoader(dataset, 6))
 
 
 JOBS = {
@@ -175,12 +106,7 @@ JOBS = {
     "deferred two in turn": two_in_turn,
     "deferred resumed": resumed,
     "batch norm": lambda: fit(deferred(layers=[nn.BatchNorm(), nn.Activation("relu")]), loader(), epochs=2),
-    "Accumulator": by_hand,
-    "updates": by_updates,
-    "recipe": by_recipe,
     "StreamLoader": lambda: fit(deferred(), StreamLoader(lambda: iter(SAMPLES), 4), limit_batches=3),
-    "BucketLoader": by_buckets,
-    "DataLoader": gluons_loader,
     "DataIter": lambda: fit(deferred(), mx.io.NDArrayIter(IMAGES, LABELS, 5)),
     "mlp": family("mlp", 8),
     "lenet": family("lenet", 28, channels=1),
@@ -190,10 +116,7 @@ JOBS = {
     "nin": family("nin", 15, small=True),
     "mobilenet": family("zoo:mobilenet0.25", 32),
     "squeezenet": family("zoo:squeezenet1.1", 224),
-    "recurrent": recurrent,
     "joined blocks": joined_blocks,
-    "optimize": optimized,
-    "Features": features,
 }
 
 

@@ -1,4 +1,4 @@
-"""The list of callbacks, and those that stop a run, write logs or freeze, through the real `fit`."""
+"""The callbacks through the real `fit`: those that stop a run, write logs, average weights, or watch a column."""
 
 import csv
 import json
@@ -7,7 +7,11 @@ from types import SimpleNamespace
 from callback_runs import BATCHES, VALID, Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import CheckpointError
-from mxkit.training.callbacks import CSVLog, EarlyStopping, LambdaCallback, TimeLimit
+from mxkit.training.callbacks import EMA, CSVLog, EarlyStopping, Freeze, LambdaCallback, Plateau, TimeLimit
+from mxkit.training.history import Monitor
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
 import numpy as np
 from oracle import make_net, replicas, weights
 import pytest
@@ -158,7 +162,9 @@ def test_metrics_that_give_lists_are_shown_and_logged(tmp_path, capsys):
     assert "valid_loss=None, valid_confusion=None" in texts[0]
     assert "(3, 3)" in history.table().splitlines()[-1]
     assert json.loads(lines(csv_log.path)[-1]["valid_confusion"]) == row["valid_confusion"]
-    assert [axes.get_title() for axes in history.plot().axes] == ["loss"]
+    figure = history.plot(tmp_path / "history.png")
+    assert [axes.get_title() for axes in figure.axes] == ["loss"]
+    assert (tmp_path / "history.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "train_loss" in capsys.readouterr().err
 
 
@@ -213,3 +219,259 @@ def test_csv_log_appends_to_nothing_but_csv(tmp_path, text):
     with pytest.raises(ValueError, match="CSVLog: nothing can be appended to .*log.csv|codec"):
         run(make_net(), CSVLog(path, append=True))
     assert path.read_bytes() == text
+
+
+# batches of three on two devices
+pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
+
+
+class Average(mxkit.Callback):
+    """What EMA shall compute, in NumPy and float64, for every replica."""
+
+    def __init__(self, decay, warmup):
+        self.decay, self.warmup, self.done, self.values = decay, warmup, 0, None
+
+    def on_update(self, state, update):
+        now = [value.astype("float64") for value in replicas(state.net)]
+        decay = min(self.decay, (1 + self.done) / (10 + self.done)) if self.warmup else self.decay
+        if self.values is None:
+            self.values = now
+        else:
+            self.values = [decay * value + (1 - decay) * new for value, new in zip(self.values, now)]
+        self.done += 1
+
+
+@pytest.mark.usefixtures("switched")
+@pytest.mark.parametrize(("devices", "warmup"), [("cpu", True), ("cpu:3", False)])
+def test_ema_equals_numpys_average_on_every_replica(devices, warmup):
+    net, ema, average = make_net(devices), EMA(0.9, warmup), Average(0.9, warmup)
+    run(net, ema, average, accumulate=2)
+    trained = replicas(net)
+    with ema.applied(net):
+        averaged = replicas(net)
+    assert ema.updates == average.done == 6
+    for found, expected, last in zip(averaged, average.values, trained):
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-7)
+        assert abs(found - last).max() > 1e-3
+    for now, before in zip(replicas(net), trained):
+        np.testing.assert_array_equal(now, before)
+
+
+def test_ema_waits_for_nothing(monkeypatch):
+    net, ema = make_net("cpu:2"), EMA()
+    run(net, ema)
+    state = SimpleNamespace(net=net)
+    ema.on_fit_begin(SimpleNamespace(net=net, trainer=gluon.Trainer(net.collect_params(), "sgd")))
+    for name in ("asnumpy", "asscalar", "wait_to_read"):
+        monkeypatch.setattr(mx.nd.NDArray, name, fail)
+    monkeypatch.setattr(mx.nd, "waitall", fail)
+    for _ in range(3):
+        ema.on_update(state, None)
+    with ema.around_validation(state):
+        pass
+    assert ema.updates == 3
+
+
+def test_ema_of_more_parameters_than_one_operator_takes_some_of_them_shared():
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(5, in_units=5) for _ in range(25)])
+    net.add(nn.Dense(5, in_units=5, params=net[0].params))
+    mxkit.initialize(net)
+    ema, average = EMA(0.9), Average(0.9, True)
+    run(net, ema, average)
+    assert len(ema.state_arrays()) == 50
+    with ema.applied(net):
+        np.testing.assert_allclose(weights(net), average.values[0], rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "kept", "rtol"), [("float16", "float32", 2e-6), ("float64", "float64", 2e-7)])
+def test_ema_of_other_dtypes_loses_no_digits(dtype, kept, rtol):
+    net = make_net("cpu:2", dtype=dtype)  # on the CPU no float16 layer runs: the updates are scripted
+    ema, average = EMA(0.999, warmup=False), Average(0.999, False)
+    state = SimpleNamespace(net=net, trainer=gluon.Trainer(net.collect_params(), "sgd"))
+    ema.on_fit_begin(state)
+    for _ in range(50):
+        for parameter in net.collect_params().values():
+            parameter.set_data(mx.nd.array(np.random.rand(*parameter.shape), dtype=dtype))
+        ema.on_update(state, None)
+        average.on_update(state, None)
+    found = np.concatenate([array.asnumpy().ravel() for array in ema.state_arrays().values()])
+    assert found.dtype == kept
+    np.testing.assert_allclose(found, average.values[0], rtol=rtol)
+    before = weights(net)
+    with ema.applied(net):
+        np.testing.assert_array_equal(weights(net), found.astype(dtype))
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_ema_leaves_the_average_of_a_constant_as_it_is_and_running_statistics_alone():
+    net, ema = norm_net("cpu"), EMA(0.7)
+    before = weights(net)
+    run(net, ema, trainer=("sgd", {"learning_rate": 0.0}))
+    assert not [path for path in ema.state_arrays() if "running" in path]
+    for path, average in ema.state_arrays().items():
+        np.testing.assert_array_equal(average.asnumpy(), mxkit.parameters(net)[path].data().asnumpy())
+    assert not np.array_equal(weights(net), before)  # the statistics moved
+
+
+def test_ema_restores_after_an_error_and_when_nested():
+    net, ema = make_net("cpu:2"), EMA(0.5)
+    run(net, ema)
+    trained = weights(net)
+    with ema.applied(net):
+        averaged = weights(net)
+        with pytest.raises(Failing), ema.applied(net):
+            fail()
+        np.testing.assert_array_equal(weights(net), averaged)
+    assert not np.array_equal(averaged, trained)
+    with pytest.raises(Failing), ema.applied(net):
+        fail()
+    np.testing.assert_array_equal(weights(net), trained)
+
+
+def test_ema_fits_another_net_with_the_same_paths():
+    net, ema = make_net("cpu:2"), EMA(0.5)
+    run(net, ema)
+    with ema.applied(net):
+        averaged = weights(net)
+    other = make_net("cpu:3", seed=9)
+    with ema.applied(other):
+        np.testing.assert_array_equal(weights(other), averaged)
+    with pytest.raises(KeyError, match="0.weight"), ema.applied(nn.Dense(3)):
+        pass
+
+
+def test_ema_of_frozen_parameters_starts_when_they_are_trained():
+    net, ema, seen = make_net(), EMA(0.5), []
+    frozen = weights(net)[: 7 * 5]
+    look = LambdaCallback(on_epoch=lambda *_: seen.append(sorted(ema.state_arrays())))
+    run(net, Freeze("0.*", until="1 epoch"), ema, look, epochs=2)
+    assert seen == [["1.bias", "1.weight"], ["0.bias", "0.weight", "1.bias", "1.weight"]]
+    assert not np.array_equal(ema.state_arrays()["0.weight"].asnumpy().ravel(), frozen)
+
+
+@pytest.mark.usefixtures("switched")
+def test_validation_in_fit_sees_the_average_and_training_does_not():
+    net, other, ema, expected = make_net("cpu:2"), make_net("cpu:2"), EMA(0.9), []
+
+    def look(state, row):
+        with ema.applied(net):
+            expected.append(mxkit.evaluate(net, VALID, loss="softmax_ce")["loss"])
+
+    history = run(net, ema, LambdaCallback(on_epoch=look), valid=VALID)
+    assert history.column("valid_loss") == expected
+    run(other)
+    np.testing.assert_array_equal(weights(net), weights(other))
+
+
+def test_ema_refuses_a_state_that_does_not_fit():
+    ema = EMA()
+    run(make_net(), ema)
+    for path in ("9.weight", "0.weight"):
+        ema.load_state_arrays({path: mx.nd.zeros((2, 3))})
+        ema.resumed = True
+        with pytest.raises(CheckpointError, match=rf"the net trains no '{path}' of shape \(2, 3\)"):
+            run(make_net(), ema)
+
+
+def test_ema_has_nothing_to_apply_before_fit():
+    net = make_net()
+    with EMA().around_validation(SimpleNamespace(net=net)):
+        np.testing.assert_array_equal(weights(net), weights(make_net()))
+
+
+NAN = float("nan")
+
+
+def rows(values, column="valid_loss"):
+    return [{"epoch": epoch, column: value} for epoch, value in enumerate(values, 1)]
+
+
+def follow(monitor, values):
+    return [monitor.update(row) for row in rows(values, monitor.column)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "min_delta", "values", "better", "best", "best_epoch", "since"),
+    [
+        ("min", 0.0, [10.0, 9.0, 8.0, 9.0, 8.9, 8.0], [1, 1, 1, 0, 0, 0], 8.0, 3, 3),
+        ("max", 0.0, [0.1, 0.3, 0.2, 0.3, 0.4], [1, 1, 0, 0, 1], 0.4, 5, 0),
+        ("min", 0.5, [10.0, 9.6, 9.4, 9.0, 8.8], [1, 0, 1, 0, 1], 8.8, 5, 0),
+        ("max", 0.5, [1.0, 1.5, 1.6], [1, 0, 1], 1.6, 3, 0),
+        ("min", 0.0, [NAN, 3.0, NAN, 4.0], [0, 1, 0, 0], 3.0, 2, 2),
+        ("max", 0.0, [NAN, NAN], [0, 0], None, None, 2),
+        ("min", 0.0, [2.0, None, None, 3.0], [1, 0, 0, 0], 2.0, 1, 1),
+        ("max", 0.0, [-3, -2, -5], [1, 1, 0], -2.0, 2, 1),
+    ],
+)
+def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, since):
+    monitor = Monitor("valid_loss", mode, min_delta)
+    assert follow(monitor, values) == [bool(one) for one in better]
+    assert (monitor.best, monitor.best_epoch, monitor.epochs_since) == (best, best_epoch, since)
+
+
+@pytest.mark.parametrize("mode", ["auto", None])
+def test_mode_is_never_guessed(mode):
+    """T23."""
+    with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .* Nothing is gu"):
+        follow(Monitor("valid_loss", mode), [1.0])
+
+
+class Distance(mxkit.metrics.Mean):
+    """A metric of a user's, which says itself that smaller is better."""
+
+    better = "min"
+
+
+def watched(*callbacks, keep_best=None, folder=None):
+    net = mxkit.models.softmax_regression(2)
+    mxkit.initialize(net)
+    own = [Distance(lambda labels, output: output.mean(axis=1), name="distance")]
+    own.append(mxkit.metrics.Mean(lambda labels, output: output.mean(axis=1), name="own"))
+    data, other = ([(np.full((4, 3), value), np.array([0, 1, 0, 1]))] for value in (1.0, 2.0))
+    metrics = ["accuracy", "cross-entropy", mx.metric.TopKAccuracy(2), *own]
+    writer = keep_best and mxkit.Checkpoints(folder, keep_best=keep_best)
+    return mxkit.fit(
+        net, data, loss="softmax_ce", trainer="sgd", epochs=2, valid=other, metrics=metrics, callbacks=callbacks,
+        progress=False, checkpoint=writer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "mode"),
+    [
+        ("train_loss", "min"),
+        ("valid_loss", "min"),
+        ("valid_accuracy", "max"),
+        ("train_cross-entropy", "min"),
+        ("valid_top_k_accuracy_2", "max"),
+        ("valid_distance", "min"),
+    ],
+)
+def test_the_metric_of_a_column_says_which_way_is_better(column, mode, tmp_path):
+    """T23."""
+    stopper, plateau = EarlyStopping(column, patience=9), Plateau(column, patience=9)
+    watched(stopper, plateau, keep_best=column, folder=tmp_path / "run")
+    assert (stopper.monitor.mode, plateau._monitor.mode) == (mode, mode)
+    scores = [json.loads(path.read_text()).get("score") for path in (tmp_path / "run").glob("*/run.json")]
+    assert {score["mode"] for score in scores if score} == {mode}
+
+
+@pytest.mark.parametrize("make", [lambda: EarlyStopping("valid_own", patience=2), lambda: Plateau("valid_own")])
+def test_a_metric_that_does_not_say_it_needs_a_mode(make):
+    """T23."""
+    with pytest.raises(ValueError, match="mode of 'valid_own': expected 'min'"):
+        watched(make())
+    assert watched(EarlyStopping("valid_own", "max", patience=2))
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_state_round_trip_behaves_like_the_uninterrupted_one(cut):
+    script = [*rows([NAN, 5.0, 4.0, 4.5, None, 3.0, 3.5]), {"epoch": 8}]
+    whole, first, second = (Monitor("valid_loss", "min", 0.1) for _ in range(3))
+    expected = [whole.update(row) for row in script]
+    found = [first.update(row) for row in script[:cut]]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    found += [second.update(row) for row in script[cut:]]
+    assert found == expected
+    assert second.state_dict() == whole.state_dict()

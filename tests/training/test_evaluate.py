@@ -1,8 +1,11 @@
-"""`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
+"""`evaluate`, `predict` and `extract` against NumPy and the net itself, however samples are cut into batches."""
 
 from callback_runs import Named
 import mxkit
-from mxkit.errors import DataError, TrapWarning
+from mxkit.core.arrays import of_kind
+from mxkit.data import ArrayLoader
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
+from mxkit.training.evaluation import extract
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -101,16 +104,6 @@ def test_predict_returns_several_outputs_and_feeds_several_inputs():
     np.testing.assert_allclose(right.asnumpy(), net.right(array(z)).asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_evaluate_leaves_the_order_of_a_loader_alone():
-    loader = mxkit.data.ArrayLoader(np.arange(50.0)[:, None], None, 50, shuffle=True, seed=1)
-    net = gluon.nn.Dense(1, in_units=1)
-    mxkit.initialize(net, devices="cpu")
-    for order in [loader.order(0), loader.order(1), loader.order(2)]:
-        ((x,),) = list(loader)
-        np.testing.assert_array_equal(x.asnumpy()[:, 0], order)
-        mxkit.evaluate(net, loader, loss=lambda output: output.square().reshape((-1,)))
-
-
 def test_predict_refuses_a_loader_that_shuffles():
     x, random = np.zeros((4, 1), "float32"), gluon.data.RandomSampler(4)
     net = gluon.nn.HybridSequential()
@@ -193,3 +186,93 @@ def test_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
     x = np.concatenate([x.asnumpy() for x, _ in data])
     np.testing.assert_allclose(mxkit.predict(net, x).asnumpy(), mxkit.predict(one, x).asnumpy(), rtol=1e-6)
     assert net[0].running_mean.data(mx.cpu(1)).asnumpy().tolist() == [3] * FEATURES
+
+
+X = np.random.RandomState(0).rand(37, 1, 8, 8).astype(np.float32)
+Y = np.arange(37, dtype=np.int32)
+
+
+def small_net(devices="cpu"):
+    mxkit.seed_all(3)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(5))
+    mxkit.initialize(net, "xavier", devices=mxkit.devices(devices))
+    for device in mxkit.devices(devices):
+        net(of_kind(mx.nd.array(X[:2], ctx=device), mx.util.is_np_array()))
+    return net
+
+
+def expected(net, count=1):
+    return net[:count](mx.nd.array(X)).asnumpy()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "where"),
+    [(5, "cpu"), (5, "cpu:3"), (37, "cpu"), (64, "cpu:3")],
+)
+def test_rows_are_those_of_the_net(batch_size, where, kind):
+    nd, net = small_net(where), kind.net(lambda: small_net(where))
+    found = extract(net, ["0", {"scores": "-1"}], ArrayLoader(X, Y, batch_size), labels="label")
+    assert list(found) == ["0", "scores", "label"]
+    np.testing.assert_allclose(found["0"], expected(nd), atol=1e-6)
+    np.testing.assert_allclose(found["scores"], nd(mx.nd.array(X)).asnumpy(), atol=1e-6)  # no dropout: predict mode
+    assert (found["label"] == Y).all()
+    assert found["0"].dtype == np.float32
+    assert found["label"].dtype == np.int32
+
+
+def test_a_shuffled_loader_needs_the_labels():
+    net = small_net()
+    loader = ArrayLoader(X, Y, 8, shuffle=True, seed=1)
+    with pytest.raises(DataError, match="the loader shuffles.*labels='label'"):
+        extract(net, "0", loader)
+    found = extract(net, "0", loader, labels="label")
+    assert sorted(found["label"]) == list(range(37))
+    assert not (found["label"] == Y).all()
+    np.testing.assert_allclose(found["0"], expected(net)[found["label"]], atol=1e-6)
+    assert loader.epoch == 0  # looking at the data changes no later order
+    assert extract(net, "0", ArrayLoader(X, Y, 8), limit_batches=2)["0"].shape[0] == 16
+
+
+def test_plain_blocks_arrays_and_several_outputs():
+    class Two(gluon.Block):
+        def forward(self, x):
+            return x * 2, [x.mean(axis=(1, 2, 3)), x + 1]
+
+    net = gluon.nn.Sequential()
+    net.add(Two())
+    found = extract(net, "0", mx.nd.array(X))
+    assert list(found) == ["0[0]", "0[1][0]", "0[1][1]"]
+    assert (found["0[1][1]"] == X + 1).all()
+
+
+def test_half_precision_is_kept():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Activation("relu"))  # MXNet multiplies no matrices in float16 on the CPU
+    loader = [mx.nd.array(X[:8], dtype="float16"), mx.nd.array(X[8:16], dtype="float16")]
+    found = extract(net, "0", loader)["0"]
+    assert found.dtype == np.float16
+    assert (found == X[:16].astype(np.float16)).all()
+
+
+def test_wrong_requests():
+    net = small_net()
+    with pytest.raises(EmptyDataError, match="gave no batch"):
+        extract(net, "0", [])
+    with pytest.raises(DataError, match=r"extract: labels: expected batches \(x, y\); received x alone"):
+        extract(net, "0", mx.nd.array(X), labels="label")
+    with pytest.raises(ValueError, match="a feature is called 'label' too"):
+        extract(net, {"label": "0"}, ArrayLoader(X, Y, 8), labels="label")
+    with pytest.raises(ValueError, match="must match exactly"):
+        extract(net, "0", [mx.nd.array(X[:8]), mx.nd.array(X[:8, :, :6, :6])])
+
+
+def test_a_layer_without_a_batch_axis_is_refused():
+    class Total(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return F.sum(x)
+
+    net = gluon.nn.HybridSequential()
+    net.add(Total())
+    with pytest.raises(DataError, match=r"'0': expected a row per sample, \(8, ...\); received shape \(1,\)"):
+        extract(net, "0", ArrayLoader(X, Y, 8))

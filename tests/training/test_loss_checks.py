@@ -10,7 +10,6 @@ from mxnet import autograd, gluon
 import numpy as np
 from oracle import FEATURES, fit, make_net, traps, weights
 import pytest
-from sharing import pairs
 
 B, C = 6, 3
 RANDOM = np.random.RandomState(0)
@@ -140,24 +139,6 @@ def test_labels_that_a_transform_makes_are_those_that_are_checked():
         mxkit.evaluate(make_net(), loader, loss="softmax_ce")
 
 
-@pytest.mark.parametrize(
-    ("name", "hybridize"),
-    pairs(["l1", "l2", "huber", "hinge", "sigmoid_bce", "logistic", "poisson_nll"], [False, True]),
-)
-def test_whole_numbers_are_targets_as_floats_are(name, hybridize):
-    labels = (SIGNS if name in ("hinge", "logistic") else ONE_HOT).astype("int32")
-
-    def trained(dtype):
-        net = make_net(hybridize=hybridize)
-        loader = mxkit.data.ArrayLoader(X, labels.astype(dtype), 3)
-        rows = fit(net, loader, loss=name, epochs=2)
-        return weights(net), rows.column("train_loss")
-
-    (expected, losses), (found, same) = trained("float32"), trained("int32")
-    np.testing.assert_array_equal(found, expected)
-    assert same == losses
-
-
 @pytest.mark.parametrize("name", ["l1", "l2", "huber", "sigmoid_bce"])
 def test_axes_in_another_order_pair_the_wrong_elements(name):
     """T119."""
@@ -283,11 +264,6 @@ class TestSequences:
     def test_labels_that_mean_nothing(self, labels, text):
         """T121."""
         self.refused(LabelError, text, np.array(labels, "float32"))
-
-    def test_rows_that_have_no_path_cost_nothing_in_mxnet(self):
-        """T121."""
-        scores = mx.nd.array(self.X).slice_axis(2, 0, 1).repeat(4, axis=2)
-        assert gluon.loss.CTCLoss()(scores, mx.nd.array([[1, 1, 1, 1]] * 3)).asnumpy().tolist() == [0, 0, 0]
 
     def test_shapes(self):
         self.refused(

@@ -1,4 +1,4 @@
-"""Net, loss and metrics in one graph: the same bits as one after the other, and never where somebody could tell."""
+"""Net, loss and metrics in one graph, and static graphs (T109): the same bits as separate calls in each case."""
 
 import warnings
 
@@ -10,7 +10,18 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import OPTIMIZERS, STATIC, array, convolutions, make_batches, make_net, weights
+from oracle import (
+    OPTIMIZERS,
+    SOFTMAX,
+    STATIC,
+    array,
+    convolutions,
+    make_batches,
+    make_net,
+    recorded,
+    train_by_hand,
+    weights,
+)
 import pytest
 from sharing import pairs
 
@@ -37,30 +48,25 @@ def images(sizes, seed=0):
     return [(array(random.rand(n, 1, 12, 12)), array(random.randint(0, 3, n), dtype="int32")) for n in sizes]
 
 
-def train_by_hand(net, batches, loss, optimizer, epochs):
-    trainer = gluon.Trainer(net.collect_params(), optimizer[0], dict(optimizer[1]))
-    losses, outputs = [], []
-    for _ in range(epochs):
-        for x, *y in batches:
-            with autograd.record():
-                output = net(x)
-                values = loss(output, *y)
-            values.backward()
-            trainer.step(x.shape[0])
-            losses.append(values.asnumpy().mean(dtype="float64"))
-            outputs.append(output.asnumpy())
-    return losses, outputs
-
-
 def fit(net, batches, **settings):
     return mxkit.fit(net, batches, **{"loss": "softmax_ce", "trainer": SGD, "epochs": 1, "progress": False, **settings})
 
 
-def same_both_ways(trained, taken, count):
-    """`trained(hybridize)` gives the same weights without graphs and with graphs, which compute `count` batches."""
-    expected = trained(False)
-    assert not any(taken)
-    np.testing.assert_array_equal(trained(True), expected)
+def same_both_ways(taken, count, make=make_net, batches=None, change=None, **settings):
+    """A training ends with the same weights without graphs and with graphs, which compute `count` batches.
+
+    `change(net, step, hybridize)` is called after each update.
+    """
+    ends = []
+    for hybridize in (False, True):
+        net = make(hybridize=hybridize)
+        how = {name: value(hybridize) if name == "loss" else value for name, value in settings.items()}
+        if change is not None:
+            how["callbacks"] = [on_update(lambda state, update, net=net, to=hybridize: change(net, update.step, to))]
+        fit(net, batches or make_batches([8] * 5), **how)
+        ends.append(weights(net))
+        assert hybridize or not any(taken)
+    np.testing.assert_array_equal(*ends)
     assert sum(taken) == count
 
 
@@ -79,9 +85,12 @@ def on_update(function):
 def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optimizer):
     batches = images([8, 8, 8, 8, 3])
     expected, net = convolutions(flags), convolutions(flags)
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
     mx.random.seed(11)
-    losses, outputs = train_by_hand(expected, batches, loss, optimizer, epochs=2)
+    seen = []
+    train_by_hand(
+        expected, batches, optimizer, epochs=2, note=lambda *arrays: seen.append([x.asnumpy() for x in arrays])
+    )
+    outputs, losses = zip(*seen)
     mx.random.seed(11)
     read = []
     reader = on_update(lambda state, update: read.append(update.loss))
@@ -89,7 +98,7 @@ def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optim
     # the first of its kind, and the tail, go the ordinary way; the graph is kept for the next epoch
     assert taken == [False, True, True, True, False, *[True] * 5]
     np.testing.assert_array_equal(weights(net), weights(expected))
-    np.testing.assert_allclose(read, losses, rtol=1e-12)
+    np.testing.assert_allclose(read, [one.mean(dtype="float64") for one in losses], rtol=1e-12)
     right = sum((out.argmax(axis=1) == y.asnumpy()).sum() for out, (_, y) in zip(outputs, batches * 2))
     assert sum(row["train_accuracy"] for row in found) * 35 == pytest.approx(right)
 
@@ -107,7 +116,7 @@ def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, na
     given = [(x, (y, weight) if weighted else y) for x, y in batches]
     expected, net = make_net(hybridize=True), make_net(hybridize=True)
     by_hand = [(x, y, weight) if weighted else (x, y) for x, y in batches]
-    train_by_hand(expected, by_hand, mxkit.losses.get_loss(name), SGD, epochs=1)
+    train_by_hand(expected, by_hand, SGD, loss=mxkit.losses.get_loss(name))
     fit(net, given, loss=name)
     assert taken == [False, True, True, True]
     np.testing.assert_array_equal(weights(net), weights(expected))
@@ -116,12 +125,7 @@ def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, na
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=str)
 def test_windows_and_clipping_equal_the_ordinary_way(taken, settings):
-    def trained(hybridize):
-        net = make_net(hybridize=hybridize)
-        fit(net, make_batches([8] * 5), **settings)
-        return weights(net)
-
-    same_both_ways(trained, taken, 4)
+    same_both_ways(taken, 4, **settings)
 
 
 def test_other_metrics_see_outputs_and_labels(taken):
@@ -148,16 +152,15 @@ def test_a_hybridized_loss_of_ones_own_stays_as_it_was_traced(taken):
         def hybrid_forward(self, F, pred, label, sample_weight=None):
             return super().hybrid_forward(F, pred, label, sample_weight) * self.factor
 
-    def trained(hybridize):
-        loss, net = Scaled(), make_net(hybridize=hybridize)
-        loss.hybridize()
+    made = []
 
-        # frozen in its graph since the first batch (T39)
-        louder = on_update(lambda state, update: setattr(loss, "factor", 100.0))
-        fit(net, make_batches([8] * 4), loss=loss, callbacks=[louder])
-        return weights(net)
+    def loss(hybridize):
+        made.append(Scaled())
+        made[-1].hybridize()
+        return made[-1]
 
-    same_both_ways(trained, taken, 3)
+    # frozen in its graph since the first batch (T39)
+    same_both_ways(taken, 4, change=lambda *_: setattr(made[-1], "factor", 100.0), loss=loss)
 
 
 def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
@@ -191,41 +194,30 @@ def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
     assert not any(taken)
 
 
-@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_hooks_of_the_net_and_of_the_loss_fire_at_each_batch(taken, register):
-    """T35."""
-    seen = []
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    loss.hybridize()
-    for hooked in (0, 1):
-        net = make_net(hybridize=True)
-
-        def hook(state, update, block=(net, loss)[hooked]):
-            if update.step == 2:
-                getattr(block, register)(lambda *args: seen.append(args))
-
-        fit(net, make_batches([8] * 5), loss=loss, callbacks=[on_update(hook)])
-    assert len(seen) == 6
-    assert taken == [False, True, False, False, False] * 2
-
-
 def test_a_net_hybridized_anew_or_changed_is_traced_anew(taken):
-    def trained(hybridize):
-        net = make_net(hybridize=hybridize)
+    def change(net, step, hybridize):
+        if step == 2:
+            net[0].act = nn.Activation("relu")
+            if hybridize:
+                net.hybridize()
+        if step == 4:
+            net.hybridize(False)
 
-        def change(state, update):
-            if update.step == 2:
-                net[0].act = nn.Activation("relu")
-                if hybridize:
-                    net.hybridize()
-            if update.step == 4:
-                net.hybridize(False)
-
-        fit(net, make_batches([8] * 6), callbacks=[on_update(change)])
-        return weights(net)
-
-    same_both_ways(trained, taken, 2)
+    same_both_ways(taken, 2, batches=make_batches([8] * 6), change=change)
     assert taken[6:] == [False, True, False, True, False, False]
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+@pytest.mark.parametrize("hooked", ["net", "loss"])
+def test_hooks_of_the_net_and_of_the_loss_fire_at_each_batch(taken, register, hooked):
+    """T35."""
+    seen, net, loss = [], make_net(hybridize=True), gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize()
+    add = getattr(net if hooked == "net" else loss, register)
+    hook = on_update(lambda state, update: update.step == 2 and add(lambda *args: seen.append(args)))
+    fit(net, make_batches([8] * 5), loss=loss, callbacks=[hook])
+    assert len(seen) == 3
+    assert taken == [False, True, False, False, False]
 
 
 @pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")
@@ -384,47 +376,31 @@ class Centred(nn.HybridBlock):
 
 
 def test_a_graph_of_np_with_a_number_inside(taken):
-    def trained(hybridize):
+    def make(hybridize):
         mxkit.seed_all(0)
         with switches(True):
             net = hybridized(Centred())
             net.hybridize(hybridize)
-        fit(net, make_batches([8] * 4))
-        return weights(net)
+        return net
 
-    same_both_ways(trained, taken, 3)
+    same_both_ways(taken, 4, make)
 
 
-def test_batches_of_many_shapes_have_some_graphs(taken):
-    def trained(hybridize):
-        net = make_net(hybridize=hybridize)
-        fit(net, make_batches([*range(2, 13)] * 2))
-        return weights(net)
-
-    same_both_ways(trained, taken, 8)
+def test_batches_of_many_shapes_have_some_graphs(taken, capfd):
+    same_both_ways(taken, 8, batches=make_batches([*range(2, 13)] * 2))
+    assert capfd.readouterr().err == ""
     assert taken[22:] == [False] * 11 + [True] * 8 + [False] * 3
 
 
 def test_a_graph_is_bound_anew_to_other_values(taken):
-    def trained(hybridize):
-        net = make_net(hybridize=hybridize)
+    def move(net, step, hybridize):
         first = net[0].weight
+        if step == 2:
+            first._data = [first.data().copy()]  # as a user's code or a later Gluon may do
+            first._init_grad()
+            first._data[0][:] *= 2
 
-        def move(state, update):
-            if update.step == 2:
-                first._data = [first.data().copy()]  # as a user's code or a later Gluon may do
-                first._init_grad()
-                first._data[0][:] *= 2
-
-        fit(net, make_batches([8] * 4), callbacks=[on_update(move)])
-        return weights(net)
-
-    same_both_ways(trained, taken, 3)
-
-
-def test_binding_prints_nothing(capfd):
-    fit(make_net(hybridize=True), make_batches([8] * 3))
-    assert capfd.readouterr().err == ""
+    same_both_ways(taken, 4, change=move)
 
 
 @pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")  # T257
@@ -432,16 +408,15 @@ def test_sparse_gradients_equal_the_ordinary_way(taken):
     random = np.random.RandomState(0)
     batches = [(array(random.randint(0, 20, (8, 4))), array(random.randint(0, 3, 8), dtype="int32")) for _ in range(5)]
 
-    def trained(hybridize):
+    def make(hybridize):
         mxkit.seed_all(0)
         net = nn.HybridSequential()
         net.add(nn.Embedding(20, 6, sparse_grad=True), nn.Dense(3, in_units=24))
         mxkit.initialize(net, devices="cpu:1")
         net.hybridize(hybridize)
-        fit(net, batches)
-        return weights(net)
+        return net
 
-    same_both_ways(trained, taken, 4)
+    same_both_ways(taken, 4, make, batches)
 
 
 def test_running_statistics_read_between_updates_are_those_of_the_newest():
@@ -463,3 +438,129 @@ def test_running_statistics_read_between_updates_are_those_of_the_newest():
         return seen
 
     assert read(wait=False) == read(wait=True)
+
+
+FAST = ("sgd", {"learning_rate": 0.5})
+
+
+def static_net(hybridize, devices="cpu:1"):
+    net = make_net(devices)
+    if hybridize:
+        net.hybridize(**STATIC)
+    return net
+
+
+@pytest.mark.usefixtures("switched")
+@pytest.mark.parametrize(
+    ("devices", "accumulate", "amp"),
+    [("cpu:1", 1, None), ("cpu:2", 2, None), ("cpu:2", 1, "bfloat16"), ("cpu:1", 2, "bfloat16")],
+)
+def test_epochs_of_accumulated_batches(devices, accumulate, amp):
+    """T109."""
+
+    def trained(flags):
+        net = make_net(devices)
+        net.hybridize(**flags)
+        fit(net, make_batches([6] * 4), trainer=FAST, epochs=4, accumulate=accumulate, amp=amp)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(STATIC), trained({}))
+
+
+def by_hand(net):
+    net[0].collect_params().setattr("grad_req", "null")
+    net[0].collect_params().setattr("grad_req", "write")
+
+
+def by_mxkit(net):
+    mxkit.freeze(net, "0.*")
+    mxkit.unfreeze(net, "0.*")
+
+
+def anew(net):
+    values = [parameter.data().copy() for parameter in net.collect_params().values()]
+    mxkit.initialize(net, "zeros", devices="cpu", force=True)
+    for parameter, value in zip(net.collect_params().values(), values):
+        parameter.set_data(value)
+
+
+CHANGES = [by_hand, by_mxkit, anew]
+
+
+@pytest.mark.parametrize(("inside", "one_graph"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_made_anew_by_a_callback(change, inside, one_graph):
+    """T109."""
+
+    class Changes(mxkit.Callback):
+        def on_update(self, state, update):
+            if inside and update.step == 2:
+                change(state.net)
+
+        def on_epoch(self, state, row):
+            if not inside and state.epoch == 1:
+                change(state.net)
+
+    def trained(hybridize):
+        net = static_net(hybridize)
+        # a loss of one's own goes the ordinary way, through the net's own graph
+        own = mxkit.losses.BatchLoss(forward=lambda net, x, y: SOFTMAX(net(*x), *y))
+        loss, trainer = "softmax_ce" if one_graph else own, gluon.Trainer(net.collect_params(), *FAST)
+        fit(net, make_batches([6] * 3), loss=loss, trainer=trainer, epochs=3, callbacks=[Changes()])
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+@pytest.mark.usefixtures("switched")
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_made_anew_between_two_trainings(change):
+    """T109."""
+
+    def trained(hybridize):
+        net = static_net(hybridize)
+        trainer = gluon.Trainer(net.collect_params(), *FAST)
+        for _ in range(2):
+            fit(net, make_batches([6] * 3), trainer=trainer)
+            change(net)
+            for _ in mxkit.updates(net, make_batches([6] * 3), loss="softmax_ce", trainer=trainer):
+                pass
+            change(net)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+def test_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are():
+    """T109."""
+
+    def epoch(net, trainer):
+        with mxkit.Accumulator(trainer, every=2) as accumulator:
+            for x, y in make_batches([6] * 5):
+                accumulator.backward(recorded(net, x, y))
+                accumulator.step()
+
+    def trained(hybridize):
+        net = static_net(hybridize)
+        trainer = gluon.Trainer(net.collect_params(), *FAST)
+        for _ in range(3):
+            text = "last window held 1 micro-batches, 6 samples.* Call accumulator.flush"
+            with pytest.raises(RuntimeError, match=text):
+                epoch(net, trainer)
+        train_by_hand(net, make_batches([6] * 2), trainer=trainer)  # with "write" again
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+@pytest.mark.parametrize("change", [by_mxkit, anew])
+def test_unfreeze_and_initialize_mend_graphs_outside_of_a_training(change):
+    """T109."""
+    net = static_net(True)
+    (batch,) = make_batches([6])
+    recorded(net, *batch).backward()
+    expected = net[0].weight.grad().asnumpy()
+    change(net)
+    recorded(net, *batch).backward()
+    mx.nd.waitall()
+    np.testing.assert_array_equal(net[0].weight.grad().asnumpy(), expected)

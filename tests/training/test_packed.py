@@ -189,15 +189,6 @@ def test_who_counts_and_who_transforms_gets_floats():
     assert set(seen) == {mx.nd.NDArray, np.ndarray}
 
 
-@pytest.mark.usefixtures("as_on_gpus")
-def test_an_error_tells_the_batch_that_the_net_was_called_with():
-    net = nn.Dense(3, in_units=5)
-    mxkit.initialize(net)
-    text = r"epoch 1, update 1, batch x \(8, 1, 12, 12\) float32, y \(8,\) int32: .*which has 144"
-    with pytest.raises(TrainingError, match=text):
-        train(net, loader())
-
-
 class TooFar(nn.HybridBlock):
     """MXNet tells it when the numbers are read, without a word about the layer."""
 

@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import warnings
 
 import mxkit
-from mxkit.cli import main
 from mxkit.training import ledger
 from mxkit.training.callbacks import progress as progress_module
 from mxkit.training.callbacks.progress import Progress, describe_row
@@ -26,7 +25,6 @@ import mxnet as mx
 import numpy as np
 from oracle import make_batches, make_net
 import pytest
-from sharing import long
 
 BATCHES = make_batches([8] * 10)
 ROOT = Path(mxkit.__file__).parents[1]
@@ -167,32 +165,6 @@ def test_numbers_are_read_at_most_four_times_a_second(monkeypatch):
     run(data=make_batches([4] * 33), epochs=1, callbacks=[tick, Progress(Terminal())], valid=BATCHES[:])
     assert reads == [*(0.25 * i for i in range(1, 9)), 33 / 16]
     assert not waited[-1]  # at validation all is read already
-
-
-@pytest.mark.parametrize(
-    ("columns", "parts"),
-    [
-        (160, ["loss", "accuracy", "top_k_accuracy_2", "samples/s", "lr"]),
-        (100, ["loss", "accuracy", "top_k_accuracy_2"]),
-        (80, ["loss", "accuracy"]),
-        (50, ["loss"]),
-        (30, []),
-    ],
-)
-def test_a_narrow_terminal_leaves_out_whole_numbers_from_the_end(monkeypatch, columns, parts):
-    metrics = ["accuracy", mx.metric.TopKAccuracy(top_k=2)]
-    schedule = mx.lr_scheduler.FactorScheduler(step=3, factor=0.5, base_lr=0.4)
-    optimizer = ("sgd", {"learning_rate": 0.4, "lr_scheduler": schedule})
-    with terminal_of(columns) as (stream, found):
-        callbacks = [Tick(monkeypatch, 0.2), Progress(stream)]
-        run(epochs=1, metrics=metrics, trainer=optimizer, callbacks=callbacks)
-    shown = frames("".join(found))
-    assert all(len(one) <= columns for one in shown)
-    assert " 10/10, " in shown[-1]
-    assert columns < 160 or shown[1].endswith(", lr 0.4")  # a schedule is told before it changes anything
-    if parts:
-        assert re.findall(r"top_k_accuracy_2|loss|accuracy|samples/s|lr", shown[-1]) == parts
-        assert re.search(r"(samples/s|[\d.]{3,})$", shown[-1])  # no number is cut
 
 
 def test_a_learning_rate_that_changes_is_shown(monkeypatch):
@@ -408,30 +380,6 @@ def test_evaluate_and_predict_show_a_bar_where_asked_and_long(monkeypatch):
 
 # in a notebook
 
-EXECUTE = """
-import json, sys, nbclient, nbformat
-cell = nbformat.v4.new_code_cell(sys.argv[1])
-notebook = nbformat.v4.new_notebook(cells=[cell])
-nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-widgets = [one["state"] for kind in notebook.metadata.get("widgets", {}).values() for one in kind["state"].values()]
-print(json.dumps([notebook.cells[0].outputs, [one["bar_style"] for one in widgets if one.get("bar_style")]]))
-"""
-
-CELL = f"""import sys
-import time
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-sys.path.insert(0, {str(ROOT)!r})
-import mxkit
-from mxkit.training.callbacks import progress
-from oracle import make_batches, make_net
-if HIDE:
-    sys.modules["ipywidgets"] = None
-progress.LONG_SECONDS = progress.REFRESH_SECONDS = 0.0
-batches = make_batches([8] * 3)
-stop = mxkit.callbacks.LambdaCallback(on_update=lambda state, done: state.stop("enough") if done.step == 2 else None)
-mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=batches[:], callbacks=[stop])
-"""
-
 
 def test_text_in_a_notebook(monkeypatch):
     kind = type("Cell", (io.StringIO,), {"__module__": "ipykernel.iostream"})
@@ -445,50 +393,4 @@ def test_text_in_a_notebook(monkeypatch):
     assert err.getvalue() == ""  # red; and there is no bar below another, because a notebook cannot move up
 
 
-@pytest.mark.parametrize("widgets", [long(False), long(True)])
-def test_a_notebook_has_its_own_bar_or_text_without_a_warning(widgets):
-    import json
-
-    if widgets:
-        pytest.importorskip("ipywidgets")
-    cell = CELL.replace("HIDE", str(not widgets))
-    done = subprocess.run([sys.executable, "-c", EXECUTE, cell], capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr.decode()
-    outputs, styles = json.loads(done.stdout.decode().splitlines()[-1])
-    written = "".join(one["text"] for one in outputs if one.get("name") == "stdout")
-    assert not [one for one in outputs if one.get("name") == "stderr"]  # red, and with the warning of tqdm
-    line = screen(written)[-3]
-    assert re.match(r"epoch 1/1  train_loss \S+  valid_loss ", line)
-    views = [one for one in outputs if "application/vnd.jupyter.widget-view+json" in one.get("data", {})]
-    if widgets:
-        assert len(views) == 2
-        assert screen(written) == [line, "stopped: enough", ""]
-        assert "danger" not in styles  # it stopped early, but nothing broke
-    else:
-        assert not views
-        assert re.search(r"\repoch 1/1 .* 2/3, ", written)
-        assert "\x1b" not in written  # notebooks cannot move up: no bar below another
-
-
 # the command
-
-
-def test_verbose_and_quiet_commands_train_the_same(capsys, tmp_path):
-    def train(*options):
-        arguments = ["train", "linear_regression", "--set", "epochs=1", "--set", "limit_batches=2"]
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments, "--output", str(tmp_path), *options])
-        assert not ended.value.code
-        return capsys.readouterr()
-
-    quiet, verbose = train("-q"), train("-v")
-    assert quiet.err == ""
-    assert quiet.out.splitlines()[1:] == verbose.out.splitlines()[1:]
-    for part in (
-        "Dense",
-        "\ndevices      cpu(0)\n",
-        "\ndata         ArrayLoader(",
-        "\ntraining     1 epochs, 2 updates an epoch\n",
-        "\nepoch 1/1  train_loss ",
-    ):
-        assert part in verbose.err

@@ -14,7 +14,7 @@ from mxkit.errors import (
     UnknownNameError,
 )
 from mxkit.losses import BatchLoss
-from mxkit.training.callbacks import EMA, EarlyStopping, Freeze, LambdaCallback, LearningRate, Plateau, TimeLimit
+from mxkit.training.callbacks import EMA, EarlyStopping, Freeze, LearningRate, Plateau, TimeLimit
 from mxkit.training.history import Monitor
 from mxkit.training.schedules import get_schedule, schedule
 import mxnet as mx
@@ -121,10 +121,9 @@ ROWS = [
     (fit(callbacks=[mx.callback.Speedometer(8)]), TypeError, r"Speedometer.*LambdaCallback\(on_epoch=...\)"),
     (fit(callbacks=TimeLimit(5)), TypeError, r"callbacks: expected a list; received TimeLimit. Pass callbacks=\["),
     (fit(callbacks=None), TypeError, "callbacks: expected a list"),
-    (made(lambda: LambdaCallback(on_epoch=3)), TypeError, "LambdaCallback: on_epoch: expected a function .* 3"),
     (with_callback(EarlyStopping("val_acc", "max", patience=3), valid=VALID), UnknownNameError, "'valid_accuracy'"),
     (with_callback(Plateau("val_acc", "max"), valid=VALID), UnknownNameError, "'val_acc': did you mean 'valid_acc"),
-    (with_callback(Plateau("val_loss", "max")), UnknownNameError, r"'val_loss': nothing is validated without fit\(va"),
+    (with_callback(Plateau("val_loss", "max")), UnknownNameError, "unknown column of the history 'val_loss'"),
     (made(lambda: EarlyStopping("x", "min", patience=0)), ValueError, "patience: .* at least 1; received 0"),
     *((made(lambda one=one: TimeLimit(one)), ValueError, "TimeLimit: limit: expected") for one in (0, -1, NAN)),
     *((made(lambda one=one: EMA(one)), ValueError, "decay must be at least 0 and below 1") for one in (-0.1, 1, NAN)),
@@ -132,10 +131,7 @@ ROWS = [
     (made(lambda: Monitor("a", "auto")), ValueError, "mode of 'a': expected 'min' .* 'auto'. Nothing is guessed"),
     *((made(lambda one=one: Monitor("a", "min", one)), ValueError, "min_delta of 'a'") for one in (-0.1, NAN)),
     (made(lambda: Monitor("los", "min").check(["a", "loss"])), UnknownNameError, "'los': did .* 'loss'. Known: a, l"),
-    *(
-        (made(lambda one=one: Monitor("a", "min").update({"epoch": 1, "a": one})), TypeError, "epoch 1: column 'a'")
-        for one in ("low", [1.0])
-    ),
+    (made(lambda: Monitor("a", "min").update({"epoch": 1, "a": [1.0]})), TypeError, "not 'list'"),
     (with_callback(Freeze("feature.*", until="1 epoch")), UnknownNameError, "no parameter fits 'feature"),
     (with_callback(Freeze(until="1 epoch")), ValueError, r"no parameter that can be trained is frozen.*Freeze\('fe"),
     (with_callback(Freeze("*", until="1 epoch")), ValueError, r"Freeze: \* freezes every parameter that is trained"),
@@ -168,8 +164,12 @@ ROWS = [
     (made(lambda: schedule("cosin")), UnknownNameError, "unknown schedule 'cosin': did you mean 'cosine'"),
     (made(lambda: schedule("multifactor")), UnknownNameError, "unknown schedule 'multifactor': did .* 'multi_step'"),
     (made(lambda: schedule("CosineAnnealingLR")), UnknownNameError, "did you mean 'cosine'"),
-    (made(lambda: get_schedule(len)), TypeError, "received <built-in.* in the on_epoch of a LambdaCallback"),
-    (made(lambda: get_schedule(mx.lr_scheduler.CosineScheduler(9))), TypeError, "Pass a scheduler of MXNet to the opt"),
+    (made(lambda: get_schedule(len)), TypeError, "received <built-in function len>"),
+    (
+        made(lambda: get_schedule(mx.lr_scheduler.CosineScheduler(9))),
+        TypeError,
+        "of MXNet goes to the optimizer",
+    ),
     (made(lambda: get_schedule(3)), TypeError, r"a name like 'cosine' or \(name, arguments\); received 3"),
     (made(lambda: schedule("cosine", every="1 epoch")), TypeError, "does not take every. It takes base, warmup, total"),
     (made(lambda: schedule("step")), TypeError, "schedule 'step': needs every. It takes every, base, warmup, factor"),
@@ -177,20 +177,18 @@ ROWS = [
     (made(lambda: schedule("constant", base=0)), ValueError, "base: expected a number above 0; received 0"),
     (made(lambda: schedule("cosine", base=NAN)), ValueError, "base: expected a number above 0; received nan"),
     (made(lambda: schedule("step", every="0 epochs")), ValueError, "every: expected a length above 0; received '0 ep"),
-    (made(lambda: schedule("step", every="1 epoch", factor=2)), ValueError, "factor: .* at most 1; received 2"),
+    (rate("step", base=1, every="1 update", factor=2), ValueError, "Factor must be no more than 1"),
     (made(lambda: schedule("multi_step", at=[])), ValueError, "at: expected moments above 0"),
-    (rate("cosine", base=0.1, final=0.2, total="9 updates"), ValueError, "must not be above base=0.1"),
     (rate("step", base=1, every="2 epochs"), ValueError, r"counts epochs \('2 epochs'\), .*Pass updates_per_epoch="),
-    (rate("multi_step", base=1, at=["1 epoch", "9 updates"], per_epoch=10), ValueError, r"moments that incr.*\[10, 9"),
+    (rate("multi_step", base=1, at=["1 epoch", "9 updates"], per_epoch=10), ValueError, "an increasing integer list"),
     (rate("cosine", base=1, warmup="1 epoch", total="9 updates", per_epoch=9), ValueError, "not end before the end of"),
     (rate("step", base=1, warmup="6 updates", every="5 updates"), ValueError, "not end before the first reduction"),
     (rate("cosine"), ValueError, "schedule 'cosine' has no base rate: pass base="),
     (made(lambda: schedule("cosine").completed(0.1).rate(0)), ValueError, "schedule 'cosine' has no end: pass total="),
-    (made(lambda: schedule("cosine").rate(-1)), ValueError, "the number of updates done, at least 0; received -1"),
-    (search(start=0), ValueError, "start, end: expected 0 < start < end; received 0, 1.0"),
-    (search(start=2.0), ValueError, "start, end: expected 0 < start < end; received 2.0, 1.0"),
-    (search(updates=9), ValueError, "updates: expected at least 10; received 9"),
-    (search(diverged=1), ValueError, "diverged: expected a number above 1; received 1"),
+    (search(start=0), ValueError, "expected 0 < start < end.*; received 0, 1.0"),
+    (search(start=2.0), ValueError, "expected 0 < start < end.*; received 2.0, 1.0"),
+    (search(updates=9), ValueError, "updates >= 10; received .* 9$"),
+    (search(diverged=1), ValueError, "diverged > 1.*; received .* 1, 100$"),
     (search(trainer="adadelta"), ValueError, "AdaDelta ignores the learning rate"),
     (search(trainer="sdg"), UnknownNameError, "unknown optimizer 'sdg': did you mean 'sgd'"),
     # arguments
@@ -230,7 +228,7 @@ ROWS = [
     (train([]), EmptyDataError, "train gave no batch in epoch 1: it is empty"),
     (fit(valid=[]), EmptyDataError, "valid gave no batch in epoch 1"),
     (fit(iter(BATCHES), epochs="4 updates"), EmptyDataError, "it is empty or used up"),
-    (fit(zip(BATCHES), epochs=3), DataError, "train is a zip, .* not in 3 epochs"),
+    (fit(zip(BATCHES), epochs=3), DataError, r"train is a zip, .* not in 3 epochs.*: batches\(\)\), a list, or a load"),
     (fit(valid=zip(BATCHES), epochs=3), DataError, "valid is a zip, which can be read only once"),
     (train(5), DataError, r"train: expected an iterable of batches \(x, y\).* received int"),
     (train([("x", "y")]), DataError, "a batch holds NDArray or NumPy arrays; received str"),
@@ -254,6 +252,10 @@ ROWS = [
     (train(loss=cut), TrainingError, "does not depend on the net's parameters by recorded operators. NumPy"),
     # nets, devices, Trainers
     *(
+        (("cpu", lambda net, call=call: call(gluon.nn.HybridLambda("identity"))), ValueError, "has no parameters")
+        for call in (fit()[1], train(trainer=("adam", {}))[1], search(trainer=mx.optimizer.SGD())[1])
+    ),
+    *(
         (("cpu", lambda net, call=call: call(mxkit.models.mlp()[1:])), NotInitializedError, "parameter '0.weight' has")
         for call in (train()[1], fit()[1], score(VALID)[1], lambda net: mxkit.predict(net, BATCHES))
     ),
@@ -266,13 +268,12 @@ ROWS = [
         "kvstore=None on 2 devices .* its own copy",
     ),
     *(
-        (on_two_devices(one, update_on_kvstore=False), ValueError, "lets the replicas drift apart")
+        (on_two_devices(one, update_on_kvstore=False), ValueError, "lets replicas drift apart")
         for one in ("lars", "lbsgd", "nadam", "sgld")
     ),
     (train(trainer=[gluon.Trainer(make_net().collect_params(), "sgd")] * 2), TypeError, "expected one Trainer, a name"),
     (train(trainer=mx.optimizer.Adam), TypeError, r"expected an object; received the class Adam: write Adam\(\)$"),
     (fit(valid=[(np.ones((4, 9)), Y)]), ForwardError, r"^valid, batch x \(4, 9\) float64, .*: '0' \(Dense\) is built"),
-    (("cpu", lambda net: mxkit.predict(net, X[0])), ForwardError, r"one sample, pass x\[None\]: the first axis counts"),
     (("cpu", lambda net: mxkit.predict(net, np.ones((2, 9)))), ForwardError, r"got shape \(2, 9\)[^[]*$"),
 ]
 

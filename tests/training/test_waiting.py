@@ -1,4 +1,7 @@
-"""How often the loop waits for the device, counted at MXNet's own methods (T17, T27)."""
+"""How often the loop waits for the device (T17, T27), how much memory it takes, and how many files a batch enters."""
+
+from pathlib import Path
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import make_batches, make_net
 import pytest
+from sharing import long
 
 UPDATES = 200
 READS = -(-UPDATES // ledger.SETTLE_EVERY)  # 4: numbers are read 64 updates at a time
@@ -146,15 +150,6 @@ def test_numbers_read_late_are_right_and_wait_only_once(waits):
     assert not waits
 
 
-def test_reading_a_loss_at_each_update_gives_the_same_numbers():
-    def losses(read):
-        stream = mxkit.updates(make_net("cpu:2"), make_batches([4, 1] * 5), loss="softmax_ce", trainer="sgd")
-        found = [(update, update.loss if read else None) for update in stream]
-        return [update.loss for update, _ in found]
-
-    assert losses(True) == losses(False)
-
-
 def test_an_unread_update_does_not_wait_to_be_shown(waits):
     stream = mxkit.updates(make_net(), make_batches([4] * 3), loss="softmax_ce", trainer="sgd")
     update = next(stream)
@@ -163,3 +158,114 @@ def test_an_unread_update_does_not_wait_to_be_shown(waits):
     assert not waits
     loss = update.loss
     assert repr(update) == f"Update(step=1, samples=4, loss={loss:.6g})"
+
+
+ROOT = Path(mxkit.__file__).parent
+
+
+def test_a_batch_enters_at_most_twelve_files():
+    net = mxkit.models.lenet()
+    mxkit.initialize(net)
+    net.hybridize(static_alloc=True, static_shape=True)
+    random = np.random.RandomState(0)
+    data = mxkit.data.ArrayLoader(random.rand(160, 1, 28, 28).astype("float32"), np.arange(160) % 10, batch_size=16)
+    entered = set()
+
+    def note(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and ROOT in path.parents:
+            entered.add(path.relative_to(ROOT).as_posix())
+
+    def watch(state, update):
+        sys.setprofile(note if update.step == 5 else None)
+
+    callback = mxkit.Callback()
+    callback.on_update = watch  # a LambdaCallback would add its own file
+    try:
+        mxkit.fit(
+            net, data, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], progress=False,
+            callbacks=[callback],
+        )  # fmt: skip
+    finally:
+        sys.setprofile(None)
+    assert {"training/update.py", "training/accumulator.py", "training/ledger.py", "data/loader.py"} <= entered
+    assert len(entered) <= 12, sorted(entered)
+
+
+STATUS = Path("/proc/self/status")
+EARLY, GROWTH = 200, 33  # KiB an update: a third of a batch
+
+# The callback keeps each update with its numbers, as a user may. Batches are of 98 KiB; a LeNet computes on one for
+# longer than Python takes to queue the next, so that only a bound keeps the queue short.
+SCRIPT = f"""
+from pathlib import Path
+import sys
+import mxkit
+import numpy as np
+
+model, devices, accumulate, keep_batches = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "True"
+late = int(sys.argv[5])
+kept, resident = [], {{}}
+
+
+class Watch(mxkit.Callback):
+    def on_update(self, state, update):
+        kept.append(update)
+        if update.step in ({EARLY}, late):
+            (line,) = [line for line in Path({str(STATUS)!r}).read_text().splitlines() if line.startswith("VmRSS:")]
+            resident[update.step] = int(line.split()[1])
+
+
+def batches():
+    for batch in mxkit.data.ArrayLoader(x, y, 32):
+        if keep_batches:
+            kept.append(batch)
+        yield batch
+
+
+mxkit.seed_all(0)
+samples = 32 * late * accumulate
+x = np.ones((samples, 1, 28, 28), np.uint8)  # zeros would take their pages only when they are read
+y = np.arange(samples, dtype=np.int32) % 10
+net = getattr(mxkit.models, model)()
+mxkit.initialize(net, devices=devices)
+net.hybridize()
+mxkit.fit(
+    net, batches, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], accumulate=accumulate,
+    callbacks=[Watch()], progress=False,
+)
+print((resident[late] - resident[{EARLY}]) / (late - {EARLY}))
+"""
+
+
+@pytest.fixture
+def growth(forks, tmp_path):
+    """KiB of resident memory that each update adds, from update 200 on."""
+    if not STATUS.exists():
+        pytest.skip("no /proc/self/status here: resident memory is read from it")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    def measure(model, devices="cpu", accumulate=1, keep_batches=False, late=500):
+        done = forks.run(script, model, devices, str(accumulate), str(keep_batches), str(late))
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "accumulate", "late"),
+    [
+        long("softmax_regression", "cpu:2", 2, 1500),
+        long("lenet", "cpu", 1, 1000),
+    ],
+)
+def test_memory_is_flat_over_a_thousand_updates(growth, model, devices, accumulate, late):
+    """T27."""
+    assert growth(model, devices, accumulate, late=late) < GROWTH
+
+
+@pytest.mark.long
+def test_a_caller_that_keeps_its_batches_shows_in_the_measurement(growth):
+    assert growth("softmax_regression", keep_batches=True) > 2 * GROWTH

@@ -81,16 +81,13 @@ def check_callbacks(callbacks: Any) -> List[Callback]:
     checked = list(callbacks)
     for callback in checked:
         if not isinstance(callback, Callback):
-            raise TypeError(
-                f"fit: callbacks: expected objects of mxkit.Callback, not classes; received {callback!r:.100}. For a "
-                "function pass mxkit.callbacks.LambdaCallback(on_epoch=...)"
-            )
+            text = f"expected objects of mxkit.Callback, not classes; received {callback!r:.100}"
+            raise TypeError(f"fit: callbacks: {text}. For functions pass LambdaCallback(on_epoch=...)")
         for name in dir(callback):
             if name.startswith(("on_", "around_")) and name not in _HOOKS and callable(getattr(callback, name)):
-                raise UnknownNameError(
-                    f"{type(callback).__name__} has a method {name!r}, which fit never calls: "
-                    f"{nearest(name, _HOOKS) or f'give it another name, like _{name}.'} fit calls {', '.join(_HOOKS)}"
-                )
+                way = nearest(name, _HOOKS) or f"give it another name, like _{name}."
+                text = f"{type(callback).__name__} has a method {name!r}, which fit never calls: {way}"
+                raise UnknownNameError(f"{text} fit calls {', '.join(_HOOKS)}")
     return checked
 
 
@@ -102,9 +99,6 @@ class LambdaCallback(Callback):
         on_update: Called as `on_update(state, update)`.
         on_epoch: Called as `on_epoch(state, row)`.
         on_fit_end: Called as `on_fit_end(state, error)`.
-
-    Raises:
-        TypeError: One of them cannot be called.
 
     >>> shout = LambdaCallback(on_epoch=lambda state, row: print(row["epoch"], row["updates"]))
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
@@ -124,7 +118,5 @@ class LambdaCallback(Callback):
     ) -> None:
         names = ("on_fit_begin", "on_update", "on_epoch", "on_fit_end")
         for name, function in zip(names, (on_fit_begin, on_update, on_epoch, on_fit_end)):
-            if function is not None and not callable(function):
-                raise TypeError(f"LambdaCallback: {name}: expected a function or None; received {function!r:.100}")
             if function is not None:
                 setattr(self, name, function)

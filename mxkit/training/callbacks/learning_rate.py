@@ -74,10 +74,8 @@ class LearningRate(Callback):
         self._warn_of_another_schedule(state)
         ends_at_0 = "total" in TAKES[self.schedule.name][1] and not self.schedule.final
         if ends_at_0 and isinstance(trainer.optimizer, NEEDS_RATE):
-            raise ValueError(
-                f"schedule {self.schedule.name!r} ends at a rate of 0, with which {type(trainer.optimizer).__name__} "
-                "cannot step. Pass final=1e-6, or another small number"
-            )
+            text = f"ends at a rate of 0, with which {type(trainer.optimizer).__name__} cannot step"
+            raise ValueError(f"schedule {self.schedule.name!r} {text}. Pass final=1e-6, or another small number")
         self._set_rate(state)
 
     def on_update(self, state: FitState, update: Update) -> None:
@@ -132,12 +130,8 @@ def warn_of_rate_0(trainer: Any, resumed: bool = False) -> None:
     if not low or (base is None and not scheduled and not resumed):
         return
     reason = "" if base is None else f", left by the schedule of an earlier fit, which began with {base:g}"
-    warnings.warn(
-        f"the Trainer's learning rate is {rate:g}{reason}: this fit changes next to nothing. Pass another Trainer, "
-        "call trainer.set_learning_rate(...) before, or pass callbacks=[mxkit.callbacks.LearningRate(...)]",
-        TrapWarning,
-        stacklevel=3,
-    )
+    text = f"the Trainer's learning rate is {rate:g}{reason}: this fit changes next to nothing. Pass another Trainer"
+    warnings.warn(f"{text}, or call trainer.set_learning_rate(...) before", TrapWarning, stacklevel=3)
 
 
 class Plateau(Callback):

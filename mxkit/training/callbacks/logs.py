@@ -59,10 +59,8 @@ class CSVLog(Callback):
             rows, names = list(reader), list(reader.fieldnames or [])
         # DictReader stores cells without a name under the key None, and None for missing cells
         if any(None in row or None in row.values() for row in rows) or len(set(names)) < len(names):
-            raise DataError(
-                f"CSVLog: nothing can be appended to {self.path}: expected a CSV file with a line of names and as many "
-                "cells in each row. Write to another path"
-            )
+            wanted = "expected a CSV file with a line of names and as many cells in each row"
+            raise DataError(f"CSVLog: nothing can be appended to {self.path}: {wanted}. Write to another path")
         return rows
 
     def on_epoch(self, state: FitState, row: Row) -> None:
@@ -120,19 +118,15 @@ class RunLog(Callback):
 
     def begin(self, state: FitState, settings: Mapping[str, Any]) -> None:
         """Begin or continue the run."""
-        raise NotImplementedError
 
     def write(self, rows: List[Numbers], *, of_updates: bool) -> None:
         """Write numbers of updates or of epochs."""
-        raise NotImplementedError
 
     def attach(self, file: Path, folder: Path) -> None:
         """Attach a file in the folder of a recipe's run."""
-        raise NotImplementedError
 
     def end(self, error: Optional[BaseException]) -> None:
         """End the run."""
-        raise NotImplementedError
 
     def on_fit_begin(self, state: FitState) -> None:
         self._pending.clear()
@@ -221,15 +215,16 @@ def settings_of_fit(state: FitState) -> Dict[str, Any]:
 def closed_logs() -> Iterator[List[RunLog]]:
     """Yield an empty list; at the end, close the logs that it contains, also after an error."""
     logs: List[RunLog] = []
-    with ExitStack() as ends:
-        try:
-            yield logs
-        except BaseException as error:
+    error: Optional[BaseException] = None
+    try:
+        yield logs
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        with ExitStack() as ends:
             for log in logs:
                 ends.callback(log.close, error)
-            raise
-        for log in logs:
-            ends.callback(log.close)
 
 
 # Files of a run that TensorBoard shows as text, with their languages.
@@ -402,10 +397,8 @@ class WandbLog(_Tracker):
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = require("wandb", "wandb")
         if wandb.run is not None:
-            raise ValueError(
-                f"WandbLog: the run {wandb.run.id} of W&B is open in this process, and wandb.init would log to it. "
-                "Call wandb.finish() before fit"
-            )
+            text = f"the run {wandb.run.id} of W&B is open in this process, and wandb.init would log to it"
+            raise ValueError(f"WandbLog: {text}. Call wandb.finish() before fit")
         of_recipe = None if self.recipe_run is None else self.recipe_run.folder
         folder = self.folder or of_recipe
         if folder is not None:

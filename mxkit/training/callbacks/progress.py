@@ -4,7 +4,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, 
 import os
 import sys
 import time
-from typing import Any, ContextManager, Iterator, List, Optional, Sequence, TextIO, Union
+from typing import Any, ContextManager, Iterator, List, Optional, TextIO, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -37,7 +37,7 @@ class Progress(Callback):
     minute in a long epoch. After an error the bar stays as it was.
 
     The loss is the mean over the epoch's samples so far, as `train_loss` will be; so are the metrics and samples/s.
-    The learning rate is shown if it changes. On a narrow terminal the last numbers are left out first.
+    The learning rate is shown if it changes. A narrow terminal cuts the last numbers.
 
     Args:
         stream: Where to write. None is standard error; in a notebook standard output, because notebooks show the
@@ -93,7 +93,7 @@ class Progress(Callback):
         numbers = self._numbers(state)
         running = state.running
         if self._bar is not None:
-            self._bar.set_postfix_str(_fitting(self._bar, numbers), refresh=False)
+            self._bar.set_postfix_str(", ".join(numbers), refresh=False)
             self._bar.update(running.updates - self._bar.n)
         elif self._lines:
             place = f"{state.label(state.epoch)}  update {running.updates}"
@@ -235,18 +235,6 @@ def describe_row(row: Row) -> str:
 
 def _number(value: float) -> str:
     return fixed(value) if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
-
-
-def _fitting(bar: Any, numbers: Sequence[str]) -> str:
-    """As many numbers as fit the terminal's width, at least one: tqdm would cut the last one in the middle."""
-    width = bar.format_dict["ncols"]  # None, or text in a notebook, if it is unknown
-    while len(numbers) > 1 and isinstance(width, int):
-        # without a width the bar takes ten places, of which it needs three
-        shown = bar.format_meter(**{**bar.format_dict, "ncols": None, "postfix": ", ".join(numbers)})
-        if len(shown) - 7 <= width:
-            break
-        numbers = numbers[:-1]
-    return ", ".join(numbers)
 
 
 def _is_notebook(stream: Any) -> bool:

@@ -1,7 +1,7 @@
 """Callbacks that end a run."""
 
 import time
-from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Set, Union
+from typing import Any, Callable, Dict, List, Literal, Mapping, Optional, Union
 
 from mxkit.core.arguments import SECONDS, length, require, whole_number
 from mxkit.core.arrays import legacy
@@ -64,12 +64,11 @@ class EarlyStopping(Callback):
         if monitor.update(row) and self.restore_best:
             self._best_values = HeldWeights(parameters_by_path(state.net), on_host=True).arrays
         if monitor.epochs_since >= self.patience and state.stop_reason is None:
-            best = "no value was a number" if monitor.best is None else f"best was {monitor.best:.6g}"
-            where = "" if monitor.best is None else f" in epoch {monitor.best_epoch}"
-            state.stop(
-                f"{monitor.column} ({monitor.mode}) has not become better for {monitor.epochs_since} epochs: "
-                f"{best}{where}"
-            )
+            best = "no value was a number"
+            if monitor.best is not None:
+                best = f"best was {monitor.best:.6g} in epoch {monitor.best_epoch}"
+            text = f"{monitor.column} ({monitor.mode}) has not become better for {monitor.epochs_since} epochs"
+            state.stop(f"{text}: {best}")
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         values, self._best_values = self._best_values, {}
@@ -137,11 +136,8 @@ class TimeLimit(Callback):
     def _check(self, state: FitState) -> None:
         elapsed = self.elapsed
         if elapsed >= self.seconds and state.stop_reason is None:
-            state.stop(
-                f"time limit of {self.seconds:g} s passed after {elapsed:.1f} s, in epoch {state.epoch}, after "
-                f"update {state.updates}",
-                for_now=True,
-            )
+            place = f"in epoch {state.epoch}, after update {state.updates}"
+            state.stop(f"time limit of {self.seconds:g} s passed after {elapsed:.1f} s, {place}", for_now=True)
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         self._earlier, self._began_at = self.elapsed, None
@@ -177,21 +173,16 @@ class OptunaPruning(Callback):
     def __init__(self, trial: Any, monitor: str) -> None:
         self.trial, self.monitor = trial, monitor
         self.pruned = ""
-        self._reported: Set[int] = set()
 
     def on_fit_begin(self, state: FitState) -> None:
         state.check_monitor(Monitor(self.monitor, "min"), self)  # Optuna decides which way is better
         self.pruned = ""
-        study = getattr(self.trial, "study", None)  # optuna.trial.FixedTrial has none
-        if study is not None:  # a resumed run repeats the epochs after its checkpoint
-            self._reported = set(study.get_trials(deepcopy=False)[self.trial.number].intermediate_values)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         value, epoch = row.get(self.monitor), row["epoch"]
         if value is None:
             return
-        if epoch not in self._reported:
-            self.trial.report(value, epoch)
+        self.trial.report(value, epoch)  # Optuna ignores an epoch that a resumed run repeats
         if state.stop_reason is None and self.trial.should_prune():
             self.pruned = f"pruned in epoch {epoch}: {self.monitor} {value:.6g} is worse than that of earlier trials"
             state.stop(self.pruned)

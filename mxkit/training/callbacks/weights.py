@@ -109,14 +109,12 @@ class EMA(Callback):
             net: The trained net, or another net with the same paths, on any devices.
 
         Raises:
-            ValueError: There is no average yet, or `net` lacks a parameter that was averaged.
+            ValueError: There is no average yet.
+            KeyError: `net` lacks a parameter that was averaged.
         """
         if not self._averages:
             raise ValueError("EMA.applied: there is no average yet. Pass the callback to fit first")
         parameters = parameters_by_path(net)
-        missing = [path for path in self._averages if path not in parameters]
-        if missing:
-            raise ValueError(f"EMA.applied: pass the trained net; this one has no parameter {', '.join(missing)}")
         with HeldWeights({path: parameters[path] for path in self._averages}):
             with mx.util.np_shape(True):
                 for path, averages in self._averages.items():
