@@ -71,6 +71,8 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
+    if loss is None and not metrics:
+        raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     check_sequence_lengths(net)
     scores = scores_of(
         net, data, Workers(), loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
@@ -100,8 +102,6 @@ def scores_of(
     loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
     own_counts = batch_loss is not None and batch_loss.counts
     mean, measured = Metric(), get_metrics(metrics, loss=loss_alone)
-    if batch_loss is None and not measured:
-        raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     inputs, checked = _Finite(), batch_loss is None
     with workers.shared(source), run_over(
         net,

@@ -166,13 +166,14 @@ class FitState:
 
         Args:
             monitor: The monitor of the column.
-            watcher: The callback of the monitor, for whose rows custom callbacks may add columns.
+            watcher: The callback of the monitor, if custom callbacks before it may add columns.
 
         Raises:
             UnknownNameError: There is no such column.
             ValueError: The monitor has no mode, and it is unknown which way is better.
         """
-        if self.columns and (watcher is None or not any(map(_writes_rows, self.callbacks))):
+        before = self.callbacks[: self.callbacks.index(watcher)] if watcher in self.callbacks else ()
+        if self.columns and not any(map(_writes_rows, before)):
             monitor.check(self.columns)
         part, _, name = monitor.column.partition("_")
         known = {"loss": "min", **{metric.name: metric.better for metric in self.metrics}}

@@ -78,6 +78,7 @@ def test_tensorboard_gets_numbers_settings_figures_and_histograms(tmp_path):
         assert part in settings
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, store):
     for name in ("tensorboardX", "wandb"):
         pytest.importorskip(name)
@@ -133,6 +134,7 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
     assert {step for _, step in scalars(tmp_path / "board" / "updates")} == set(range(1, 10))
 
 
+@pytest.mark.long
 def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
     """Each read of the numbers of updates is one of `fit`."""
     pytest.importorskip("tensorboardX")
@@ -147,6 +149,7 @@ def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
     assert len(losses(store, logs[1])) == 150
 
 
+@pytest.mark.long
 def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
     log = MLflowLog("failing", tracking_uri=store)
     gone = LambdaCallback(on_epoch=lambda state, row: client(store).delete_run(log.id))
@@ -155,6 +158,7 @@ def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
     assert len(history) == 2
 
 
+@pytest.mark.long
 def test_an_object_for_two_trainings_makes_two_runs_of_mlflow(store):
     log = MLflowLog("twice", tracking_uri=store)
     ids = []
