@@ -3,7 +3,6 @@
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from numbers import Real
-from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core import trainers
@@ -128,12 +127,7 @@ class Accumulator:
         self._drop_gradients()  # of an interrupted window, or of a backward pass outside of this class
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Any, traceback: Any) -> None:
         _OPEN.discard(self)
         switched, self._switched = self._switched, []
         batches, samples = self.micro_batches, self.samples

@@ -99,7 +99,8 @@ def scores_of(
     """
     source = whole_source(data, name)
     batch_loss = None if loss is None else get_batch_loss(loss)
-    loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
+    loss_alone: Any = None if batch_loss is None else batch_loss.loss
+    forward: Any = (lambda net, *arrays: (call(net, arrays[0]), None)) if batch_loss is None else batch_loss.forward
     own_counts = batch_loss is not None and batch_loss.counts
     mean, measured = Metric(), get_metrics(metrics, loss=loss_alone)
     inputs, checked = _Finite(), batch_loss is None
@@ -267,10 +268,6 @@ def _refuse_without_dropout(net: Any) -> None:
     if not any(draws(block) for _, block in blocks_by_path(net)):
         text = "the net has no dropout, so all draws would be equal (layers of gluon.rnn have none on the CPU, unless"
         raise ValueError(f"predict_mc_dropout: {text} the program needs MXNET_USE_MKLDNN_RNN=0). Use mxkit.predict")
-
-
-def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
-    return call(net, inputs), None
 
 
 class _Finite:

@@ -275,20 +275,3 @@ def test_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
     with pytest.raises(DeviceError, match="^amp: MXNet computes 'bfloat16' on CPUs only"):
         mxkit.run_recipe("softmax_regression", overrides=overrides, output=tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_cannot_be_is_refused():
-    net = make_net()
-    plain = nn.Sequential()
-    plain.add(nn.Dense(3, in_units=5))
-    mxkit.initialize(plain)
-    with pytest.raises(TypeError, match="amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"):
-        fit(plain, batches(), amp="bfloat16")
-    two = make_net("cpu:2")
-    trainer = gluon.Trainer(two.collect_params(), "sgd", kvstore="device", update_on_kvstore=True)
-    with pytest.raises(ValueError, match="amp='float16': .*update_on_kvstore=False"):
-        fit(two, batches(), trainer=trainer, amp="float16")
-    trainer = gluon.Trainer(net.collect_params(), "sgd")
-    trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
-    with pytest.raises(ValueError, match=r"passed to amp.init_trainer.*pass amp='float16'"):
-        fit(net, batches(), trainer=trainer)

@@ -46,11 +46,23 @@ def made(call):
     return "cpu", lambda net: call()
 
 
-def on_two_devices(optimizer="sgd", limit=None, **how):
+def on_two_devices(optimizer="sgd", limit=None, amp=None, **how):
     def call(net):
-        fit(trainer=gluon.Trainer(net.collect_params(), optimizer, **how), clip_value=limit)[1](net)
+        fit(trainer=gluon.Trainer(net.collect_params(), optimizer, **how), clip_value=limit, amp=amp)[1](net)
 
     return "cpu:2", call
+
+
+def with_amp(net):
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
+    fit(trainer=trainer)[1](net)
+
+
+def plain_block(net):
+    plain = gluon.nn.Sequential()
+    plain.add(*net)
+    fit(amp="bfloat16")[1](plain)
 
 
 def with_callback(*callbacks, **how):
@@ -111,6 +123,16 @@ LENGTH = "expected a length like '2 epochs' or '500 updates'"
 WARMUP = f"warmup: {LENGTH}, or 0; received"
 COSINE, PLATEAU = LearningRate("cosine"), Plateau("train_loss", mode="min")
 OWN_RATE = ("sgd", {"lr_scheduler": mx.lr_scheduler.FactorScheduler(5)})
+DATASET = gluon.data.ArrayDataset(X, Y)
+TIMES_FIRST = mx.io.NDArrayIter(np.zeros((4, 4, FEATURES), "float32"), np.zeros((4, 4)), batch_size=2, layout="TNC")
+UNCUT = [
+    (mxkit.data.Split(X, Y), r"received Split. .*mxkit.data.ArrayLoader\("),
+    ((X, Y), r"received tuple. .*: mxkit.data.ArrayLoader\(x, y, batch_size=64"),
+    (((X, X), Y), "received tuple"),
+    (X, r"received an array of shape \(4, 5\). Make batches"),
+    (DATASET, r"received ArrayDataset.*DatasetLoader\(dataset"),
+    (mxkit.data.Splits(*[mxkit.data.Split(X, Y)] * 3, []), "received Splits.* like splits.train"),
+]
 ROWS = [
     # callbacks
     (with_hook("on_epoch_end"), UnknownNameError, "Mine has a method 'on_epoch_end', .*: did you mean 'on_epoch'"),
@@ -206,6 +228,9 @@ ROWS = [
     (fit(progress="loud"), ValueError, "fit: progress is True, False or 'verbose'; received 'loud'"),
     (fit(resume=True), ValueError, "resume=True needs checkpoint=..., the directory to resume from"),
     (fit(resume="yes"), ValueError, "resume is True, False or 'auto'; received 'yes'"),
+    (on_two_devices(amp="float16", update_on_kvstore=True), ValueError, "amp='float16': .*update_on_kvstore=False"),
+    (("cpu", with_amp), ValueError, r"passed to amp.init_trainer.*pass amp='float16'"),
+    (("cpu", plain_block), TypeError, "amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"),
     (fit(amp="half"), ValueError, "amp: expected 'float16' or 'bfloat16', or None; received 'half'"),
     (fit(loss=None), ValueError, r"pass loss=..., or loss=mxkit.losses.BatchLoss\(forward=...\) for a net"),
     (made(lambda: BatchLoss("l2", forward=len)), ValueError, r"forward=function\(net, inputs, labels\); received both"),
@@ -235,6 +260,8 @@ ROWS = [
     (train([(X, Y[:3])]), DataError, "axis 0 of every array of a batch is the sample axis; received shapes"),
     (train([(X, Y, Y)]), DataError, r"a batch is \(x, y\), or tuples of arrays in either place; received 3 items"),
     (fit([BATCHES[0] * 2]), DataError, r"4 items. Group them: .*lambda: \(\(\(a, b\), y\) for a, b"),
+    *((rung(data), DataError, "train: .*" + text) for data, text in UNCUT for rung in (fit, train)),
+    (fit(TIMES_FIRST), DataError, "train: NDArrayIter has the layout 'TNC', with samples on axis 1"),
     (train(epoch=1, skip=(21, 21)), DataError, "train gave 3 batches in epoch 2, but the stopped run had read 21"),
     (score([(X, np.array([0, 1, 2, 7]))]), LabelError, "whole numbers from 0 to 2, .* received 7 in 1 of"),
     (score(mxkit.data.ArrayLoader(X, np.array([0, 1, 2, 7]), 2)), LabelError, "from 0 to 2, .* received 7 in 1 of"),

@@ -8,6 +8,7 @@ from mxkit.training.history import Row
 from mxkit.training.ledger import Update
 from mxkit.training.state import FitState
 
+Hook = Optional[Callable[..., Any]]
 _HOOKS = ("on_fit_begin", "on_update", "around_validation", "on_epoch", "on_fit_end")
 
 
@@ -109,12 +110,7 @@ class LambdaCallback(Callback):
     """
 
     def __init__(
-        self,
-        *,
-        on_fit_begin: Optional[Callable[[FitState], Any]] = None,
-        on_update: Optional[Callable[[FitState, Update], Any]] = None,
-        on_epoch: Optional[Callable[[FitState, Row], Any]] = None,
-        on_fit_end: Optional[Callable[[FitState, Optional[BaseException]], Any]] = None,
+        self, *, on_fit_begin: Hook = None, on_update: Hook = None, on_epoch: Hook = None, on_fit_end: Hook = None
     ) -> None:
         names = ("on_fit_begin", "on_update", "on_epoch", "on_fit_end")
         for name, function in zip(names, (on_fit_begin, on_update, on_epoch, on_fit_end)):

@@ -1,4 +1,4 @@
-"""Gradients of every loss and custom function against differences, also where the tutorials' give NaN or 0."""
+"""Gradients of every loss against differences, also where those of tutorials give NaN or 0."""
 
 import mxkit
 from mxkit.losses.named_losses import LOSSES, get_loss
@@ -100,33 +100,23 @@ def test_every_loss_with_weights_of_0(name, hybridize):  # Gluon's triplet takes
     assert not gradient(weighed, group[0]).any()
 
 
-CLASS_LOSSES = ["softmax_ce", "focal", ("focal", {"gamma": 0.5}), ("focal", {"gamma": 0}), "label_smoothing"]
+def far_scores(scale):
+    """Losses, and scores that are all right (a large scale), all wrong (a negative one), or undecided (0)."""
+    right, signs, both = RIGHT * scale, SIGNS * scale, (SIGNS + 1) / 2
+    for loss in ("softmax_ce", "focal", ("focal", {"gamma": 0.5}), ("focal", {"gamma": 0}), "label_smoothing"):
+        yield from ((loss, right, CLASSES), (loss, right, CLASSES, ZERO_WEIGHTS))
+    for loss in ("distillation", ("distillation", {"temperature": 1, "hard_weight": 0})):
+        yield from ((loss, right, X, CLASSES), (loss, X, right, CLASSES))
+    yield from (("logistic", signs, SIGNS), ("sigmoid_bce", signs, both))
+    yield "sigmoid_bce", signs, both, ZERO_WEIGHTS + 1, array(np.full((1, C), 3.0))
+    for label in (array(shares()), RIGHT):
+        yield ("kl_div", {"from_logits": False}), right, label
 
 
 @pytest.mark.parametrize(("scale", "hybridize"), pairs([200, -200, 0], [False, True]))
-class TestFarScores:
-    """Scores that are all right, all wrong, or undecided."""
-
-    @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=str)
-    def test_classes(self, loss, scale, hybridize):
-        check(loss, RIGHT * scale, CLASSES, hybridize=hybridize)
-        check(loss, RIGHT * scale, CLASSES, ZERO_WEIGHTS, hybridize=hybridize)
-
-    def test_distillation(self, scale, hybridize):
-        for loss in ("distillation", ("distillation", {"temperature": 1, "hard_weight": 0})):
-            check(loss, RIGHT * scale, X, CLASSES, hybridize=hybridize)
-            check(loss, X, RIGHT * scale, CLASSES, hybridize=hybridize)
-
-    @pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic"])
-    def test_two_classes(self, loss, scale, hybridize):
-        label = SIGNS if loss == "logistic" else (SIGNS + 1) / 2
-        check(loss, SIGNS * scale, label, hybridize=hybridize)
-        if loss == "sigmoid_bce":
-            check(loss, SIGNS * scale, label, ZERO_WEIGHTS + 1, array(np.full((1, C), 3.0)), hybridize=hybridize)
-
-    def test_shares(self, scale, hybridize):
-        for label in (array(shares()), RIGHT):
-            check(("kl_div", {"from_logits": False}), RIGHT * scale, label, hybridize=hybridize)
+def test_far_scores(scale, hybridize):
+    for case in far_scores(scale):
+        check(*case, hybridize=hybridize)
 
 
 @pytest.mark.parametrize("name", ["sigmoid_bce", "logistic"])
@@ -177,34 +167,26 @@ def test_cosine_has_gluons_values(hybridize):
             ours.hybridize(hybridize)  # another number of arguments is another graph
 
 
+SKIPPED = {"skip_kinks": True}
+# Distances of 0, or exactly of the margin.
+MARGINS = [
+    *(("contrastive", (pair, SAME, *more), {}) for pair in ([X, X], [UNIT, ZEROS]) for more in ((), (ZERO_WEIGHTS,))),
+    (("contrastive", {"margin": 0}), ([X, X], SAME), {}),
+    *(("batch_hard_triplet", (three,), SKIPPED) for three in ([X, X, X], [UNIT, UNIT, ZEROS], [UNIT, ZEROS, ZEROS])),
+    ("batch_hard_triplet", ([X, X, X], ZERO_WEIGHTS), {}),
+    *(("batch_hard_triplet", (batch, labels), {}) for batch in (X, UNIT, ZEROS) for labels in (CLASSES, CLASSES * 0)),
+    *(("triplet", (X, X, negative), {"wrt": (0, 1, 2), **SKIPPED}) for negative in (X, X + UNIT)),
+    *((name, (X, X), {}) for name in ("l1", "l2", "huber")),
+    ("huber", (X + 1, X), {}),
+    ("squared_hinge", (SIGNS, SIGNS), {}),
+]
+
+
 @pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
-class TestRow33:
-    """Where distances are 0 or exactly the margin."""
-
-    def test_contrastive(self, hybridize):
-        for pair in ([X, X], [UNIT, ZEROS], [X, random(B, C)]):
-            check("contrastive", pair, SAME, hybridize=hybridize)
-            check("contrastive", pair, SAME, ZERO_WEIGHTS, hybridize=hybridize)
-        check(("contrastive", {"margin": 0}), [X, X], SAME, hybridize=hybridize)
-
-    def test_triplets(self, hybridize):
-        for triplet in ([X, X, X], [UNIT, UNIT, ZEROS], [UNIT, ZEROS, ZEROS]):
-            check("batch_hard_triplet", triplet, hybridize=hybridize, skip_kinks=True)
-            check("batch_hard_triplet", triplet, ZERO_WEIGHTS, hybridize=hybridize)
-
-    def test_mined_batches(self, hybridize):
-        for batch in (X, UNIT, ZEROS):
-            check("batch_hard_triplet", batch, CLASSES, hybridize=hybridize)
-            check("batch_hard_triplet", batch, CLASSES * 0, hybridize=hybridize)
-
-    def test_gluons_own(self, hybridize):
-        for negative in (X, X + UNIT):
-            check("triplet", X, X, negative, wrt=(0, 1, 2), hybridize=hybridize, skip_kinks=True)
-        for name in ("l1", "l2", "huber"):
-            check(name, X, X, hybridize=hybridize)
-        check("huber", X + 1, X, hybridize=hybridize)
-        check("squared_hinge", SIGNS, SIGNS, hybridize=hybridize)
-        assert check("hinge", SIGNS, SIGNS, hybridize=hybridize, skip_kinks=True).kinks == B * C
+def test_distances_of_0_and_of_the_margin(hybridize):
+    for loss, arrays, how in MARGINS:
+        check(loss, *arrays, hybridize=hybridize, **how)
+    assert check("hinge", SIGNS, SIGNS, hybridize=hybridize, skip_kinks=True).kinks == B * C
 
 
 def test_reversed_twice_is_forward():
