@@ -56,12 +56,17 @@ _FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "
 class Overlay(ModuleType):
     """A module with some names replaced, which is imported at the first use of another name."""
 
+    _module: Optional[ModuleType]
+
     def __init__(self, name: str, **replaced: Any) -> None:
         super().__init__(name)
-        self.__dict__.update(replaced)
+        # Kept, because nothing can be imported while Python ends.
+        self.__dict__.update(replaced, _module=sys.modules.get(name))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
+        if self._module is None:
+            self._module = import_module(self.__name__)
+        return getattr(self._module, name)
 
 
 class NumpyView(ModuleType):

@@ -611,7 +611,7 @@ def _numpy_operators(kind: str, add: Wrapper) -> Dict[str, Dict[str, Wrapper]]:
             "rarctan2_scalar": lambda arctan2: around(with_filled_array, "arctan2", True, kind)(never_whole(arctan2)),
             "einsum": around(adding_optimized, add),
         },
-        f"{kind}.numpy._op": _named(NEVER_ADD_IN_NUMPY, add),
+        f"{kind}.numpy._op": {**_named(NEVER_ADD_IN_NUMPY, add), "dot": add},  # of more than two axes
     }
 
 

@@ -86,20 +86,6 @@ def test_accumulation_takes_the_memory_of_a_micro_batch(device, on_gpu, told):
     assert grown[8] < grown[1] / 2
 
 
-@pytest.mark.gpu_pass("default")
-def test_evaluate_takes_no_more_memory_than_fit(device, on_gpu, told):
-    net = wide(device)
-    train(net, 64, 64)  # autotune tries its workspaces on this shape
-    samples = 6400 if on_gpu else 128
-    runs = {
-        "evaluate": lambda: mxkit.evaluate(net, pixels(samples, 64), loss="softmax_ce"),
-        "fit": lambda: train(net, samples, 64),
-    }
-    grown = {name: growth(device, run) for name, run in runs.items()}
-    told(f"memory with batches of 64: fit {grown['fit']:.0f} MiB, evaluate {grown['evaluate']:.0f} MiB")
-    assert grown["evaluate"] <= grown["fit"]
-
-
 @contextmanager
 def little_memory(device):
     """Leave less than 1 GiB on the device, inside `with`."""

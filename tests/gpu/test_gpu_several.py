@@ -4,24 +4,11 @@ from gpu_cases import CPU, assert_close, data, dense, digits, values
 import mxkit
 from mxkit.errors import CheckpointWarning
 from mxnet import gluon
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.gpu_pass("default")
 ARGUMENTS = {"loss": "softmax_ce", "progress": False}
 SGD = ("sgd", {"learning_rate": 0.1, "momentum": 0.9})
-
-
-def test_averages_on_several_devices_equal_the_cpus(several, on_gpu):
-    scores, averages = [], []
-    for where in (several, CPU):
-        net, ema = dense(where), mxkit.callbacks.EMA(0.9)
-        history = mxkit.fit(net, data(90), valid=data(30), trainer=SGD, epochs=2, callbacks=[ema], **ARGUMENTS)
-        scores.append(history.column("valid_loss"))
-        with ema.applied(net):
-            averages.append(values(net))
-    np.testing.assert_allclose(scores[0], scores[1], rtol=digits(on_gpu))
-    assert_close(averages[0], averages[1], digits(on_gpu))
 
 
 def test_updates_on_the_kvstore_equal_the_cpus(several, on_gpu):

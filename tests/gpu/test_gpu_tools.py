@@ -3,9 +3,9 @@
 from contextlib import nullcontext
 import time
 
-from gpu_cases import convolutional, data, dense, equal, resumed, values
+from gpu_cases import convolutional, data, dense, equal, resumed
 import mxkit
-from mxkit.errors import DeviceError, NonFiniteError
+from mxkit.errors import DeviceError
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -41,21 +41,6 @@ def test_profile_has_times_of_operators(accelerators, told):
     assert any(operator.ms > 0 for operator in found.operators)
     assert "forward" in str(found)
     told(f"an update takes {found.ms:.2f} ms, of which the engine computes {found.floor_ms:.2f} ms")
-
-
-def test_the_search_for_a_learning_rate_changes_nothing(accelerators, told):
-    net = dense(accelerators)
-    before = values(net)
-    found = mxkit.find_learning_rate(net, data(), loss="softmax_ce", trainer="sgd", updates=30)
-    told(f"suggested learning rate: {found.suggestion:.3g}")
-    assert equal(values(net), before)
-
-
-def test_nan_is_named_with_its_update(accelerators):
-    loader = data()
-    loader.x[40] = np.nan  # in the third of six batches
-    with pytest.raises(NonFiniteError, match="epoch 1, update 3"):
-        mxkit.fit(dense(accelerators), loader, epochs=1, **ARGUMENTS)
 
 
 def seconds(run):

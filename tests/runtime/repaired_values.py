@@ -19,6 +19,7 @@ import numpy  # noqa: E402
 
 # MXNet's own gradient of negative indices writes outside the array (T141)
 LAST = [[1, 3], [0, 4]] if "--plain" in sys.argv else [[1, -1], [0, -2]]
+INF = float("inf")
 EXPONENTS = (-8, -5, -2, 0, 2, 5, 8)
 SQUARE = numpy.random.RandomState(1).uniform(-1, 1, (3, 3)) + 4 * numpy.eye(3)
 
@@ -51,6 +52,9 @@ CASES = {
     ),
     "Dropout, predicting": (lambda x: nd.Dropout(x, p=0.5), lambda x: x, (4, 6)),
     "mean": (lambda x: nd.mean(x, axis=1), lambda x: x.mean(1), (4, 6)),
+    "split_v2": (lambda x: nd.split_v2(x, 3, axis=1)[1], lambda x: x[:, 2:4], (4, 6)),
+    "astype": (lambda x: x.astype("float64"), lambda x: x, (4, 6)),
+    "as_in_context": (lambda x: x.as_in_context(mx.cpu(1)), lambda x: x, (4, 6)),
     "clip": (lambda x: nd.clip(x, -0.5, 0.5), lambda x: numpy.clip(x, -0.5, 0.5), (4, 6)),
     "flip": (lambda x: nd.flip(x, axis=1), lambda x: x[:, ::-1], (4, 6)),
     "cumsum": (lambda x: nd.cumsum(x, axis=1), lambda x: x.cumsum(1), (4, 6)),
@@ -64,31 +68,52 @@ CASES = {
     "linalg.slogdet": (lambda x: nd.linalg.slogdet(x)[1], lambda x: numpy.linalg.slogdet(x)[1], "square"),
 }
 
-#: Functions of `mx.np`, called with MXNet's module and with NumPy.
+#: Functions of `mx.np`, called with MXNet's module, also in graphs, and with NumPy.
 OF_NUMPY = {
     "np.mean": lambda np, x: np.mean(x, axis=1),
+    "x.mean": lambda np, x: x.mean().reshape(1),
     "np.var": lambda np, x: np.var(x, axis=1),
+    "np.var, ddof": lambda np, x: np.var(x, axis=0, ddof=1),
+    "x.var": lambda np, x: x.var(axis=-1),
     "np.std": lambda np, x: np.std(x, axis=1),
+    "np.std, all axes": lambda np, x: np.std(x, axis=(0, -1), keepdims=True),
     "np.where, number": lambda np, x: np.where(x > 0, x, 0.25),
+    "np.where, number first": lambda np, x: np.where(x > 0, 0.25, x),
+    "np.where, two arrays": lambda np, x: np.where(x > 0, x, np.mean(x, axis=1, keepdims=True)),
     "np.arctan2, number first": lambda np, x: np.arctan2(0.5, x),
     "np.arctan2, number second": lambda np, x: np.arctan2(x, 0.5),
     "np.hypot, number": lambda np, x: np.hypot(x, 3),
     "np.clip": lambda np, x: np.clip(x, -0.5, 0.5),
     "np.cumsum": lambda np, x: np.cumsum(x, axis=1),
     "np.flip": lambda np, x: np.flip(x, 1),
-    "np.rot90": lambda np, x: np.rot90(x),
+    "np.rot90": lambda np, x: np.rot90(x, 2),
     "np.diff": lambda np, x: np.diff(x),
     "np.trace": lambda np, x: np.trace(x).reshape(1),
     "np.moveaxis": lambda np, x: np.moveaxis(x, 0, 1),
     "np.split": lambda np, x: np.split(x, [2], axis=1)[1],
     "np.linalg.norm": lambda np, x: np.linalg.norm(x, axis=(0, 1)).reshape(1),
+    "np.linalg.norm of all": lambda np, x: np.linalg.norm(x).reshape(1),
     "np.linalg.inv": lambda np, x: np.linalg.inv(x),
     "np.linalg.solve": lambda np, x: np.linalg.solve(x, np.ones((3, 1))),
     "np.tensordot": lambda np, x: np.tensordot(x, x, axes=[[1], [1]]),
     "np.einsum, optimized": lambda np, x: np.einsum("ij,kj->ik", x, x, optimize=True),
+    "np.dot of three axes": lambda np, x: np.dot(x, np.ones((2, 6, 2))),
     "np.matmul, batches": lambda np, x: np.matmul(x, np.ones((5, 1, 6, 2))),
+}
+#: The same, which mxkit repairs outside of graphs alone.
+EAGER = {
     "np.polyval": lambda np, x: np.polyval(np.array([2.0, 3.0]), x),
+    "np.polyval, coefficients": lambda np, x: np.polyval(x[0], np.ones(2)),
     "np.atleast_3d": lambda np, x: np.atleast_3d(x),
+    "np.matmul, first of length 1": lambda np, x: np.matmul(x, np.ones((4, 3, 2))),
+    "np.matmul, second of length 1": lambda np, x: np.matmul(np.ones((5, 4, 2, 2)), x),
+    **{f"np.linalg.norm, {n}": lambda np, x, n=n: np.linalg.norm(x, n).reshape(1) for n in (1, -1, 2, -2, INF, -INF)},
+    "np.linalg.norm, axes": lambda np, x: np.linalg.norm(x, 1, (1, 0), keepdims=True),
+    "np.linalg.norm, axes reversed": lambda np, x: np.linalg.norm(x, -INF, (-1, 0)).reshape(1),
+}
+SHAPES = {
+    **dict.fromkeys(("np.linalg.inv", "np.linalg.solve"), "square"),
+    **dict.fromkeys(("np.matmul, first of length 1", "np.matmul, second of length 1"), (5, 1, 2, 3)),
 }
 GRADIENTS = {
     "np.arctan2, number first": lambda x: -0.5 / (x**2 + 0.25),
@@ -96,11 +121,15 @@ GRADIENTS = {
     "np.hypot, number": lambda x: x / numpy.hypot(x, 3),
     "np.polyval": lambda x: 2 + 0 * x,
 }
-for name, function in OF_NUMPY.items():
-    shape = "square" if name in ("np.linalg.inv", "np.linalg.solve") else (4, 6)
+for name, function in {**OF_NUMPY, **EAGER}.items():
     given = [GRADIENTS[name]] if name in GRADIENTS else []
     call = lambda x, function=function: function(np, x.as_np_ndarray()).as_nd_ndarray()  # noqa: E731
-    CASES[name] = (call, partial(function, numpy), shape, *given)
+    CASES[name] = (call, partial(function, numpy), SHAPES.get(name, (4, 6)), *given)
+
+
+def weights(outputs):
+    """A factor of its own for each output, whose sum the gradient is of."""
+    return (0.5 + numpy.arange(outputs.size)).reshape(outputs.shape) / outputs.size
 
 
 def values(name, exponent):
@@ -125,6 +154,6 @@ if __name__ == "__main__":
             with mx.autograd.record(train_mode="predicting" not in name):
                 y = call(x)
             found[f"{name} {exponent} recorded"] = y.asnumpy()
-            y.backward()
+            y.backward(nd.array(weights(y), ctx=y.context, dtype=y.dtype))
             found[f"{name} {exponent} gradient"] = x.grad.asnumpy()
     numpy.savez(sys.argv[1], **found)

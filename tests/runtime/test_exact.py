@@ -1,8 +1,5 @@
 """MXKIT_EXACT=1: what it sets, when it is read, and what is recorded of a GPU."""
 
-import json
-import os
-
 from mxkit.errors import MXNetImportError, TrapWarning
 from mxkit.runtime import engine_settings, gpus
 from mxkit.runtime.gpus import Driver, Gpu
@@ -77,21 +74,3 @@ def test_what_the_bits_of_a_gpu_depend_on(monkeypatch, tmp_path):
     assert gpus.driver_release() == "550.54.15"
     monkeypatch.setattr(gpus, "_MODULE", tmp_path / "none")
     assert gpus.driver_release() == ""
-
-
-def test_the_command_sets_the_word_before_mxnet_is_loaded(run_python, monkeypatch, tmp_path):
-    for name in (*EXACT, "MXKIT_EXACT"):
-        monkeypatch.delenv(name, raising=False)
-    code = """
-        import json, os, runpy, sys
-        sys.argv = ["mxkit", "train", "linear_regression", "--exact", "--quiet", "--set", "epochs=1"]
-        try:
-            runpy.run_module("mxkit", run_name="__main__")
-        except SystemExit as end:
-            assert not end.code, end.code
-    """
-    run_python(code)
-    (recorded,) = json.loads(next(tmp_path.glob("runs/*/environment.json")).read_text())
-    assert {name: recorded["variables"].get(name) for name in EXACT} == EXACT
-    assert recorded["bits"] == EXACT
-    assert "MXKIT_EXACT" not in os.environ

@@ -23,7 +23,6 @@ from sharing import long
 
 PACKAGES = Path(mxkit.__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "scripts"
-LONG = ["bucketing", "forked_loader", "module_callbacks", "records"]
 HAS_OLD_NAMES = release(np.__version__) < (1, 20)
 
 
@@ -56,37 +55,34 @@ def environment(tmp_path_factory):
     return python
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["command_line.py", "--hybridize", "--epochs=2", "folder"],
-        ["spawn_workers.py"],
-        ["-m", "captions.train"],
-        long(["run_notebook.py", "notebook.ipynb"]),
-        *(long([f"{name}.py"]) for name in LONG),
-    ],
-    ids=lambda arguments: arguments[-1] if arguments[0] == "-m" else arguments[0],
-)
-def test_a_script_runs_as_it_is(environment, arguments):
-    by_run = mxkit_run(*arguments).stdout
+def enabled(environment, *arguments, **settings):
+    return run(environment, *arguments, PYTHONPATH="", **settings)
+
+
+@pytest.mark.parametrize("words", ["command_line.py --hybridize --epochs=2 folder", long("old_interfaces.py")])
+def test_a_script_runs_as_it_is(environment, words):
+    by_run = mxkit_run(*words.split()).stdout
     assert by_run
-    assert run(environment, *arguments, PYTHONPATH="").stdout == by_run
+    assert enabled(environment, *words.split()).stdout == by_run
+
+
+def test_processes_and_packages_of_a_script_get_mxkit_too(environment):
+    assert mxkit_run("spawn_workers.py").stdout == "[2. 2. 2.] [0] 1\n"
+    assert enabled(environment, "-m", "captions.train").stdout.startswith("captions captions.model ")
 
 
 def test_old_names_are_lent_to_the_scripts_modules_and_to_those_that_use_mxnet(tmp_path):
-    done = mxkit_run("--old-numpy", "old_names.py")
-    assert done.stdout == "[0, 1, 2] <class 'numpy.float64'> True 1.5 2.0 1.0\n"
+    package = tmp_path / "site-packages" / "old_board.py"
+    package.parent.mkdir()
+    package.write_text(
+        "import numpy as np\nfrom mxnet.ndarray import NDArray\nprint(np.float, np.asscalar(np.ones(1)))\n"
+    )
+    done = mxkit_run("--old-numpy", "-W", "ignore", "old_names.py", PYTHONPATH=f"{PACKAGES}:{package.parent}")
+    assert done.stdout == "<class 'float'> 1.0\n[0, 1, 2] <class 'numpy.float64'> True 1.5 2.0 1.0\n"
     assert ("np.int (old_helpers.py, line 5)" in done.stderr) is not HAS_OLD_NAMES
     if release(np.__version__) >= (1, 24):  # before, NumPy has them itself, and warns
         library = "import json; exec('import numpy; numpy.float', vars(json))"
         assert "AttributeError" in mxkit_run("--old-numpy", "-c", library, status=1).stderr
-    package = tmp_path / "site-packages" / "old_board.py"
-    package.parent.mkdir()
-    code = "import numpy as np\nfrom mxnet.ndarray import NDArray\nprint(np.float, np.asscalar(np.ones(1)))\n"
-    package.write_text(code)
-    paths = f"{PACKAGES}:{package.parent}"
-    done = mxkit_run("--old-numpy", "-W", "ignore", "-c", "import old_board", PYTHONPATH=paths)
-    assert done.stdout == "<class 'float'> 1.0\n"
 
 
 def test_a_script_ends_as_it_would_under_python(tmp_path):
@@ -116,26 +112,25 @@ def test_a_signal_reaches_the_script(tmp_path):
 def test_errors_of_the_script_show_no_frame_of_mxkit(environment, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import mxnet as mx\nmx.nd.ones((2, 3)) + mx.nd.ones(4)\n")
-    for done in (mxkit_run(script, status=1), run(environment, script, status=1, PYTHONPATH="")):
-        lines = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
-        assert lines[0] == f'  File "{script}", line 2, in <module>'
-        assert not [line for line in lines if str(Path(mxkit.__file__).parent) in line]
+    stderr = enabled(environment, script, status=1).stderr
+    lines = [line for line in stderr.splitlines() if line.startswith("  File ")]
+    assert lines[0] == f'  File "{script}", line 2, in <module>'
+    assert not [line for line in lines if str(Path(mxkit.__file__).parent) in line]
 
 
 def test_a_process_without_mxnet_loads_nothing_more(environment):
     modules = ["-c", "import json, sys; print(json.dumps(sorted(sys.modules)))"]
-    enabled = json.loads(run(environment, *modules, PYTHONPATH="").stdout)
-    assert not [name for name in enabled if name.partition(".")[0] in ("mxkit", "mxnet", "numpy")]
+    loaded = json.loads(enabled(environment, *modules).stdout)
+    assert not [name for name in loaded if name.partition(".")[0] in ("mxkit", "mxnet", "numpy")]
 
 
 def test_off_takes_it_away(environment):
-    known = ["-c", "import sys, mxnet; print('mxkit' in sys.modules)"]
-    assert run(environment, *known, PYTHONPATH="").stdout == "True\n"
     try:
         assert run(environment, "-m", "mxkit", "enable", "--off").stdout.startswith("removed ")
         assert run(environment, "-m", "mxkit", "enable", "--off").stdout == "mxkit was not enabled here\n"
-        plain = run(environment, *known, PYTHONPATH="", status=0 if release(np.__version__) < (1, 24) else 1)
-        assert "True" not in plain.stdout
+        status = 0 if release(np.__version__) < (1, 24) else 1
+        known = "import sys, mxnet; print('mxkit' in sys.modules)"
+        assert "True" not in enabled(environment, "-c", known, status=status).stdout
     finally:
         run(environment, "-m", "mxkit", "enable")
 

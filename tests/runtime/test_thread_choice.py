@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import mxkit
+from mxkit.errors import TrapWarning
+from mxkit.recipe.run import run_recipe
 from mxkit.runtime import engine_settings
 from mxkit.runtime.engine_settings import Choice, choose, chosen_threads, local_workers
 from mxkit.runtime.machine import Processors, read_processors
@@ -45,45 +47,64 @@ def computing():
 def tell(**found):
     print(json.dumps(found), flush=True)
 """
-LOAD = """
-import subprocess
-before = dict(os.environ)
-import mxkit
-import mxnet
-inherited = subprocess.run(["env"], stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout.splitlines()
-named = {line.partition("=")[0]: line.partition("=")[2] for line in inherited if "OMP_" in line}
-assert named == {name: value for name, value in before.items() if "OMP_" in name}
-assert named == {name: value for name, value in os.environ.items() if "OMP_" in name}
-"""
-TELL = """
-from mxkit.runtime.engine_settings import in_force
-here = computing()
-inner, outer = os.pipe()
-if os.fork() == 0:
-    os.write(outer, str(computing()).encode())
-    os._exit(0)
-tell(engine=in_engine(), computing=here, in_force=in_force(), forked=int(os.read(inner, 9)))
-"""
-LOADERS = """
-import multiprocessing
-import mxkit
-import mxnet
-import numpy
-from mxkit.data import DatasetLoader
+ACTIONS = """
+def load():
+    import subprocess
+    before = dict(os.environ)
+    import mxkit, mxnet
+    inherited = subprocess.run(["env"], stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout.splitlines()
+    named = {line.partition("=")[0]: line.partition("=")[2] for line in inherited if "OMP_" in line}
+    assert named == {name: value for name, value in before.items() if "OMP_" in name}
+    assert named == {name: value for name, value in os.environ.items() if "OMP_" in name}
+
+def threads():
+    from mxkit.runtime.engine_settings import in_force
+    here = computing()
+    inner, outer = os.pipe()
+    if os.fork() == 0:
+        os.write(outer, str(computing()).encode())
+        os._exit(0)
+    return dict(engine=in_engine(), computing=here, in_force=in_force(), forked=int(os.read(inner, 9)))
 
 class Counted:
     draws = ()
     def __len__(self):
         return 4
     def __getitem__(self, number):
+        import mxkit, numpy
         return numpy.float32(in_engine()), numpy.float32(0)
 
-def counts(method):
+def in_workers(method):
+    from mxkit.data import DatasetLoader
     loader = DatasetLoader(Counted(), 2, workers="process:1", start_method=method)
     return [int(one) for batch in loader for one in batch[0].asnumpy()]
 
-if __name__ == "__main__":
-    tell(**{method: counts(method) for method in METHODS})
+def while_fitting():
+    import mxkit, mxnet as mx, numpy as np
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.GlobalAvgPool2D(), mx.gluon.nn.Dense(2))
+    net.initialize()
+    seen = []
+    watch = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(in_engine()))
+    samples = [(np.ones((3, 8, 8), "float32"), number % 2) for number in range(8)]
+    arrays = mxkit.data.ArrayLoader(np.ones((8, 3, 8, 8)), np.arange(8) % 2, 4)
+    for loader in (mxkit.data.DatasetLoader(samples, 4), arrays):
+        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[watch], progress=False)
+    return seen
+
+def set_before(number):
+    import mxkit
+    mxkit.threads(number)
+    assert "mxnet" not in sys.modules
+    import mxnet
+    said = None
+    try:
+        mxkit.threads(number + 1)
+    except RuntimeError as error:
+        said = str(error)
+    mxkit.threads(number)
+    return said
+
 """
 
 
@@ -92,7 +113,7 @@ def python(tmp_path):
     """Run Python in an environment that says nothing of threads but what is given."""
 
     def run(*words, **variables):
-        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
+        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_", "MXKIT_EXACT", *engine_settings.SWITCHES)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
         paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
         inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), **variables)
@@ -110,7 +131,8 @@ def child(python, tmp_path):
     """Run a script that tells."""
 
     def run(code, **variables):
-        (tmp_path / "script.py").write_text(COUNTING + code)
+        main = f"if __name__ == '__main__':\n    {code}\n"
+        (tmp_path / "script.py").write_text(COUNTING + ACTIONS + main)
         done = python("script.py", OMP_DISPLAY_ENV="verbose", **variables)
         # what OpenMP itself tells while it is loaded
         return {**json.loads(done.stdout.splitlines()[-1]), "spins": "GOMP_SPINCOUNT = '3000'" in done.stderr}
@@ -182,11 +204,13 @@ def test_workers_that_are_known_to_share_this_host(variables, workers):
     assert local_workers(variables) == workers
 
 
-def test_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
-    """T96."""
-    chosen = choose(read_processors(), {})
-    found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'  # too late\n" + TELL)
-    assert found == taking(chosen.taken)
+def test_everything_takes_the_threads_that_are_chosen_and_no_variable_is_left(child):
+    """T96, T186, T187."""
+    taken = choose(read_processors(), {}).taken
+    late = "os.environ['OMP_NUM_THREADS'] = '7'; found = threads(); del os.environ['OMP_NUM_THREADS']"
+    code = f"load(); {late}; tell(fit=while_fitting(), fork=in_workers('fork'), spawn=in_workers('spawn'), **found)"
+    workers = {"fork": [1] * 4, "spawn": [1] * 4}
+    assert child(code) == {**taking(taken), "fit": [taken] * 4, **workers}
 
 
 @pytest.mark.long
@@ -194,34 +218,29 @@ def test_workers_of_a_job_on_this_host_share_its_cores(child):
     alike = {**LOCAL, "DMLC_NUM_WORKER": "2"}
     chosen = choose(read_processors(), alike)
     assert chosen.taken == max(1, choose(read_processors(), {}).taken // 2)
-    assert child(LOAD + TELL, **alike) == taking(chosen.taken)
+    assert child("load(); tell(**threads())", **alike) == taking(chosen.taken)
 
 
 @pytest.mark.parametrize(
     ("variables", "taken"), [({"OMP_NUM_THREADS": "3", MOST: "1"}, 3), long({MOST: "1", **LOCAL}, 1)]
 )
 def test_a_setting_of_the_users_own_wins_and_stays(child, variables, taken):
-    assert child(LOAD + TELL, **variables) == taking(taken, forked=taken)
+    assert child("load(); tell(**threads())", **variables) == taking(taken, forked=taken)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("variables", [{"MXNET_CPU_WORKER_NTHREADS": "2"}, {"MXNET_ENGINE_TYPE": "NaiveEngine"}])
 def test_other_engines_are_left_alone_and_what_is_recorded_is_what_they_take(child, variables):
-    found = child(LOAD + TELL, **variables)
+    found = child("load(); tell(**threads())", **variables)
     assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("methods", "variables", "threads"),
-    [
-        (("fork", "spawn"), {}, 1),
-        long(("forkserver",), {}, 1),
-        long(("spawn",), {"OMP_NUM_THREADS": "2"}, 2),
-    ],
+    ("method", "variables", "taken"), [("forkserver", {}, 1), ("spawn", {"OMP_NUM_THREADS": "2"}, 2)]
 )
-def test_workers_of_a_loader_take_one_thread_however_they_are_started(child, methods, variables, threads):
-    found = child(LOADERS.replace("METHODS", repr(methods)), **variables)
-    assert {method: found[method] for method in methods} == dict.fromkeys(methods, [threads] * 4)
+def test_workers_of_a_loader_take_one_thread_however_they_are_started(child, method, variables, taken):
+    assert child(f"tell(found=in_workers({method!r}))", **variables)["found"] == [taken] * 4
 
 
 @pytest.mark.parametrize("waits", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY", None])
@@ -248,63 +267,12 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
     assert engine_settings._loaded is loaded
 
 
-SET = """
-import mxkit
-mxkit.threads(NUMBER)
-assert "mxnet" not in sys.modules
-from mxkit.runtime.engine_settings import in_force
-said = None
-if "mxnet" not in sys.modules:
-    import mxnet
-try:
-    mxkit.threads(2 if in_force() == 1 else 1)
-except RuntimeError as error:
-    said = str(error)
-mxkit.threads(in_force())
-tell(engine=in_engine(), computing=computing(), in_force=in_force(), said=said)
-"""
-
-
-@pytest.mark.parametrize("number", [1, 99])
-def test_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child, number):
+def test_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child):
     """T187."""
-    cores = read_processors().threads
-    taken = min(number, cores)
-    found = child(SET.replace("NUMBER", str(number)))
-    assert (found["engine"], found["computing"], found["in_force"]) == (taken, taken, taken)
-    other = 2 if taken == 1 else 1
-    assert found["said"] == (
-        f"threads: MXNet is loaded and takes {taken}; {other} cannot be set any more. Call mxkit.threads({other}) "
-        f"between `import mxkit` and the first `import mxnet`, or set MXNET_OMP_MAX_THREADS={other} before Python "
-        "starts"
-    )
-
-
-FITS = """
-import mxkit
-import mxnet as mx
-import numpy as np
-net = mx.gluon.nn.HybridSequential()
-net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.GlobalAvgPool2D(), mx.gluon.nn.Dense(2))
-net.initialize()
-seen = []
-
-class Watch(mxkit.Callback):
-    def on_update(self, state, update):
-        seen.append(in_engine())
-
-samples = [(np.ones((3, 8, 8), "float32"), number % 2) for number in range(8)]
-arrays = mxkit.data.ArrayLoader(np.ones((8, 3, 8, 8)), np.arange(8) % 2, 4)
-for loader in (mxkit.data.DatasetLoader(samples, 4), arrays):
-    mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[Watch()], progress=False)
-tell(seen=seen)
-"""
-
-
-def test_fit_leaves_the_threads_alone(child):
-    """T186, T187."""
-    taken = choose(read_processors(), {}).taken
-    assert child(FITS)["seen"] == [taken] * 4
+    found = child("said = set_before(1); tell(said=said, **threads())")
+    assert found == {**taking(1), "said": found["said"]}
+    for words in ("MXNet is loaded and takes 1; 2 cannot be set any more", "MXNET_OMP_MAX_THREADS=2 before Python"):
+        assert words in found["said"]
 
 
 @pytest.mark.parametrize("number", [0, 1.5, True, "2"])
@@ -313,28 +281,28 @@ def test_what_threads_refuses(number):
         mxkit.threads(number)
 
 
-def test_a_variable_of_the_users_wins(monkeypatch):  # the suite's
+def test_a_variable_of_the_users_wins(monkeypatch, tmp_path):  # the suite's
+    """T280."""
     monkeypatch.setattr(engine_settings, "read_processors", lambda: Processors(4, 4, None))
     with pytest.raises(ValueError, match="threads: OMP_NUM_THREADS=1 decides. Unset it before Python starts, to set 2"):
         mxkit.threads(2)
     mxkit.threads(1)
+    with pytest.warns(TrapWarning, match="MXNet takes 1, not the 2 of the recipe: OMP_NUM_THREADS=1 decides"):
+        run_recipe("linear_regression", overrides=["epochs=1", "threads=2"], output=tmp_path, progress=False)
+    monkeypatch.setattr(engine_settings, "read_processors", lambda: Processors(1, 1, None))
+    mxkit.threads(99)  # as many as there are
 
 
-def test_a_resumed_run_takes_its_number_before_mxnet_is_loaded(shell, tmp_path):
-    """T187."""
-    shell("train", "linear_regression", "--set", "epochs=1", MXNET_OMP_MAX_THREADS="1")
+def test_a_resumed_run_takes_its_number_and_switches_before_mxnet_is_loaded(shell, tmp_path):
+    """T187, T131, T132."""
+    shell("train", "linear_regression", "--exact", "--quiet", "--set", "epochs=1", MXNET_OMP_MAX_THREADS="1")
     (run,) = (tmp_path / "runs").iterdir()
-    resumed = shell("train", "--resume", str(run), "--set", "epochs=2")
+    resumed = shell("train", "--resume", str(run), "--set", "epochs=2", MXKIT_EXACT="1")
     assert "threads" not in resumed.stderr
-    assert {one["threads"] for one in json.loads((run / "environment.json").read_text())} == {1}
-
-
-@pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
-def test_a_recipe_with_more_threads_than_a_variable_allows_is_told(shell):
-    """T280."""
-    words = ("train", "linear_regression", "--set", "epochs=1", "--set", "threads=2")
-    done = shell(*words, MXNET_OMP_MAX_THREADS="1")
-    assert "MXNet takes 1, not the 2 of the recipe: MXNET_OMP_MAX_THREADS=1 decides" in " ".join(done.stderr.split())
+    for recorded in json.loads((run / "environment.json").read_text()):
+        assert recorded["threads"] == 1
+        assert recorded["bits"] == engine_settings.SWITCHES
+        assert {name: recorded["variables"].get(name) for name in recorded["bits"]} == recorded["bits"]
 
 
 @pytest.mark.long

@@ -4,6 +4,10 @@ import numpy as np
 from numpy import float as real
 
 import old_helpers
+try:
+    import old_board
+except ImportError:
+    pass
 
 mask = np.zeros((2, 3), dtype=np.bool)
 mask[0] = True
