@@ -32,29 +32,6 @@ def operator_arguments(module: ModuleType) -> None:
 _PLAIN = (int, float, str, bool, type(None))
 
 
-class _Verbatim:
-    """An object whose `repr` is a text without quotes."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def _as_numpy_1(value: Any) -> Any:
-    if isinstance(value, numpy.generic):
-        # `str` gives the shortest text in the scalar's precision: float32(0.1) is "0.1". `item` would lose that.
-        return value.item() if isinstance(value, (numpy.str_, numpy.bytes_)) else _Verbatim(str(value))
-    if type(value) is tuple:
-        return tuple(map(_as_numpy_1, value))
-    if type(value) is list:
-        return list(map(_as_numpy_1, value))
-    return value
-
-
 def operator_text(value: Any = "") -> str:
     """Return `str(value)`, with NumPy scalars inside tuples and lists written as NumPy 1 did.
 
@@ -67,8 +44,9 @@ def operator_text(value: Any = "") -> str:
     kind = type(value)
     if kind is tuple or kind is list:
         for item in value:
-            if type(item) not in _PLAIN:
-                return str(_as_numpy_1(value))
+            if type(item) not in _PLAIN and NUMPY >= (2,):
+                with numpy.printoptions(legacy="1.25"):
+                    return str(value)
     return str(value)
 
 
@@ -79,9 +57,6 @@ class _OperatorTextType(type):
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, str)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, str)
 
 
 class OperatorText(metaclass=_OperatorTextType):

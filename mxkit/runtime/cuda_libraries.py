@@ -79,8 +79,8 @@ def libraries() -> Tuple[CudaLibrary, ...]:
     """
     if not _libraries and "mxnet.libinfo" in sys.modules:  # MXNet was imported before mxkit: all of them are loaded
         path = Path(sys.modules["mxnet.libinfo"].find_lib_path()[0])
-        if needs_cuda(path):
-            _libraries[:] = [*_load_all(path), _driver(path)]
+        found = _load_all(path)
+        _libraries[:] = [*found, _driver(path)] if found else []
     return tuple(_libraries)
 
 
@@ -93,18 +93,6 @@ def cudnn_version() -> str:
     function.restype = ctypes.c_size_t
     number = int(function())
     return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
-
-
-def needs_cuda(library: Path) -> bool:
-    """Whether a library of MXNet is built for CUDA; False if the library cannot be read.
-
-    Args:
-        library: The path of libmxnet.so.
-    """
-    try:
-        return any(map(_is_nvidias, needs(library).libraries))
-    except (OSError, ValueError):  # the attempt to load it says what is wrong
-        return False
 
 
 def prepare(library: Path) -> None:
@@ -127,7 +115,7 @@ def prepare(library: Path) -> None:
         sonames = needs(library).libraries
     except ValueError as error:  # loading some truncated files would end the process
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error
-    if not any(map(_is_nvidias, sonames)):
+    if not (SONAME in sonames or any(map(_CUDA.match, sonames))):
         return
     _libraries[:] = _load_all(library)
     if not all(found.path for found in _libraries):
@@ -164,10 +152,6 @@ def repair_command(found: Iterable[CudaLibrary]) -> str:
     return f"pip install --force-reinstall --no-deps {requirements}" if requirements else ""
 
 
-def _is_nvidias(soname: str) -> bool:
-    return bool(_CUDA.match(soname)) or soname == SONAME
-
-
 def _driver(library: Path) -> CudaLibrary:
     driver = provide_driver(library)
     return CudaLibrary(SONAME, *((_path_of(driver), "system") if driver else ("", "mxkit's stand-in")), problem="")
@@ -192,9 +176,7 @@ def _unusable(found: Sequence[CudaLibrary], library: Path) -> str:
 def _doubtful(found: Sequence[CudaLibrary], library: Path) -> str:
     return (
         f"{described(library)} gets libraries that were made for another version of CUDA:\n{_problems(found)}\n"
-        "NVIDIA's wheels for CUDA 11 and 12 share folders and overwrite each other's files of one name; the last one "
-        "installed wins. Give MXNet an environment of its own. Or type\n"
-        f"    {repair_command(found)}\n"
+        f"Give MXNet an environment of its own, or type\n    {repair_command(found)}\n"
         "after which the other owner of the files (PyTorch, for instance) may not run any more."
     )
 

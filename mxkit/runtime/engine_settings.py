@@ -61,11 +61,6 @@ class Choice(NamedTuple):
     alone: Optional[int]
     setting: str = ""
 
-    @property
-    def by_mxkit(self) -> bool:
-        """Whether mxkit changes MXNet's own number."""
-        return self.taken != self.alone
-
 
 _wanted: Optional[int] = None  # of `threads`
 _loaded: Optional[Choice] = None
@@ -133,7 +128,7 @@ def chosen_threads() -> Iterator[None]:
     global _loaded
     choice = choose(read_processors(), os.environ, _wanted)
     spins = {} if any(map(os.environ.get, _WAITING)) else _SPINS
-    with environment({**spins, **({_MOST: str(choice.taken)} if choice.by_mxkit else {})}):
+    with environment({**spins, **({_MOST: str(choice.taken)} if choice.taken != choice.alone else {})}):
         yield
     _loaded = choice
 
@@ -151,20 +146,18 @@ def one_thread_in_children() -> Iterator[None]:
 @contextmanager
 def environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
     """Set variables of the environment inside `with`; None removes one."""
-    before: Dict[str, Optional[str]] = {name: os.environ.get(name) for name in variables}
-
-    def put(values: Mapping[str, Optional[str]]) -> None:
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    put(variables)
+    before = {name: os.environ.get(name) for name in variables}
+    _set_variables(variables)
     try:
         yield
     finally:
-        put(before)
+        _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, Optional[str]]) -> None:
+    for name in variables:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
 
 
 def threads(number: int) -> None:

@@ -85,10 +85,6 @@ class _ViewedLoader:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
-    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
-        module: Optional[ModuleType] = self._loader.create_module(spec)
-        return module
-
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = _BUILTINS
         if module.__name__ == _LOADS_LIBRARY:
@@ -165,9 +161,6 @@ class ViewFinder:
         if spec is not None and spec.has_location and hasattr(spec.loader, "exec_module"):
             spec.loader = cast(Any, _ViewedLoader(spec.loader))
         return spec
-
-    def invalidate_caches(self) -> None:
-        """Do nothing: this finder has no cache."""
 
 
 def _is_importing() -> bool:

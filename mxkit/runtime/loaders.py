@@ -15,7 +15,6 @@ import multiprocessing
 import multiprocessing.pool
 import os
 import signal
-import sys
 import threading
 import time
 from types import ModuleType
@@ -26,18 +25,17 @@ from mxkit.errors import DataError
 from mxkit.runtime.arrays import NUMPY
 from mxkit.runtime.engine_settings import one_thread_in_children
 from mxkit.runtime.old_names import Overlay
-from mxkit.runtime.operators import around, replace
 import numpy
 
 #: The attribute of a repaired module that holds its original initializer.
 UPSTREAM = "_mxkit_upstream_worker_initializer"
 
 
-def replace_initializer(module: ModuleType, replacement: Any) -> None:
-    """Replace a module's `_worker_initializer`, once."""
+def replace_initializer(module: ModuleType) -> None:
+    """Let a module's workers import mxkit before they call its `_worker_initializer`."""
     if UPSTREAM not in vars(module):
         setattr(module, UPSTREAM, module._worker_initializer)
-        module._worker_initializer = replacement  # type: ignore[attr-defined]
+        module._worker_initializer = partial(_call_upstream, module.__name__)  # type: ignore[attr-defined]
 
 
 def _call_upstream(module_name: str, *args: Any) -> None:
@@ -45,19 +43,8 @@ def _call_upstream(module_name: str, *args: Any) -> None:
     getattr(module, UPSTREAM)(*args)
 
 
-def initialize_mxnet_worker(dataset: Any, active_shape: bool, active_array: bool) -> None:
-    """Call `mxnet.gluon.data.dataloader._worker_initializer`, with mxkit imported before."""
-    _call_upstream("mxnet.gluon.data.dataloader", dataset, active_shape, active_array)
-
-
-def initialize_gluoncv_worker(dataset: Any) -> None:
-    """Call `gluoncv.data.dataloader._worker_initializer`, with mxkit imported before."""
-    _call_upstream("gluoncv.data.dataloader", dataset)
-
-
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
 _LOOKS = 0.1  # seconds between two checks of the workers
-_LOST = (ConnectionError, EOFError, FileNotFoundError)  # errors of memory that a dead worker has shared
 # T235: Python 3.12 and newer warn at each fork. MXNet ends its threads before a fork and restarts them after it.
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 
@@ -70,14 +57,6 @@ class WorkerPool(multiprocessing.pool.Pool):
             warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
             super().__init__(processes, initializer, initargs, context=multiprocessing.get_context())
         self._started: List[Any] = list(self._pool)  # type: ignore[attr-defined]
-        self.died: Optional[DataError] = None
-
-    def terminate(self) -> None:
-        """End the workers; `died` then names a worker that had ended before."""
-        if isinstance(sys.exc_info()[1], _LOST):
-            time.sleep(_LOOKS)  # a process closes its connections shortly before its exit code is known
-        self.died = self.died or self._look()
-        super().terminate()
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         result: Any = super().apply_async(*args, **kwargs)
@@ -142,17 +121,6 @@ def replace_pools(module: ModuleType) -> None:
     module.multiprocessing = Overlay("multiprocessing", Pool=WorkerPool)  # type: ignore[attr-defined]
 
 
-def named_deaths(upstream: Any, self: Any) -> Any:
-    """An iterator's `__next__` that names the dead worker whose shared memory held the batch."""
-    try:
-        return upstream(self)
-    except _LOST as error:
-        died = getattr(self._worker_pool, "died", None)
-        if died is None:
-            raise
-        raise died from error
-
-
 def loader_workers(module: ModuleType) -> None:
     """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
 
@@ -161,10 +129,8 @@ def loader_workers(module: ModuleType) -> None:
 
     T234, every Python: a killed worker made the loader wait for 120 s, or for ever. Upstream: lines 472 and 665.
     """
-    replace_initializer(module, initialize_mxnet_worker)
+    replace_initializer(module)
     replace_pools(module)
-    loader: Any = module
-    replace(loader._MultiWorkerIter, __next__=around(named_deaths))
 
 
 def gluoncv_loader_workers(module: ModuleType) -> None:
@@ -173,7 +139,7 @@ def gluoncv_loader_workers(module: ModuleType) -> None:
     T233, NumPy 1.24: arrays of several shapes, boxes of images above all, are no array of objects any more but a
     ValueError (a warning since 1.19). Upstream: lines 20 and 37, which read the arrays one by one.
     """
-    replace_initializer(module, initialize_gluoncv_worker)
+    replace_initializer(module)
     replace_pools(module)
     if NUMPY >= (1, 19):
         module.np = Overlay("numpy", asarray=_maybe_ragged)  # type: ignore[attr-defined]

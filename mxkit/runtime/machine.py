@@ -102,18 +102,17 @@ def control_groups(controller: str, root: Path) -> Iterator[Path]:
 
 def processor_model(root: Path = ROOT) -> str:
     """The system's name of the processor."""
-    for line in read_text(root / "proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _of_processor("model name", root) or platform.processor() or platform.machine()
 
 
 def processor_flags(root: Path = ROOT) -> Set[str]:
     """The system's names of what an x86 processor can, like "avx512_vnni"; empty for others."""
-    for line in read_text(root / "proc/cpuinfo").splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
+    return set(_of_processor("flags", root).split())
+
+
+def _of_processor(name: str, root: Path) -> str:
+    lines = read_text(root / "proc/cpuinfo").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def read_text(path: Path) -> str:

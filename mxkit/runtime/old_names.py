@@ -88,24 +88,13 @@ class NumpyView(ModuleType):
         own = (name for name in self.__dict__ if not name.startswith("_"))
         return sorted({*dir(self._numpy), *own})
 
-    def __repr__(self) -> str:
-        return f"<mxkit's view of {self._numpy!r}>"
 
-    def __reduce__(self) -> Tuple[Callable[[], ModuleType], Tuple[()]]:
-        return numpy_view, ()
-
-
-_view: Optional[NumpyView] = None
-
-
+@lru_cache(maxsize=None)
 def numpy_view() -> NumpyView:
     """Return this process's only view; the first call imports NumPy."""
-    global _view
-    if _view is None:
-        import numpy
+    import numpy
 
-        _view = NumpyView(numpy)
-    return _view
+    return NumpyView(numpy)
 
 
 def _old_names(numpy: ModuleType) -> Dict[str, Any]:

@@ -130,10 +130,8 @@ def _reshaped(before: Tuple[int, ...], shape: Tuple[int, ...], reverse: bool) ->
         return None
     symbol = mxnet_module("symbol")
     try:
-        found: Tuple[int, ...] = symbol.reshape(symbol.var("x"), shape=shape, reverse=reverse).infer_shape(x=before)[1][
-            0
-        ]
-        return found
+        inferred = symbol.reshape(symbol.var("x"), shape=shape, reverse=reverse).infer_shape(x=before)
+        return tuple(inferred[1][0])
     except mxnet_module("base").MXNetError:
         return None
 

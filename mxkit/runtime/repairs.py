@@ -145,10 +145,9 @@ def custom_operator_arguments(module: ModuleType) -> None:
                 takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
                 def make(**kwargs: str) -> Any:
-                    if not takes_any:
-                        scoped = {name for name in kwargs if name.startswith("__") and name.endswith("__")}
-                        kwargs = {name: kwargs[name] for name in kwargs if name not in scoped - {*parameters}}
-                    return prop_cls(**kwargs)
+                    scoped = {name for name in kwargs if name.startswith("__") and name.endswith("__")}
+                    left_out = set() if takes_any else scoped - {*parameters}
+                    return prop_cls(**{name: kwargs[name] for name in kwargs if name not in left_out})
 
                 upstream(reg_name)(make)
                 PROPERTIES[reg_name] = prop_cls

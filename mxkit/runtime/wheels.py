@@ -17,18 +17,6 @@ RELEASE = "1.9.1"
 # mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
 _OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
 
-# Its last wheels were built for CUDA 11.7.
-_CUDA_12 = re.compile(r"mxnet-cu1[2-9]")
-
-# Debian's packages of the system libraries that MXNet's wheels and source builds need.
-_SYSTEM_PACKAGES = {
-    "libgomp.so.1": "libgomp1",
-    "libquadmath.so.0": "libquadmath0",
-    "libstdc++.so.6": "libstdc++6",
-    "libopenblas.so.0": "libopenblas0",
-    "libgfortran.so.5": "libgfortran5",
-}
-
 _NUMBERS = re.compile(r"^\d+(?:\.\d+)*")
 
 #: NVIDIA's last container with an MXNet of its own, built for CUDA 12.
@@ -139,7 +127,8 @@ def foreign_name(name: str) -> Optional[str]:
     >>> foreign_name("mxnet-cu112") is foreign_name("mxnet") is None
     True
     """
-    if re.fullmatch(r"mxnet|mxnet-(mkl|native|cu\d+(mkl)?)", name) and not _CUDA_12.match(name):
+    # Its last wheels were built for CUDA 11.7.
+    if re.fullmatch(r"mxnet|mxnet-(mkl|native|cu(?!1[2-9])\d+(mkl)?)", name):
         return None
     return (
         f"{name} is no distribution of Apache MXNet, whose last release, {RELEASE}, has wheels for the CPU (mxnet) and "
@@ -172,20 +161,12 @@ def load_problem(error: Exception, library: Path) -> str:
         library: The path of libmxnet.so.
     """
     said = f"{described(library)} does not load: {error}"
-    missing = re.match(r"(lib[^/: ]+\.so[^/: ]*): ", str(error))
-    if missing:
-        return f"{said}\n{_missing(missing[1], library)}"
+    missing = re.match(r"(lib[^/: ]+?)\.so\.?(\d*)[^/: ]*: ", str(error))
+    if missing:  # Debian names packages so: libgomp.so.1 is in libgomp1
+        way_out = "Name its folder in LD_LIBRARY_PATH or, if it is the system's, type as root"
+        return f"{said}\n{way_out}\n    apt-get install {missing[1]}{missing[2]}"
     driver = ". If it names a symbol like cuX, update the NVIDIA driver; if" if "symbol" in str(error) else "\nIf"
     return f"{said}{driver} the file is damaged, type\n    {_reinstall_command(library)}"
-
-
-def _missing(soname: str, library: Path) -> str:
-    # The wheels contain OpenBLAS and Fortran's library.
-    if _wheels_in(library.parent.parent) and soname.startswith(("libopenblas", "libgfortran")):
-        return f"{soname} belongs to the same wheel. Type\n    {_reinstall_command(library)}"
-    if soname in _SYSTEM_PACKAGES:
-        return f"{soname} is a library of the system. Type, as root,\n    apt-get install {_SYSTEM_PACKAGES[soname]}"
-    return f"Install the system's package that has {soname}, or name its folder in LD_LIBRARY_PATH."
 
 
 def _reinstall_command(library: Path) -> str:

@@ -15,7 +15,7 @@ from fake_cuda import (
     nvidia_wheels,
     real_mxnet_for_cuda,
 )
-from mxkit.runtime.cuda_libraries import CudaLibrary, libraries, needs, needs_cuda, requirements, symbol_names
+from mxkit.runtime.cuda_libraries import CudaLibrary, libraries, needs, requirements, symbol_names
 from mxnet import libinfo
 import pytest
 
@@ -36,7 +36,6 @@ def shown(done):
 
 def test_the_cpu_wheel_needs_nothing():
     path = Path(libinfo.find_lib_path()[0])
-    assert not needs_cuda(path)
     assert libraries() == ()
     assert "libc.so.6" in needs(path).libraries
 
@@ -49,7 +48,6 @@ def test_what_a_library_needs_is_read_from_its_headers(tmp_path):
     assert needs(path).libraries == ("libcudart.so.11.0", "liby.so")
     assert needs(path).folders == (tmp_path / "../lib", Path("/opt/y"))
     assert {"cuFoo", "bar"} <= set(symbol_names(path))
-    assert needs_cuda(path)
 
 
 @needs_compiler
@@ -63,7 +61,7 @@ def test_files_that_are_no_library_are_an_error_and_not_a_crash(tmp_path):
         try:
             found = needs(cut)
         except ValueError:
-            assert not needs_cuda(cut)
+            continue
         else:  # what is missing are the sections' names, which are not loaded
             assert found.libraries == ("libcudart.so.11.0",)
             assert "cuFoo" in symbol_names(cut)
@@ -71,7 +69,6 @@ def test_files_that_are_no_library_are_an_error_and_not_a_crash(tmp_path):
         cut.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"cut\.so is cut off or no library"):
             needs(cut)
-    assert not needs_cuda(tmp_path / "is not there.so")
 
 
 SPAWNED = """

@@ -121,19 +121,13 @@ FAILURES = {
             f"    {CPU_INSTEAD}\n",
         ],
     ),
-    "OpenBLAS, of the wheel": (  # 20068
+    "OpenBLAS": (  # 20068
         lambda site, folder: mxnet_wheel(site, "mxnet", ["libopenblas.so.0"]),
-        [
-            f"mxnet 1.9.1 does not load: libopenblas.so.0: {NOT_FOUND}",
-            "pip install --force-reinstall --no-deps mxnet==1.9.1",
-        ],
+        [f"mxnet 1.9.1 does not load: libopenblas.so.0: {NOT_FOUND}", "    apt-get install libopenblas0"],
     ),
     "a library of a build from source": (
         lambda site, folder: mxnet_wheel(site, "", ["libunheard.so.3"]),
-        [
-            f"MXNet's library {{site}}/mxnet/libmxnet.so does not load: libunheard.so.3: {NOT_FOUND}",
-            "Install the system's package that has libunheard.so.3, or name its folder in LD_LIBRARY_PATH",
-        ],
+        [f"MXNet's library {{site}}/mxnet/libmxnet.so does not load: libunheard.so.3: {NOT_FOUND}", "LD_LIBRARY_PATH"],
     ),
     "headers cut off": (cut_off(60), CUT_OFF),
     "cut off": (cut_off(100000), CUT_OFF),
@@ -161,19 +155,10 @@ def test_the_driver_is_missing(bare_python, site):  # 6787
     assert bare_python("-c", IMPORT, site=site).stdout == "MXNet is loaded\n", "on the CPU"
 
 
-@pytest.mark.parametrize(
-    ("wheel", "soname", "answered"),
-    [
-        ("mxnet", "libquadmath.so.0", "apt-get install libquadmath0"),  # images with little in them
-        ("mxnet", "libgomp.so.1", "apt-get install libgomp1"),
-        ("", "libopenblas.so.0", "apt-get install libopenblas0"),  # a build from source
-    ],
-)
-def test_what_is_said_of_libraries_that_this_machine_may_have(site, wheel, soname, answered):
-    if wheel:
-        (site / f"{wheel}-1.9.1.dist-info").mkdir()
-    error = OSError(f"{soname}: cannot open shared object file: No such file or directory")
-    assert load_problem(error, site / "mxnet" / "libmxnet.so").endswith(f"    {answered}")
+@pytest.mark.parametrize("soname", ["libquadmath.so.0", "libgomp.so.1", "libstdc++.so.6"])
+def test_what_is_said_of_libraries_that_this_machine_may_have(site, soname):
+    said = load_problem(OSError(f"{soname}: {NOT_FOUND}"), site / "mxnet" / "libmxnet.so")
+    assert said.endswith(f"    apt-get install {soname.replace('.so.', '')}")
 
 
 @fakes_nvidia

@@ -4,6 +4,7 @@ import builtins
 import copy
 import importlib.util
 import inspect
+import pickle
 import pkgutil
 import signal
 import sys
@@ -283,7 +284,7 @@ assert mx.recordio is recordio and mx.nd.moveaxis is moveaxis, "no module is loa
 assert mx.base._np is not numpy and mx.base._np.bool is bool
 assert vars(mx.nd)["__builtins__"]["__import__"].__module__.startswith("mxkit.")
 assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
-assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.loaders"
+assert mx.gluon.data.dataloader._worker_initializer.func.__module__ == "mxkit.runtime.loaders"
 for operator in (mx.nd.Dropout, mx.sym.Dropout, mx.nd.LeakyReLU, mx.nd.concat, mx.sym.Symbol.bind, mx.npx.dropout):
     assert hasattr(operator, "__wrapped__")  # T125, T139, T250
 x = mx.nd.array([[[[1.0, 2.0], [4.0, 3.0]]]])
@@ -349,6 +350,6 @@ def test_gluoncv_runs():
     assert anchors(mx.nd.ones((1, 3, 4, 4))).shape == (1, 32, 4)
     assert late.np.float is float
     assert hrnet.np.int is int
-    assert dataloader._worker_initializer.__module__ == "mxkit.runtime.loaders"
-    loaders.initialize_gluoncv_worker("the dataset")
+    assert dataloader._worker_initializer.func is loaders._call_upstream
+    pickle.loads(pickle.dumps(dataloader._worker_initializer))("the dataset")
     assert dataloader._worker_dataset == "the dataset"

@@ -1,7 +1,5 @@
 """NumPy as MXNet knows it (T84, T85, T90)."""
 
-import copy
-import pickle
 import warnings
 
 from mxkit.runtime.old_names import numpy_view
@@ -85,9 +83,3 @@ def test_a_changed_numpy_is_seen_and_a_changed_view_stays_private(view, monkeypa
     assert view.load == "patched"
     monkeypatch.setattr(view, "a_name_of_mxnets", 1, raising=False)
     assert not hasattr(numpy, "a_name_of_mxnets")
-
-
-def test_it_survives_pickle_and_copies_as_itself(view):
-    assert pickle.loads(pickle.dumps(view)) is view
-    assert copy.deepcopy({"np": view})["np"] is view
-    assert numpy_view() is view

@@ -10,29 +10,22 @@ from mxkit.runtime.installing import wheel_kind
 from mxkit.runtime.wheels import Wheel, foreign_name
 import mxnet as mx
 import pytest
-from sharing import long
 
 PACKAGE = Path(mx.__file__).parent
 TRAINS = """
 import sys
 import mxkit
 import mxnet as mx
-from mxnet import gluon
 import numpy as np
 
 assert mx.__version__ == sys.argv[1], mx.__version__
 assert mx.__file__.startswith(sys.argv[2]), mx.__file__
 net = mxkit.models.mlp(3, hidden=[8])
-x, y = np.random.RandomState(0).rand(30, 5).astype("float32"), np.arange(30) % 3
-loader = mxkit.data.ArrayLoader(x, y, batch_size=10, shuffle=True, seed=0)
-net.initialize()
-trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-mxkit.fit(net, loader, loss=gluon.loss.SoftmaxCrossEntropyLoss(), trainer=trainer, epochs=2, progress=False)
-net.hybridize()
-net(mx.nd.array(x))
-from mxkit.nets.saving import load_net, save_net
-save_net("saved.net", net)
-load_net("saved.net")
+loader = mxkit.data.ArrayLoader(np.ones((30, 5), "float32"), np.arange(30) % 3, batch_size=10)
+mxkit.initialize(net)
+mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+mxkit.save_net("saved.net", net)
+mxkit.load_net("saved.net")
 import mxkit.storage.symbol_file  # it reads the version
 print("trained")
 """
@@ -58,8 +51,8 @@ def build(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("version", ["1.9.1+nv24.06", long("1.9.1"), long("1.9.1.post0")])
-def test_a_build_without_metadata_trains(version, build, run_python, monkeypatch):
+def test_a_build_without_metadata_trains(build, run_python, monkeypatch):
+    version = "1.9.1+nv24.06"
     package = build(version)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     assert run_python(TRAINS, version, str(package)).stdout == "trained\n"

@@ -444,7 +444,7 @@ def test_a_second_repair_changes_nothing():
         before = dict(vars(sys.modules[name]))
         repairs.apply(sys.modules[name])
         assert {one for one, value in vars(sys.modules[name]).items() if value is not before.get(one)} <= {"threading"}
-    assert vars(dataloader)[loaders.UPSTREAM] is upstream is not loaders.initialize_mxnet_worker
+    assert vars(dataloader)[loaders.UPSTREAM] is upstream is not dataloader._worker_initializer
     assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 
 

@@ -68,7 +68,7 @@ def test_a_script_runs_as_it_is(environment, words):
 
 def test_processes_and_packages_of_a_script_get_mxkit_too(environment):
     assert mxkit_run("spawn_workers.py").stdout == "[2. 2. 2.] [0] 1\n"
-    assert enabled(environment, "-m", "captions.train").stdout.startswith("captions captions.model ")
+    assert enabled(environment, "-m", "captions.train").stdout.startswith("captions captions.model (2, 8)")
 
 
 def test_old_names_are_lent_to_the_scripts_modules_and_to_those_that_use_mxnet(tmp_path):

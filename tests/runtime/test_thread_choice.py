@@ -213,14 +213,6 @@ def test_everything_takes_the_threads_that_are_chosen_and_no_variable_is_left(ch
     assert child(code) == {**taking(taken), "fit": [taken] * 4, **workers}
 
 
-@pytest.mark.long
-def test_workers_of_a_job_on_this_host_share_its_cores(child):
-    alike = {**LOCAL, "DMLC_NUM_WORKER": "2"}
-    chosen = choose(read_processors(), alike)
-    assert chosen.taken == max(1, choose(read_processors(), {}).taken // 2)
-    assert child("load(); tell(**threads())", **alike) == taking(chosen.taken)
-
-
 @pytest.mark.parametrize(
     ("variables", "taken"), [({"OMP_NUM_THREADS": "3", MOST: "1"}, 3), long({MOST: "1", **LOCAL}, 1)]
 )
@@ -303,14 +295,3 @@ def test_a_resumed_run_takes_its_number_and_switches_before_mxnet_is_loaded(shel
         assert recorded["threads"] == 1
         assert recorded["bits"] == engine_settings.SWITCHES
         assert {name: recorded["variables"].get(name) for name in recorded["bits"]} == recorded["bits"]
-
-
-@pytest.mark.long
-@pytest.mark.skipif(read_processors().threads < 2, reason="one core has one number of threads")
-def test_a_recipe_sets_the_number_and_a_profile_compares_it_with_others(shell, tmp_path):
-    shell("train", "linear_regression", "--set", "epochs=1", "--set", "threads=1")
-    (run,) = (tmp_path / "runs").iterdir()
-    assert json.loads((run / "environment.json").read_text())[-1]["threads"] == 1
-    found = json.loads(shell("profile", "linear_regression", "--updates", "2", "--json").stdout)
-    assert [one["number"] for one in found["threads"]][:2] == [1, 2]
-    assert all(one["ms"] > 0 for one in found["threads"])

@@ -14,7 +14,6 @@ from mxkit.runtime.doctor.software import (
     build_lines,
     cache_lines,
     interpreter_lines,
-    limit_lines,
     modules,
     package_lines,
     variable_lines,
@@ -28,7 +27,7 @@ def report() -> Report:
     """Examine Python, NumPy, MXNet, processors, memory, GPUs, variables, packages and caches; it takes some seconds.
 
     Returns:
-        The findings in eight sections; `render` and `to_json` write them.
+        The findings in seven sections; `render` and `to_json` write them.
 
     Side effects:
         Two other processes import MXNet and the packages. This process asks the NVIDIA driver, if there is one, which
@@ -49,6 +48,5 @@ def report() -> Report:
             Section("variables", "Environment", variable_lines(noise)),
             Section("packages", "Packages", package_lines({**others.answers, **answers})),
             Section("caches", "Caches", cache_lines()),
-            Section("limits", "Known limits", limit_lines()),
         )
     )

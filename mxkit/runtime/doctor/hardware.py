@@ -54,7 +54,7 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
     workers = local_workers(environment)
     why = "one per core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
     shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
-    whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.by_mxkit else ""
+    whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.taken != choice.alone else ""
     said = f"MXNet takes {choice.taken}: {why}{shared}{whose}"
     if workers is None:
         said += f"; {environment['DMLC_NUM_WORKER']} workers compute, here or elsewhere"

@@ -17,7 +17,6 @@ from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
 from mxkit.runtime.startup import enabling_file, enabling_text
 from mxkit.runtime.wheels import (
-    CONTAINER,
     RELEASE,
     Wheel,
     foreign_name,
@@ -104,40 +103,32 @@ class Package(NamedTuple):
 
 
 # If a "problem" is missing, mxkit's command or MXNet does not start; if a "warning" is, a part of mxkit does not work.
-_PACKAGES = [
-    Package(*row)
-    for row in [
-        ("lazy_loader", "mxkit itself", "lazy_loader", "problem"),
-        ("tqdm", "progress", "tqdm", "problem"),
-        ("rich", "tables in the terminal", "rich", "problem"),
-        ("requests", "MXNet itself", "requests", "problem"),
-        ("typer", "mxkit's command", "typer", "problem"),
-        ("pydantic", "recipes", "pydantic", "problem"),
-        ("yaml", "recipes", "pyyaml", "problem"),
-        ("jinja2", "reports", "jinja2", "warning"),
-        ("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
-        ("cv2", "image files and augmenters", "opencv-python", "warning"),
-        ("matplotlib", "plots", "matplotlib", "warning"),
-        ("PIL", "images", "pillow", "warning"),
-        ("graphviz", "plots of graphs", "graphviz", "ok"),
-        ("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
-        ("pandas", "tables of layers, parameters and epochs", "pandas", "warning"),
-        ("onnx", "export to ONNX", "onnx", "ok"),
-        ("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
-        ("safetensors", "export to safetensors", "safetensors", "ok"),
-        ("ml_dtypes", "bfloat16 outside of nets", "ml_dtypes", "ok"),
-        ("tensorboardX", "logging to TensorBoard", "tensorboardX", "ok"),
-    ]
-]
+_PACKAGES = (
+    Package("lazy_loader", "mxkit itself", "lazy_loader", "problem"),
+    Package("tqdm", "progress", "tqdm", "problem"),
+    Package("rich", "tables in the terminal", "rich", "problem"),
+    Package("requests", "MXNet itself", "requests", "problem"),
+    Package("typer", "mxkit's command", "typer", "problem"),
+    Package("pydantic", "recipes", "pydantic", "problem"),
+    Package("yaml", "recipes", "pyyaml", "problem"),
+    Package("jinja2", "reports", "jinja2", "warning"),
+    Package("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
+    Package("cv2", "image files and augmenters", "opencv-python", "warning"),
+    Package("matplotlib", "plots", "matplotlib", "warning"),
+    Package("PIL", "images", "pillow", "warning"),
+    Package("graphviz", "plots of graphs", "graphviz", "ok"),
+    Package("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
+    Package("pandas", "tables of layers, parameters and epochs", "pandas", "warning"),
+    Package("onnx", "export to ONNX", "onnx", "ok"),
+    Package("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
+    Package("safetensors", "export to safetensors", "safetensors", "ok"),
+    Package("ml_dtypes", "bfloat16 outside of nets", "ml_dtypes", "ok"),
+    Package("tensorboardX", "logging to TensorBoard", "tensorboardX", "ok"),
+)
 
 
 # gluoncv imports MXNet, so MXNet's process imports it.
 WITH_MXNET = ("gluoncv",)
-
-
-_OPENCV = (
-    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
-)  # fmt: skip
 
 
 def modules() -> List[str]:
@@ -158,7 +149,8 @@ def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
         optional = Line(name, f"not installed ({package.use}): {install}")
         return optional if package.status == "ok" else Line(name, f"missing: {package.use}", package.status, install)
     answer = answers.get(name, {})
-    candidates = _OPENCV if package.distribution in _OPENCV else (package.distribution.split("=")[0],)
+    distribution = package.distribution.split("=")[0]
+    candidates = (distribution, distribution + "-headless")  # OpenCV's
     version = next(filter(None, map(_version, candidates)), answer.get("version") or "there, of unknown version")
     if name in WITH_MXNET and answers["mxnet"]["error"]:
         return Line(name, f"{version}, not tried without MXNet")
@@ -202,20 +194,6 @@ _PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "D
 
 
 _NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-# Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
-_LIMITS = (
-    ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
-    ("GPUs from sm_90 on", f"the wheels end at sm_86 and hold no PTX; use {CONTAINER}, or build from source"),
-    ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export"),
-    ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
-    ("dropout in RNN layers", "does nothing on the CPU; put nn.Dropout between them"),
-    ("kvstore 'p3'", "silently does not distribute; use dist_sync"),
-    ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on"),
-    ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
-    ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
-)
 
 
 def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
@@ -277,8 +255,3 @@ def cache_lines() -> Tuple[Line, ...]:
     free = shutil.disk_usage(str(existing)).free
     fix = "export MXNET_HOME=DIR    puts new downloads on another disk; mxkit cache clean deletes"
     return (judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free}),)
-
-
-def limit_lines() -> Tuple[Line, ...]:
-    """Lines about known limits; a limit is not a fault of this machine, so none is a warning."""
-    return tuple(Line(name, text) for name, text in _LIMITS)

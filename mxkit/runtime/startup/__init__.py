@@ -1,6 +1,5 @@
 """Makes MXNet work in programs that do not import mxkit: in one program, or in all programs of an environment."""
 
-from contextlib import suppress
 import os
 from pathlib import Path
 import subprocess
@@ -46,12 +45,8 @@ def enable(system: bool = False) -> Path:
         )
     # Programs that start in the meantime must not read half a line.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(enabling_text(), encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            unfinished.unlink()
+    unfinished.write_text(enabling_text(), encoding="utf-8")
+    unfinished.replace(path)
     return path
 
 
