@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import around, replace
+from mxkit.runtime.operators import around, mxnet_module, replace
 
 _tracing = threading.RLock()
 
@@ -98,9 +98,7 @@ def mobilenet_layers(module: ModuleType) -> None:
 
 
 def _is_numpy() -> bool:
-    from mxnet.util import is_np_array
-
-    return bool(is_np_array())
+    return bool(mxnet_module("util").is_np_array())
 
 
 def dropout_layer(module: ModuleType) -> None:

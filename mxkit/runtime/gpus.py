@@ -114,15 +114,11 @@ def read_driver() -> Driver:
 
 def _load_driver() -> Any:
     library, problem = (None, "") if in_use() else open_driver()  # a loaded stand-in has the driver's name
-    if problem:
-        raise OSError(
-            f"the NVIDIA driver's libcuda.so.1 cannot be loaded: {problem}. Install the driver again; in a "
-            "container, start it with its GPUs (`docker run --gpus all`)"
-        )
     if library is None:
         raise OSError(
-            "no NVIDIA driver: libcuda.so.1 was not found. Install the driver, 450.80.02 or newer, not the CUDA "
-            "toolkit; in a container, start it with its GPUs (`docker run --gpus all`)"
+            f"no NVIDIA driver: libcuda.so.1 {f'cannot be loaded: {problem}' if problem else 'was not found'}. Install "
+            "the driver, 450.80.02 or newer, not the CUDA toolkit; in a container, start it with its GPUs (`docker run "
+            "--gpus all`)"
         )
     return library
 

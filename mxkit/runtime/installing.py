@@ -120,9 +120,9 @@ def wheel_kind(name: str) -> str:
     >>> wheel_kind("mxnet-cu112")
     'cuda'
     """
-    for kind, wheel in _WHEELS.items():
-        if name == wheel:
-            return kind
+    kinds = {wheel: kind for kind, wheel in _WHEELS.items()}
+    if name in kinds:
+        return kinds[name]
     known = f"{name}: mxkit installs {' or '.join(_WHEELS.values())}; pip installs other wheels of Apache MXNet"
     raise MXNetImportError(foreign_name(name) or known)
 

@@ -343,13 +343,11 @@ _REPORTED: Set[str] = set()
 
 
 def _in_graph(array: Any) -> bool:
-    from mxnet.base import MXNetError
-
     if not isinstance(array, mxnet_module("ndarray").NDArray):
         return False
     try:
         mxnet_module("autograd").get_symbol(array)
-    except MXNetError:  # "NDArray is not part of a computation graph"
+    except mxnet_module("base").MXNetError:  # "NDArray is not part of a computation graph"
         return False
     return True
 

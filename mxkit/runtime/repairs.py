@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Sequence
 from mxkit.runtime import arrays, gluon_layers, graphs, loaders, operators
 from mxkit.runtime.arrays import NUMPY
 from mxkit.runtime.old_names import Overlay
-from mxkit.runtime.operators import PROPERTIES, around, replace
+from mxkit.runtime.operators import PROPERTIES, around, mxnet_module, replace
 import numpy
 
 Repair = Callable[[ModuleType], None]
@@ -47,15 +47,12 @@ class _Thread(threading.Thread):
     """A thread with the switches of MXNet of the thread that makes it, and a `setDaemon` that does not warn."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        from mxnet.util import is_np_array, is_np_shape
-
         super().__init__(*arguments, **named)
-        self._switches = is_np_shape() or is_np_array(), is_np_array()  # `set_np` refuses the second alone
+        arrays = mxnet_module("util").is_np_array()
+        self._switches = mxnet_module("util").is_np_shape() or arrays, arrays  # `set_np` refuses the second alone
 
     def run(self) -> None:
-        from mxnet.util import set_np
-
-        set_np(*self._switches)
+        mxnet_module("util").set_np(*self._switches)
         super().run()
 
     def setDaemon(self, daemonic: bool) -> None:  # noqa: N802

@@ -141,5 +141,4 @@ def test_little_shared_memory():
     assert shared_memory_line(8 * GIB, 8 * GIB).status == "ok"
     docker = shared_memory_line(GIB // 16, GIB // 16)
     assert docker.status == "warning"
-    assert docker.fix.startswith("docker run --shm-size=2g")
-    assert "ls -l /dev/shm" in shared_memory_line(8 * GIB, GIB // 8).fix
+    assert docker.fix.startswith("docker run --shm-size=2g, or remove what")

@@ -10,8 +10,6 @@ import sys
 
 from fake_driver import H200, build
 import mxkit
-from mxkit.runtime.doctor.findings import Line, Report, Section, to_dict
-from mxkit.runtime.doctor.hardware import accelerator_lines
 from mxkit.runtime.gpus import Driver, Gpu, read_driver
 import pytest
 
@@ -61,26 +59,6 @@ def test_one_usable_gpu_is_enough(script):
     other = Gpu(1, "NVIDIA H200", (9, 0), 139 * 2**30, "")
     assert script.why_not(Driver((12, 4), (other, A100))) == ""
     assert "none of them runs on NVIDIA H200" in script.why_not(Driver((12, 4), (other,)))
-
-
-@pytest.mark.long
-def test_the_page_of_a_real_pass(script, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    chosen = ["-m", "not gpu", "-k", "static_graphs or with_the_word"]
-    rows = script.run_pass(sys.executable, True, "tests/gpu/test_gpu_exact.py", *chosen)
-    assert script.all_passed({"exact": rows}), rows
-    gpu = Section("gpu", "GPU", accelerator_lines(Driver((12, 4), (A100,)), True, {}))
-    sections = Section("python", "", (Line("version", "3.11"),)), Section("mxnet", "", ()), gpu
-    report = to_dict(Report((*sections, Section("variables", "", ()))))
-    text = "\n".join(script.page(report, {"exact": rows}))
-    assert "NVIDIA A100 (sm_80, 80 GiB): MXNet has kernels for it\n" in text
-    assert "exact pass: 3 passed (pytest's exit code 0, " in text
-    assert "  switches: MXKIT_EXACT=1" in text
-    assert "NVIDIA_TF32_OVERRIDE=1" not in text
-    assert "  passed     static graphs equal eager computation (2x) " in text
-    assert "\n             fusion off: static graph and eager differ by " in text
-    assert not list(script.PAGE.parent.glob("gpu-page*"))
 
 
 def test_what_did_not_pass_stands_on_the_page(script):

@@ -17,26 +17,29 @@ def machine(tmp_path):
     return with_flags
 
 
-def test_linux_is_asked_if_the_environment_wants_amx(machine):
-    asked = []
-    ask = lambda: asked.append(1) or True  # noqa: E731
-    root = machine("avx512_bf16 amx_bf16 amx_tile amx_int8")
-    assert has_tiles(root)
-    prepare_tiles({}, root, ask)
-    prepare_tiles({"DNNL_MAX_CPU_ISA": "AVX2"}, root, ask)
-    assert asked == []
-    environment = {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}
-    prepare_tiles(environment, root, ask)
-    assert asked == [1]
-    assert environment == {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}
-    prepare_tiles(environment, machine("avx512_bf16"), ask)  # oneDNN looks itself
-    assert asked == [1]
+AMX = "avx512_bf16 amx_bf16 amx_tile amx_int8"
+
+
+@pytest.mark.parametrize(
+    ("flags", "before", "asked", "after"),
+    [
+        (AMX, {}, [], {}),
+        (AMX, {"DNNL_MAX_CPU_ISA": "AVX2"}, [], {"DNNL_MAX_CPU_ISA": "AVX2"}),
+        (AMX, {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}, [1], {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}),
+        ("avx512_bf16", {"DNNL_MAX_CPU_ISA": "ALL"}, [], {"DNNL_MAX_CPU_ISA": "ALL"}),  # oneDNN looks itself
+    ],
+)
+def test_linux_is_asked_if_the_environment_wants_amx(machine, flags, before, asked, after):
+    found = []
+    assert has_tiles(machine(flags)) == (flags == AMX)
+    prepare_tiles(before, machine(flags), lambda: found.append(1) or True)
+    assert (found, before) == (asked, after)
 
 
 def test_without_linux_onednn_stays_below_amx(machine):
     environment = {"DNNL_MAX_CPU_ISA": "avx512_core_amx"}
     with pytest.warns(TrapWarning, match=r"Linux refuses AMX, which needs Linux 5\.16"):
-        prepare_tiles(environment, machine("amx_bf16 amx_tile amx_int8"), lambda: False)
+        prepare_tiles(environment, machine(AMX), lambda: False)
     assert environment == {"DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 

@@ -96,15 +96,11 @@ def shared_memory_line(total: int, free: int) -> Line:
     'warning'
     """
     said = f"{free / _GIB:.2f} GiB free of {total / _GIB:.2f} GiB"
-    full = "" if total < _GIB // 2 else "remove what ended programs left in it: ls -l /dev/shm; "
     fix = (
-        f"{full}docker run --shm-size=2g; or thread_pool=True in Gluon's DataLoader. mxkit's loaders need it on "
-        "Python 3.8's systems without memfd_create only"
+        "docker run --shm-size=2g, or remove what ended programs left in it (ls -l /dev/shm); or thread_pool=True in "
+        "Gluon's DataLoader. mxkit's loaders need it on Python 3.8's systems without memfd_create only"
     )
     return judged("/dev/shm", said, free >= _GIB // 2, fix, {"total": total, "free": free})
-
-
-_CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
 
 
 def installed_kernels() -> Optional[bool]:
@@ -167,7 +163,10 @@ def _driver(driver: Driver, with_cuda: bool, stand_in: bool) -> Line:
     said = driver.problem.split(". ")[0]
     if with_cuda and stand_in:
         said += "; a stand-in without GPUs lets MXNet compute on the CPU"
-    fix = f"install NVIDIA's driver, 450.80.02 or newer; in a container: docker run --gpus all\nor: {_CPU}"
+    fix = (
+        "install NVIDIA's driver, 450.80.02 or newer; in a container: docker run --gpus all\n"
+        "or: mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
+    )
     return judged("driver", said, not with_cuda, fix, data)
 
 

@@ -19,9 +19,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 _SECONDS = 180.0
 
-# With DMLC_ROLE=server, `import mxnet` serves and never returns (T72).
-_LEFT_OUT = ("DMLC_ROLE",)
-
 
 class Probe(NamedTuple):
     """Results of some imports.
@@ -63,7 +60,8 @@ def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, s
 def _run(names: List[str], variables: Mapping[str, str], seconds: float) -> Tuple[Optional[int], bytes, str]:
     here = Path(__file__).resolve()
     request = {"names": names, "path": sys.path}
-    environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    # With DMLC_ROLE=server, `import mxnet` serves and never returns (T72).
+    environment = {name: value for name, value in os.environ.items() if name != "DMLC_ROLE"}
     no_site = ["-S"] if sys.flags.no_site else []
     command = [sys.executable, *no_site, "-Wignore", str(here), json.dumps(request)]
     environment.update(variables)

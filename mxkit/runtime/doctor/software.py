@@ -185,10 +185,6 @@ def _version(distribution: str) -> str:
     return ""
 
 
-# The oldest and the newest Python of `.ci/matrix`.
-_PYTHONS = ((3, 8), (3, 13))
-
-
 # Environment variables that MXNet and its libraries read.
 _PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "DMLC_", "PS_", "NVIDIA_", "CUDA_")
 
@@ -198,7 +194,7 @@ _NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OP
 
 def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
     """Lines about Python, its environment, the platform, and NumPy, from the answer of its probe."""
-    is_tested = _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]
+    is_tested = (3, 8) <= sys.version_info[:2] <= (3, 13)  # of `.ci/matrix`
     python = "mxkit is tested on Python 3.8 to 3.13: make an environment with one of them"
     linux = (platform.system(), platform.machine()) == ("Linux", "x86_64")
     kind = "virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
