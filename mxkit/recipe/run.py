@@ -14,7 +14,7 @@ from mxkit.core.system import write_atomically, write_json
 from mxkit.data.splits import Splits
 from mxkit.distributed.group import current, rank
 from mxkit.distributed.kvstores import kvstore_kept
-from mxkit.errors import CheckpointWarning, DeviceError, DownloadError, RecipeError
+from mxkit.errors import CheckpointWarning, DeviceError, RecipeError
 from mxkit.recipe.building import (
     Call,
     attempt,
@@ -218,16 +218,14 @@ def pin_weights(recipe: Recipe) -> Recipe:
     """A recipe whose weights on the Hugging Face hub are named by their commit, so that a resume takes the same ones.
 
     Raises:
-        RecipeError: There are no such weights.
-        DownloadError: The hub cannot be reached.
+        RecipeError: The repository has no safetensors file, or several.
+        DownloadError: There are no such weights, or the hub cannot be reached.
     """
     if not is_hub_address(recipe.model.weights):
         return recipe
     try:
         address = find_hub_file(str(recipe.model.weights)).address
-    except DownloadError:
-        raise
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         refuse(recipe.name, [Problem.of("model.weights", error)])
         raise
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": address})})

@@ -16,22 +16,7 @@ import platform
 import re
 import shutil
 import socket
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
 import warnings
 
@@ -124,17 +109,14 @@ def read_manifest(path: Path) -> Checkpoint:
         CheckpointError: The file is missing, damaged, or of another format.
     """
     file = path / MANIFEST
-    if path.is_symlink() or file.is_symlink():
-        raise CheckpointError(f"{file} leads elsewhere: symbolic links are not followed")
+    _refuse_links(path, file)
     try:
         content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     head = _HEAD_PATTERN.match(content)
-    if not head:
-        raise CheckpointError(f"{file} is no manifest of a checkpoint: it does not begin with its digest")
-    if hashlib.sha256(content[head.end() :]).hexdigest().encode() != head[1]:
-        raise CheckpointError(f"{file} is damaged: it does not match its digest")
+    if not head or hashlib.sha256(content[head.end() :]).hexdigest().encode() != head[1]:
+        raise CheckpointError(f"{file} is damaged: it does not begin with the digest of its rest")
     try:
         manifest = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -143,32 +125,23 @@ def read_manifest(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path} has format {manifest.get('format')!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
         )
-    problem = _form_problem(manifest)
+    told = {name: manifest.get(name) for name in ("step", "files", "score", "run", "optimizer")}
+    step, files, score, *others = told.values()
     folder = STEP.fullmatch(path.name)
-    if not problem and folder and int(folder[1]) != manifest["step"]:
-        problem = f"it is of step {manifest['step']}, and its folder was renamed"
-    if problem:
-        raise CheckpointError(f"{file} is no manifest of a checkpoint: {problem}")
+    sound = type(step) is int and step == (int(folder[1]) if folder else abs(step))
+    sound = sound and isinstance(files, dict) and {PARAMETERS} <= files.keys() <= set(FILES)
+    sound = sound and all(isinstance(one, (dict, type(None))) for one in (score, *others))
+    if score and sound:
+        sound = score.get("mode") in ("min", "max") and isinstance(score.get("value"), (int, float))
+    if not sound:
+        raise CheckpointError(f"{file} is no manifest of this checkpoint: received {told!s:.400}")
     return Checkpoint(path, manifest["step"], manifest)
 
 
-def _form_problem(manifest: Mapping[str, Any]) -> str:
-    step, files, score = manifest.get("step"), manifest.get("files"), manifest.get("score")
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        return f"its step is {step!r}"
-    if not isinstance(files, dict) or not set(files) <= set(FILES) or PARAMETERS not in files:
-        return f"it names other files than {', '.join(FILES)}: {list(files) if isinstance(files, dict) else files!r}"
-    for name, file in files.items():
-        if not isinstance(file, dict) or not isinstance(file.get("size"), int):
-            return f"it lacks the size of {name}"
-    for name in ("run", "optimizer"):
-        if not isinstance(manifest.get(name, {}), dict):
-            return f"its {name} is {manifest[name]!r:.100}"
-    if score is not None and not (
-        isinstance(score, dict) and score.get("mode") in ("min", "max") and isinstance(score.get("value"), (int, float))
-    ):
-        return f"its score is {score!r}"
-    return ""
+def _refuse_links(*paths: Path) -> None:
+    for path in paths:
+        if path.is_symlink() or not path.exists():
+            raise CheckpointError(f"{path} is missing, or a symbolic link, which is not followed")
 
 
 def verify(path: Path) -> Checkpoint:
@@ -180,15 +153,13 @@ def verify(path: Path) -> Checkpoint:
     found = read_manifest(path)
     for name, expected in found.manifest["files"].items():
         file = path / name
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"{file} {'leads elsewhere' if file.is_symlink() else 'is missing'}")
+        _refuse_links(file)
         try:
-            size = file.stat().st_size
-            received = {"size": size} if size != expected["size"] else fingerprint(file)
+            received = fingerprint(file)
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error}") from error
         if received != expected:
-            raise CheckpointError(f"{file} is damaged: expected {expected}, received {received}")
+            raise CheckpointError(f"{file} is damaged: expected {expected!s:.200}, received {received}")
     return found
 
 
@@ -312,10 +283,9 @@ def _better_epoch(newest: Checkpoint, scored: Sequence[Checkpoint]) -> str:
     history = newest.run.get("history") or []
     rows = [row for row in history if isinstance(row, dict) and isinstance(row.get(column), (int, float))]
     values = {row.get("updates"): row[column] for row in rows}
-    if any(values.get(found.step, found.score["value"]) != found.score["value"] for found in scored):
-        return ""  # a callback changed the compared values
     better = [row for row in rows if sign * row[column] < sign * best["value"]]
-    if not better:
+    # a callback may have changed the compared values
+    if not better or any(values.get(found.step, found.score["value"]) != found.score["value"] for found in scored):
         return ""
     row = min(better, key=lambda row: sign * row[column])
     return (
@@ -349,7 +319,7 @@ def kept(
     return keep
 
 
-def ranked(checkpoints: Iterable[Checkpoint]) -> List[Checkpoint]:
+def ranked(checkpoints: Sequence[Checkpoint]) -> List[Checkpoint]:
     """Sort by score, the best and then the earliest first; only scores of the newest one's column and mode, not NaN."""
     scored = [found for found in checkpoints if found.score and not math.isnan(found.score["value"])]
     if not scored:
@@ -472,13 +442,15 @@ def only_writer(directory: Path) -> Iterator[None]:
                 directory.rmdir()
 
 
-def sole_writer(directory: Path) -> ContextManager[None]:
+@contextmanager
+def sole_writer(directory: Path) -> Iterator[None]:
     """`only_writer`, unless this process keeps others out already, as `fit` and `run_recipe` do."""
+    own = False
     with suppress(FileNotFoundError):
         lock = (directory / _WRITER).stat()
-        if any(os.path.samestat(lock, os.fstat(own)) for own in _LOCKS):
-            return nullcontext()
-    return only_writer(directory)
+        own = any(os.path.samestat(lock, os.fstat(one)) for one in _LOCKS)
+    with nullcontext() if own else only_writer(directory):
+        yield
 
 
 def _locked(folder: int, directory: Path) -> int:

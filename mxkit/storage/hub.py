@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 import re
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
 from mxkit.core.arguments import require
@@ -14,8 +14,6 @@ _PREFIX = "hf://"
 _FORM = "hf://owner/name[@revision][/file.safetensors]"
 # The syntax of huggingface_hub's own HfFileSystem: a `/` of a revision is written %2F, except in refs/pr/1.
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/@]+))?(?:/(.+))?")
-_ENDING = ".safetensors"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubFile(NamedTuple):
@@ -28,12 +26,6 @@ class HubFile(NamedTuple):
 
     path: Path
     address: str
-
-
-class _Parts(NamedTuple):
-    repository: str
-    revision: Optional[str]
-    file: Optional[str]
 
 
 def is_hub_address(weights: Any) -> bool:
@@ -63,9 +55,8 @@ def find_hub_file(address: str) -> HubFile:
 
     Raises:
         ValueError: The address has another form, or the repository has no safetensors file, or several.
-        FileNotFoundError: There is no such repository, revision or file.
-        PermissionError: The repository is gated.
-        DownloadError: The hub cannot be reached; or the network is forbidden and the cache lacks the file.
+        DownloadError: There is no such repository, revision or file; the repository is gated; the hub cannot be
+            reached; or the network is forbidden and the cache lacks the file.
         ImportError: huggingface_hub is not installed.
 
     Side effects:
@@ -76,42 +67,30 @@ def find_hub_file(address: str) -> HubFile:
     hub = require("huggingface_hub", "hub")
     errors, constants = import_module("huggingface_hub.errors"), import_module("huggingface_hub.constants")
     offline = is_offline() or bool(constants.HF_HUB_OFFLINE)
-    # httpx's errors are no OSError, those of requests are; the base of both is the parent of the hub's error
-    unreachable = (OSError, errors.HfHubHTTPError.__bases__[0])
     try:
-        if file is None or not (offline or _COMMIT.fullmatch(revision or "")):
-            file = _choose(address, file, _files(hub, repository, revision, offline))
+        file = file or _only_one(address, _files(hub, repository, revision, offline))
         found = Path(hub.hf_hub_download(repository, file, revision=revision, local_files_only=offline))
-    except errors.LocalEntryNotFoundError as error:
-        raise _unavailable(address, offline, error, constants) from error
-    except errors.GatedRepoError as error:
-        raise PermissionError(f"{address}: {_in_one_line(error)}. Set HF_TOKEN to a token of yours") from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
-        raise FileNotFoundError(f"{address}: {_in_one_line(error)}") from error
-    except FileNotFoundError:
-        raise
-    except unreachable as error:
-        raise _unavailable(address, offline, error, constants) from error
-    commit = found.parents[str(file).count("/")].name  # .../snapshots/COMMIT/FILE
+    # httpx's errors are no OSError, those of requests are; the base of both is the parent of the hub's error
+    except (OSError, errors.HfHubHTTPError.__bases__[0]) as error:
+        reason = f"cannot be downloaded from {constants.ENDPOINT}: {type(error).__name__}: {error}"
+        if offline:
+            reason = (
+                f"the cache {constants.HF_HUB_CACHE} lacks it, and HF_HUB_OFFLINE or MXKIT_OFFLINE forbids the network"
+            )
+        raise DownloadError(f"{address}: {' '.join(reason.split())[:500]}") from error
+    commit = found.parents[file.count("/")].name  # .../snapshots/COMMIT/FILE
     return HubFile(found, f"{_PREFIX}{repository}@{commit}/{file}")
 
 
-def _in_one_line(error: BaseException) -> str:
-    """The text of the hub's own error in one line."""
-    return " ".join(str(error).split())[:500]
-
-
-def _parts(address: str) -> _Parts:
+def _parts(address: str) -> Tuple[str, Optional[str], Optional[str]]:
+    """Repository, revision and file of an address."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(f"expected {_FORM}; received {address!r:.200}")
     repository, revision, file = match.groups()
-    if file is not None and not file.endswith(_ENDING):
-        raise ValueError(
-            f"{address}: expected a file *{_ENDING}, the only kind that is read from the hub, because pickled files "
-            f"may run code; received {file!r}"
-        )
-    return _Parts(repository, unquote(revision) if revision else None, file)
+    if file is not None:
+        _only_one(address, [file])
+    return repository, unquote(revision) if revision else None, file
 
 
 def _files(hub: Any, repository: str, revision: Optional[str], offline: bool) -> Sequence[str]:
@@ -122,24 +101,13 @@ def _files(hub: Any, repository: str, revision: Optional[str], offline: bool) ->
     return [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
 
 
-def _choose(address: str, file: Optional[str], files: Sequence[str]) -> str:
-    usable = sorted(one for one in files if one.endswith(_ENDING))
-    if file in usable:
-        return str(file)
-    if file is not None:
-        raise FileNotFoundError(f"{address}: no such file; expected one of {', '.join(usable)}")
+def _only_one(address: str, files: Sequence[str]) -> str:
+    usable = sorted(one for one in files if one.endswith(".safetensors"))
     if not usable:
         raise ValueError(
-            f"{address}: expected a file *{_ENDING}, the only kind that is read from the hub, because pickled files "
+            f"{address}: expected a file *.safetensors, the only kind that is read from the hub, because pickled files "
             f"may run code; received {', '.join(sorted(files)[:20])}"
         )
     if len(usable) > 1:
         raise ValueError(f"{address}: has several files; choose one with {address}/FILE: {', '.join(usable)}")
     return usable[0]
-
-
-def _unavailable(address: str, offline: bool, error: BaseException, constants: Any) -> DownloadError:
-    reason = f"cannot be downloaded from {constants.ENDPOINT}: {type(error).__name__}: {_in_one_line(error)}"
-    if offline:
-        reason = "the network is forbidden (HF_HUB_OFFLINE or MXKIT_OFFLINE)"
-    return DownloadError(f"{address}: {reason}; the cache {constants.HF_HUB_CACHE} has no such file")

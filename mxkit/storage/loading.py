@@ -7,7 +7,7 @@ from pathlib import Path
 import re
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.blocks import check_net, child_blocks, distinct, is_numpy_net, match_parameters, parameters_by_path
+from mxkit.core.blocks import check_net, distinct, is_numpy_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.replicas import is_initialized, load_values
@@ -89,8 +89,8 @@ def load_parameters(
             shapes and dtypes are compared before the net changes.
         UnknownNameError: A glob of `rename` or `only` fits nothing.
         ValueError: `match` is something else, or "order" was combined with `only` or `strict=False`.
-        DownloadError: The hub cannot be reached.
-        OSError: The file cannot be read, or is not on the hub.
+        DownloadError: The file is not on the hub, or the hub cannot be reached.
+        OSError: The file cannot be read.
 
     Side effects:
         Sets the net's parameters on all its devices. `match="order"` prints the pairs.
@@ -266,8 +266,8 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
     return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)
 
 
-# A full name in two parts, the words and the counters: (("dense", "weight"), (10,)).
-_Key = Tuple[Tuple[str, ...], Tuple[int, ...]]
+# A full name in parts: (("mlp", 0), ("dense", 1), ("weight", -1)) is a weight of `mlp0_dense1_`.
+_Parts = Tuple[Tuple[str, int], ...]
 
 _DIGITS = re.compile(r"\d+")
 _STATISTIC = re.compile(r"(running|moving)_(mean|var)$")
@@ -363,19 +363,14 @@ def _by_name(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any])
     # paths have no counters, except those of a SymbolBlock, which are names
     if best is by_path and best and not isinstance(net, SymbolBlock):
         return best
-    kinds = _kinds(net)
-    by_counters = _by_counters(arrays, full, parameters, kinds)
-    if by_counters is not None:
-        return by_counters
-    if best:
+    by_counters = _by_counters(arrays, full, parameters)
+    if by_counters is None and best:
         # `dense1` of the file is not `dense1` of the net if both nets have another first layer
-        unmatched = [name for name, path in full.items() if id(parameters[path]) not in reached]
-        words = {_key(name, kinds)[0]: name for name in unmatched}
-        for name in arrays:
-            twin = words.get(_key(name, kinds)[0])
-            if name not in best and twin is not None:
-                raise _ambiguous(f"{name!r} is in the file alone, {twin!r} in the net alone")
-    return best
+        words = {_words(name): name for name, path in full.items() if id(parameters[path]) not in reached}
+        twins = [(name, words[_words(name)]) for name in arrays if name not in best and _words(name) in words]
+        if twins:
+            raise _ambiguous("{!r} is in the file alone, {!r} in the net alone".format(*twins[0]))
+    return best if by_counters is None else by_counters
 
 
 def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
@@ -445,54 +440,50 @@ def _scope(names: Iterable[str]) -> str:
     return common[: common.rfind("_") + 1]
 
 
-def _kinds(net: Any) -> Set[str]:
-    """Class names that end in a digit: `resnetv112_` is the 13th ResNetV1, not the 112th ResNetV."""
-    own = {type(net).__name__.lower()} if type(net).__name__[-1].isdigit() else set()
-    return own.union(*(_kinds(child) for child in child_blocks(net).values()))
-
-
-def _key(name: str, kinds: Set[str]) -> _Key:
-    words, numbers = [], []
+def _parts(name: str) -> _Parts:
     *scopes, last = name.split("_")
-    for scope in scopes:
-        kind = next((kind for kind in kinds if scope.startswith(kind) and scope[len(kind) :].isdecimal()), "")
-        match = re.fullmatch(r"(.*?)(\d*)", scope)
-        word, number = (kind, scope[len(kind) :]) if kind or not match else match.groups()
-        words.append(word)
-        numbers.append(int(number or -1))
-    return (*words, last), tuple(numbers)
+    matches = [re.fullmatch(r"(.*?)(\d*)", scope, re.DOTALL) for scope in scopes]
+    return (*((match[1], int(match[2] or -1)) for match in matches if match), (last, -1))
 
 
-def _grouped(names: List[str], kinds: Set[str]) -> Dict[Tuple[str, ...], List[Tuple[Tuple[int, ...], str]]]:
-    groups: Dict[Tuple[str, ...], List[Tuple[Tuple[int, ...], str]]] = {}
-    for name in names:
-        words, numbers = _key(name, kinds)
-        groups.setdefault(words, []).append((numbers, name))
-    return groups
+def _words(name: str) -> Tuple[str, ...]:
+    return tuple(word for word, _ in _parts(name))
+
+
+def _ranked(names: Iterable[str]) -> Dict[_Parts, str]:
+    """Names by their parts, with the rank of each number among those of the same word and block in its place."""
+    parts = {name: _parts(name) for name in names}
+    numbers: Dict[Any, Set[int]] = {}
+    for one in parts.values():
+        for depth, (word, number) in enumerate(one):
+            numbers.setdefault((one[:depth], word), set()).add(number)
+    ranks = {key: {number: rank for rank, number in enumerate(sorted(some))} for key, some in numbers.items()}
+    return {
+        tuple((word, ranks[one[:depth], word][number]) for depth, (word, number) in enumerate(one)): name
+        for name, one in parts.items()
+    }
 
 
 def _by_counters(
-    arrays: Mapping[str, Any], full: Mapping[str, str], parameters: Mapping[str, Any], kinds: Set[str]
+    arrays: Mapping[str, Any], full: Mapping[str, str], parameters: Mapping[str, Any]
 ) -> Optional[Dict[str, str]]:
     """Match names that differ only in their counters, or return None.
 
     Gluon numbers the blocks of a class in the order of their creation, so the order of the numbers decides.
     """
-    left = _grouped(list(arrays), kinds)
+    theirs = _ranked(arrays)
     for cut in (0, len(os.path.commonprefix(list(full)))):  # a SymbolBlock's file lacks the common beginning
-        ours = {name[cut:]: name for name in full}
-        right = _grouped(list(ours), kinds)
-        if {words: len(group) for words, group in left.items()} == {
-            words: len(group) for words, group in right.items()
-        }:
+        ours = {name[cut:]: path for name, path in full.items()}
+        ranked = _ranked(ours)
+        if theirs.keys() == ranked.keys():
             break
     else:
         return None
-    pairs = [(words, a, b) for words in left for a, b in zip(sorted(left[words]), sorted(right[words]))]
-    if not _same_scopes([(words, a[0], b[0]) for words, a, b in pairs]):
-        return None
-    by_number = {a[1]: full[ours[b[1]]] for _, a, b in pairs}
-    by_order = {a: full[ours[b]] for words in left for (_, a), (_, b) in zip(left[words], right[words])}
+    by_number = {name: ours[ranked[parts]] for parts, name in theirs.items()}
+    paths: Dict[Tuple[str, ...], List[str]] = {}
+    for name, path in ours.items():
+        paths.setdefault(_words(name), []).append(path)
+    by_order = {name: paths[_words(name)].pop(0) for name in arrays}
     misfit = _misfit(by_number, arrays, parameters)
     if misfit:
         raise _ambiguous(f"by the order of its numbers {misfit}")
@@ -503,18 +494,6 @@ def _by_counters(
             f"{by_order[name]!r} by the order of the file"
         )
     return by_number
-
-
-def _same_scopes(pairs: List[Tuple[Tuple[str, ...], Tuple[int, ...], Tuple[int, ...]]]) -> bool:
-    """Whether each block of the file becomes one block of the net, and the reverse."""
-    forward: Dict[Any, Any] = {}
-    back: Dict[Any, Any] = {}
-    for words, theirs, ours in pairs:
-        for depth in range(1, len(theirs) + 1):
-            there, here = (words[:depth], theirs[:depth]), (words[:depth], ours[:depth])
-            if forward.setdefault(there, here) != here or back.setdefault(here, there) != there:
-                return False
-    return True
 
 
 def _misfit(paths: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:

@@ -62,8 +62,7 @@ def test_a_revision_and_a_file_are_chosen_and_the_commit_is_told(hub, contents):
     second = hub.commit("lab/digits", {"model.safetensors": contents[1], "more/of it.safetensors": contents[0]})
     hub.commit("lab/digits", {"model.safetensors": contents[0]}, branch="refs/pr/1")
     np.testing.assert_array_equal(loaded(f"hf://lab/digits@{first}"), old)
-    new = loaded("hf://lab/digits/model.safetensors")
-    assert (new != old).any()
+    assert (loaded("hf://lab/digits/model.safetensors") != old).any()
     np.testing.assert_array_equal(loaded("hf://lab/digits@refs/pr/1"), old)
     found = find_hub_file("hf://lab/digits@main/more/of it.safetensors")
     assert found.address == f"hf://lab/digits@{second}/more/of it.safetensors"
@@ -71,8 +70,7 @@ def test_a_revision_and_a_file_are_chosen_and_the_commit_is_told(hub, contents):
     asked = len(hub.asked)
     assert find_hub_file(found.address) == found
     assert len(hub.asked) == asked  # a commit in the cache asks no server
-    net = mxkit.models.mlp(hidden=(4,))
-    mxkit.load_parameters(net, "hf://lab/digits/model.safetensors", only="*.bias")
+    mxkit.load_parameters(mxkit.models.mlp(hidden=(4,)), "hf://lab/digits/model.safetensors", only="*.bias")
     assert not any(path.startswith("GET") and path.endswith(".bin") for path in hub.asked)
 
 
@@ -81,34 +79,39 @@ REFUSED = [
     ("hf://digits", ValueError, FORM),
     ("hf://lab/digits@", ValueError, FORM),
     ("hf://lab//x.safetensors", ValueError, FORM),
-    ("hf://lab/digits/pytorch_model.bin", ValueError, "may run code; received 'pytorch_model.bin'"),
-    ("hf://lab/none", FileNotFoundError, "Repository Not Found"),
+    ("hf://lab/digits/pytorch_model.bin", ValueError, "may run code; received pytorch_model.bin"),
+    ("hf://lab/none", DownloadError, "Repository Not Found"),
     ("hf://lab/digits", ValueError, "choose one with hf://lab/digits/FILE: a.safetensors, b.safetensors"),
-    ("hf://lab/digits/c.safetensors", FileNotFoundError, "no such file; expected one of a.safetensors, b.safetensors"),
-    ("hf://lab/digits@v2", FileNotFoundError, "Revision Not Found"),
-    ("hf://lab/digits@{commit}/c.safetensors", FileNotFoundError, "Entry Not Found"),
+    ("hf://lab/digits/c.safetensors", DownloadError, "Entry Not Found"),
+    ("hf://lab/digits@v2", DownloadError, "Revision Not Found"),
     ("hf://lab/pickled", ValueError, "received README.md, pytorch_model.bin"),
-    ("hf://lab/gated/a.safetensors", PermissionError, "Set HF_TOKEN to a token"),
-    ("hf://lab/private/a.safetensors", FileNotFoundError, "Repository Not Found"),
+    ("hf://lab/gated/a.safetensors", DownloadError, "Cannot access gated repo"),
+    ("hf://lab/private/a.safetensors", DownloadError, "Repository Not Found"),
 ]
 
 
-def test_errors_say_what_is_there(hub, contents, monkeypatch):
-    commit = hub.commit("lab/digits", {"b.safetensors": contents[0], "a.safetensors": contents[0]})
+def test_errors_say_what_is_there(hub, contents, monkeypatch, tmp_path):
+    hub.commit("lab/digits", {"b.safetensors": contents[0], "a.safetensors": contents[0]})
     hub.commit("lab/pickled", {"pytorch_model.bin": b"", "README.md": b""})
     for name, kept_from in (("lab/gated", hub.gated), ("lab/private", hub.private)):
         hub.commit(name, {"a.safetensors": contents[0]})
         kept_from.add(name)
     for address, kind, words in REFUSED:
-        assert words in refusal(kind, address.format(commit=commit)), address
+        assert words in refusal(kind, address), address
     with pytest.raises(CheckpointError, match=r"(?s)model 'mlp': .*another shape: 1\.weight is \(4, 64\) in the file"):
         get_model("mlp", hidden=(5,), weights="hf://lab/digits/a.safetensors")
+    siamese = {"name": "siamese", "branch": {"name": "mlp", "hidden": [4]}, "weights": "hf://lab/digits/a.safetensors"}
+    mistyped, several = ({**SMALL["model"], "weights": f"hf://{name}"} for name in ("digits", "lab/digits"))
+    refused = [(mistyped, "expected hf://owner/name"), (several, "has several files")]
+    for model, words in [*refused, (siamese, "CheckpointError: .*a.safetensors")]:
+        with pytest.raises(RecipeError, match=f"model.weights: .*{words}"):
+            new_run({**SMALL, "model": model}, output=tmp_path)
     fresh_hub(monkeypatch, HF_TOKEN="good")
     assert find_hub_file("hf://lab/private/a.safetensors").path.is_file()
     hub.broken = 500
-    assert f"cannot be downloaded from {hub.url}: HfHubHTTPError" in refusal(
-        DownloadError, "hf://lab/digits/a.safetensors"
-    )
+    assert f"cannot be downloaded from {hub.url}: HfHubHTTPError" in refusal(DownloadError, "hf://lab/digits")
+    fresh_hub(monkeypatch, HF_ENDPOINT="http://127.0.0.1:9")
+    assert "cannot be downloaded from http://127.0.0.1:9: Connect" in refusal(DownloadError, "hf://lab/digits")
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "MXKIT_OFFLINE"])
@@ -120,13 +123,8 @@ def test_offline_the_cache_is_used(hub, contents, monkeypatch, variable):
     for address in ("hf://lab/digits", "hf://lab/digits/model.safetensors", f"hf://lab/digits@{sha}"):
         assert find_hub_file(address).address == f"hf://lab/digits@{sha}/model.safetensors"
     for address in ("hf://lab/other", "hf://lab/digits@v2", "hf://lab/digits/b.safetensors"):
-        assert "the network is forbidden" in refusal(DownloadError, address)
+        assert "forbids the network" in refusal(DownloadError, address)
     assert len(hub.asked) == asked
-
-
-def test_a_server_that_is_not_reached(hub, monkeypatch):
-    fresh_hub(monkeypatch, HF_ENDPOINT="http://127.0.0.1:9")
-    assert "cannot be downloaded from http://127.0.0.1:9: Connect" in refusal(DownloadError, "hf://lab/digits")
 
 
 def test_a_run_keeps_the_commit_of_its_weights(hub, contents, tmp_path):
@@ -142,26 +140,6 @@ def test_a_run_keeps_the_commit_of_its_weights(hub, contents, tmp_path):
     assert resume_run(run.folder, progress=False).had_ended
     moved = stopped_run(run.folder, overrides=["model.weights=hf://lab/digits"])
     assert moved.recipe.model.weights == f"hf://lab/digits@{hub.branches['lab/digits', 'main']}/model.safetensors"
-
-
-@pytest.mark.parametrize(
-    ("weights", "text"),
-    [
-        ("hf://digits", "model.weights: expected hf://owner/name"),
-        ("hf://lab/none", "model.weights: FileNotFoundError: hf://lab/none: "),
-    ],
-)
-def test_a_recipe_names_the_key(hub, tmp_path, weights, text):
-    with pytest.raises(RecipeError) as caught:
-        new_run(SMALL, overrides=[f"model.weights={weights}"], output=tmp_path)
-    assert text in str(caught.value)
-
-
-def test_a_net_of_nets_takes_weights_of_the_hub(hub, contents, tmp_path):
-    siamese = {"name": "siamese", "branch": {"name": "mlp", "hidden": [4]}, "weights": "hf://lab/digits"}
-    hub.commit("lab/digits", {"model.safetensors": contents[0]})
-    with pytest.raises(RecipeError, match=r"model.weights: CheckpointError: .*model.safetensors"):
-        new_run({**SMALL, "model": siamese}, output=tmp_path)
 
 
 def test_trials_of_a_sweep_begin_with_one_commit(hub, contents, tmp_path):
