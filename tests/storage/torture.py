@@ -48,7 +48,7 @@ OPTIMIZERS = {"momentum": ("sgd", {"learning_rate": 0.05, "momentum": 0.9}), "ad
 COMBINATIONS = [(1, "momentum", "loader"), (1, "adam", "generator")]
 COMBINATIONS += [(2, "momentum", "generator"), (2, "adam", "loader")]
 CALLS = ["open", "close", "fsync", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "scandir", "stat"]
-BATCHES, SIZE = 110, 4
+BATCHES, SIZE = 66, 4
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(BATCHES * SIZE + 60, 6).astype("float32"), RANDOM.randint(0, 4, BATCHES * SIZE + 60)
 
@@ -388,6 +388,7 @@ def main():
     parser.add_argument("--accumulate", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", type=int, choices=range(len(COMBINATIONS)), help="one combination")
+    parser.add_argument("--kind", choices=("mx.nd", "mx.np"), help="one kind of arrays")
     parser.add_argument("--writes", action="store_true")
     parser.add_argument("--stride", type=int, default=1, help="of --writes: die at each such call only")
     asked = parser.parse_args()
@@ -402,7 +403,10 @@ def main():
             arguments = devices, optimizer, data, asked.accumulate, asked.epochs
             ended(start(folder / "whole", train, folder / "whole", Kind(False), *arguments), folder / "whole")
             seconds = time.monotonic() - begun
-            for name, count in (("mx.nd", asked.kills), ("mx.np", -(-asked.kills // len(COMBINATIONS)))):
+            kinds = {"mx.nd": asked.kills, "mx.np": -(-asked.kills // len(COMBINATIONS))}
+            for name, count in kinds.items():
+                if asked.kind not in (None, name):
+                    continue
                 found, failures = kills(count, asked.seed, Kind(name == "mx.np"), arguments, seconds, folder)
                 name = f"{name}, {devices} device(s), {optimizer}, {data} ({seconds:.1f} s a run)"
                 failed = report(name, found, failures) or failed
