@@ -42,7 +42,6 @@ long: $(VENV)/.tested
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 24 --seed 0
 	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 1 --seed 0
-	PYTHONPATH=. $(BIN)/python tests/distributed/torture_workers.py --kills 1 --seed 0 --pause 0.05
 
 # Short trainings, one after the other, under glibc's debug allocator: a program that damages memory ends there. Twice, with
 # other numbers in freed memory and in another order. glibc before 2.34 has the check in itself.

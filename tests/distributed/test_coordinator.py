@@ -16,8 +16,6 @@ from mxkit.distributed.side_processes import listen
 from mxkit.errors import DistributedError
 import pytest
 
-VERSION = "1.0"
-
 
 class Job:
     """A coordinator in a thread."""
@@ -125,19 +123,18 @@ def test_all_hear_the_fault_also_late(text):
     assert time.monotonic() < begun + 20
 
 
-def test_members_that_make_no_job():
+@pytest.mark.parametrize(
+    ("rank", "version", "text"),
+    [
+        (1, "0.9", f"{LOST}has mxkit 0.9, worker 0 on h (process 7) has 1.0"),
+        (5, "1.0", "worker 5 on h (process 7) joined, but the job has 2 workers and 0 servers"),
+    ],
+)
+def test_members_that_make_no_job(rank, version, text):
     job = Job()
-    first = job.peer(0, facts={"mxkit": VERSION})
-    other = job.peer(1, facts={"mxkit": "0.9"})
-    text = f"worker 1 on h (process 7) has mxkit 0.9, worker 0 on h (process 7) has {VERSION}"
-    assert text in first.hear()["fault"]
-    assert text in other.hear()["fault"]
+    peers = [job.peer(0, facts={"mxkit": "1.0"}), job.peer(rank, facts={"mxkit": version})]
+    assert all(text in peer.hear()["fault"] for peer in peers)
     assert text in job.fault()
-
-    job = Job()
-    other = job.peer(5)
-    assert "worker 5 on h (process 7) joined, but the job has 2 workers and 0 servers" in other.hear()["fault"]
-    assert job.fault()
 
 
 def test_strangers_do_not_disturb():
@@ -147,16 +144,9 @@ def test_strangers_do_not_disturb():
         other = job.peer(1, secret=secret)
         assert text in other.hear()["fault"]
         assert other.hear() is None
-    deep = b"[" * 60000
-    for line in (
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\0\0\0\3{}",
-        b"\0\0\0\1[",
-        len(deep).to_bytes(4, "big") + deep,
-        b"\xff" * 100000,
-        (HELLO_BYTES + 1).to_bytes(4, "big"),
-        encoded({"role": "worker", "rank": "x", "secret": "s"}),
-    ):
+    deep, wrong = b"[" * 60000, encoded({"role": "worker", "rank": "x", "secret": "s"})
+    lines = [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\3{}", b"\0\0\0\1[", b"\xff" * 100000, wrong]
+    for line in (*lines, len(deep).to_bytes(4, "big") + deep, (HELLO_BYTES + 1).to_bytes(4, "big")):
         with socket.create_connection(("127.0.0.1", job.port), timeout=20) as stranger:
             stranger.sendall(line)
             stranger.shutdown(socket.SHUT_WR)
@@ -168,13 +158,14 @@ def test_strangers_do_not_disturb():
     assert job.fault()
 
 
-def test_who_does_not_come_is_named(monkeypatch):
+def test_who_does_not_come_and_a_launcher_that_is_lost_are_named(monkeypatch):
     monkeypatch.setenv("MXKIT_PATIENCE", "1")
-    job = Job(3, 1)
+    job, orphan = Job(3, 1), Job(starter=1 << 30)
     peer = job.peer(1)
     text = "worker 0, worker 2, server 0 did not join within 1 s; joined: worker 1 on h (process 7)"
     assert text in peer.hear()["fault"]
     assert text in job.fault()
+    assert f"mxkit launch (process {1 << 30}) is lost" in orphan.fault()
 
 
 @pytest.mark.long
@@ -189,11 +180,6 @@ def test_who_is_silent_is_named(monkeypatch):
         time.sleep(0.05)
     assert "worker 1 on h (process 7) is lost: it sent nothing for 3 s" in peers[0].hear()["fault"]
     assert job.fault()
-
-
-def test_the_launcher_is_lost():
-    job = Job(starter=1 << 30)
-    assert f"mxkit launch (process {1 << 30}) is lost" in job.fault()
 
 
 @pytest.mark.long
@@ -217,32 +203,23 @@ def member(port, code, *, rank=0, patience=20):
     return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_nobody_listens():
+def test_nobody_or_something_else_listens():
     with listen("127.0.0.1") as free:
         port = free.getsockname()[1]
-    process = member(port, "join()", patience=0.5)
-    assert f"no process listens at 127.0.0.1:{port} after 0.5 s ([Errno 111]" in process.communicate(timeout=60)[1]
-    assert process.returncode == 1
-
-
-def test_something_else_listens():
-    with listen("127.0.0.1") as listener:
-        process = member(listener.getsockname()[1], "join()")
-        connection = listener.accept()[0]
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        text = process.communicate(timeout=60)[1]
-        connection.close()
-    assert "worker 0 on h stopped at the start: the coordinator at 127.0.0.1:" in text
-    assert "expected a message of mxkit; received b'HTTP'" in text
-
-
-def test_the_port_is_in_use():
-    with listen("127.0.0.1") as other:
-        port = other.getsockname()[1]
         with pytest.raises(DistributedError, match=f"127.0.0.1:{port}: Address already in use.*MXKIT_ADDRESS"):
             listen("127.0.0.1", port)
     with pytest.raises(DistributedError, match=r"192.0.2.1:0: Cannot assign.* is the host another machine"):
         listen("192.0.2.1")
+    alone = member(port, "join()", patience=0.5)
+    with listen("127.0.0.1") as listener:
+        process = member(listener.getsockname()[1], "join()")
+        with listener.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            text = process.communicate(timeout=60)[1]
+    assert "worker 0 on h stopped at the start: the coordinator at 127.0.0.1:" in text
+    assert "expected a message of mxkit; received b'HTTP'" in text
+    assert f"no process listens at 127.0.0.1:{port} after 0.5 s ([Errno 111]" in alone.communicate(timeout=60)[1]
+    assert alone.returncode == 1
 
 
 @pytest.mark.long
@@ -315,8 +292,8 @@ m.leave()
     assert job.fault() is None
 
 
-@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
-def test_seconds_that_are_none(monkeypatch, value):
-    monkeypatch.setenv("MXKIT_PATIENCE", value)
-    with pytest.raises(DistributedError, match=f"MXKIT_PATIENCE='{value}': expected a number of seconds"):
-        seconds_of("MXKIT_PATIENCE")
+def test_seconds_that_are_none(monkeypatch):
+    for value in ("soon", "-1", "nan"):
+        monkeypatch.setenv("MXKIT_PATIENCE", value)
+        with pytest.raises(DistributedError, match=f"MXKIT_PATIENCE='{value}': expected a number of seconds"):
+            seconds_of("MXKIT_PATIENCE")

@@ -1,10 +1,8 @@
-"""Real jobs of MXNet: what workers call, and what happens when a process is killed, stops or fails.
-
-`make torture` kills each kind of process at random instants.
-"""
+"""Real jobs of MXNet: what workers call, and what happens when a process is killed, stops or fails."""
 
 import os
 from pathlib import Path
+import random
 import re
 import signal
 import socket
@@ -12,8 +10,8 @@ import subprocess
 import sys
 import time
 
+from jobs import CAUSES, HERE, Job, differences, start
 import pytest
-from torture_workers import CAUSES, HERE, Job, differences, start, whole
 
 pytestmark = pytest.mark.long
 
@@ -68,9 +66,46 @@ def test_a_process_beside_the_workers_is_killed(calls, tmp_path, name):
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("jobs") / "sound"
-    whole(folder)
-    return folder
+    """The folder of a job that nobody disturbed, and its seconds."""
+    folder, begun = tmp_path_factory.mktemp("jobs") / "sound", time.monotonic()
+    job = start(folder, PAUSE, folder.with_suffix(".txt"))
+    assert job.ended() == 0, job.text()
+    return folder, time.monotonic() - begun
+
+
+def killed(name, after, folder, sound):
+    """Kill a process after some seconds; whether the training had not ended before."""
+    job = start(folder, PAUSE, folder.with_suffix(".txt"))
+    try:
+        time.sleep(after)
+        try:
+            victim = job.find(name)
+        except LookupError:
+            assert job.ended() == 0, job.text()
+            return False
+        there = job.processes()
+        os.kill(victim, signal.SIGKILL)  # one that has ended since is there until the launcher has seen it
+        late = any(folder.glob("result-*.npz"))
+        if name == "the launcher":
+            job.process.wait()
+        assert job.gone(there.keys() - {job.process.pid}, 30) is not None, job.text()
+        if late:
+            return False
+        assert "worker 0" not in there.values() or re.search(CAUSES[name].format(victim), job.text()), job.text()
+        if name == "the launcher":
+            job = start(folder, PAUSE, folder.with_suffix(".txt"))
+        assert job.ended() == 0, job.text()
+        assert differences(folder, sound) == []
+        return True
+    finally:
+        job.end()
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_kill_at_a_random_instant_is_named_and_the_job_that_starts_again_has_the_same_bits(sound, tmp_path, name):
+    random_, (folder, seconds) = random.Random(name), sound
+    # a machine is not equally fast all the time: the training may have ended before
+    assert any(killed(name, random_.uniform(0, 0.9 * seconds), tmp_path / str(i), folder) for i in range(5))
 
 
 def test_a_killed_worker_and_the_same_bits(sound, tmp_path):
@@ -83,7 +118,7 @@ def test_a_killed_worker_and_the_same_bits(sound, tmp_path):
     assert job.ended() == 0, job.text()
     assert "mxkit launch: worker 1 was ended by SIGKILL" in job.text()
     assert "worker 0 ended after 1 restarts" in job.text()
-    assert differences(tmp_path / "run", sound) == []
+    assert differences(tmp_path / "run", sound[0]) == []
 
 
 def test_stopped_for_a_while_then_terminated(sound, tmp_path):
@@ -100,7 +135,7 @@ def test_stopped_for_a_while_then_terminated(sound, tmp_path):
     assert not (tmp_path / "run" / "result-0.npz").exists()
     job = start(tmp_path / "run", 0, tmp_path / "output")
     assert job.ended() == 0, job.text()
-    assert differences(tmp_path / "run", sound) == []
+    assert differences(tmp_path / "run", sound[0]) == []
 
 
 # without the launcher: worker 0 starts the servers

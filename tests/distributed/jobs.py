@@ -1,20 +1,10 @@
-"""Kills processes of a job at random instants: `python tests/distributed/torture_workers.py --kills 10 --seed 0`.
+"""Jobs of `mxkit launch` whose processes tests find and kill."""
 
-For a worker, a server, the scheduler and the launcher: all others end within 30 s, the cause is named, no process is
-left, and the job that starts again ends with the bits of one that nobody disturbed. Exit code 1 if not.
-"""
-
-import argparse
 import os
 from pathlib import Path
-import random
-import re
-import shutil
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 
@@ -22,7 +12,6 @@ import numpy as np
 
 HERE = Path(__file__).parent
 MARK = "MXKIT_TEST_MARK"
-MOST_SECONDS = 30
 # What the output must say of each kind. Before a worker has joined the others only the launcher knows of its end.
 CAUSES = {
     "worker 0": r"worker 0 on \S+ \(process {}\) is lost|worker 0 was ended by SIGKILL",
@@ -137,56 +126,6 @@ def start(folder, pause, output):
     return Job([sys.executable, HERE / "killed_training.py", folder, pause], options=["--restarts", "1"], output=output)
 
 
-def whole(folder, pause=0.0):
-    """Run a job that nobody disturbs; return its seconds."""
-    begun = time.monotonic()
-    job = start(folder, pause, folder.with_suffix(".txt"))
-    if job.ended():
-        raise RuntimeError(job.text())
-    return time.monotonic() - begun
-
-
-class TooLateError(Exception):
-    """The training had ended before the kill. A machine is not equally fast all the time."""
-
-
-def kill(name, after, folder, sound, pause):
-    """Kill a process after some seconds; return the seconds until all others had ended, and what is wrong."""
-    output = folder.with_suffix(".txt")
-    job = start(folder, pause, output)
-    try:
-        time.sleep(after)
-        try:
-            victim = job.find(name)
-        except LookupError:
-            if any(folder.glob("result-*.npz")) and job.ended() == 0:
-                raise TooLateError from None
-            raise
-        there = job.processes()
-        os.kill(victim, signal.SIGKILL)  # one that has ended since is there until the launcher has seen it
-        late = any(folder.glob("result-*.npz"))
-        if name == "the launcher":
-            job.process.wait()
-        seconds = job.gone(there.keys() - {job.process.pid})
-        if seconds is None:
-            return 60.0, [f"left: {job.processes()}: {job.text()[-3000:]}"]
-        if late:
-            raise TooLateError
-        wrong = [] if seconds < MOST_SECONDS else [f"the others ended after {seconds:.1f} s"]
-        first = job.text()
-        if "worker 0" in there.values() and not re.search(CAUSES[name].format(victim), first):
-            wrong.append(f"the cause is not named: {first[-3000:]}")
-        if name == "the launcher":
-            job = start(folder, pause, output)
-        if job.ended():
-            wrong.append(f"the job that started again failed: {job.text()[-3000:]}")
-        else:
-            wrong += [f"the job that started again differs: {text}" for text in differences(folder, sound)]
-        return seconds, wrong
-    finally:
-        job.end()
-
-
 def differences(folder, sound):
     """Arrays of any worker that are not those of the first worker that nobody disturbed, to the bit.
 
@@ -203,49 +142,3 @@ def differences(folder, sound):
             names = [name for name in wanted if file[name].tobytes() != wanted[name].tobytes()]
             found += [f"worker {rank}, {name}: {file[name].tolist()}, not {wanted[name].tolist()}" for name in names]
     return found
-
-
-def say(text):
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def main():
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kills", type=int, default=10, help="of each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds after each update")
-    parser.add_argument("--only", choices=CAUSES)
-    asked = parser.parse_args()
-    failed = []
-    with tempfile.TemporaryDirectory() as work:
-        sound = Path(work) / "sound"
-        longest = whole(sound, asked.pause)
-        for name in [asked.only] if asked.only else CAUSES:
-            random_ = random.Random(f"{asked.seed} {name}")
-            taken, late = [], 0
-            while len(taken) < asked.kills and late <= asked.kills:
-                folder = Path(work) / f"killed-{len(taken)}-{late}"
-                after = random_.uniform(0, longest * 0.9)
-                try:
-                    seconds, wrong = kill(name, after, folder, sound, asked.pause)
-                    taken.append(seconds)
-                    failed += [f"FAILED {name}, after {after:.2f} s: {text}" for text in wrong]
-                except TooLateError:
-                    late += 1
-                shutil.rmtree(str(folder))
-                folder.with_suffix(".txt").unlink()
-            failed += [f"FAILED {name}: {late} jobs ended before the kill"] if late > asked.kills else []
-            figures = ", ".join(f"{function(taken or [0]):.2f}" for function in (min, statistics.median, max))
-            say(
-                f"{name}: {len(taken)} kills in jobs of {longest:.1f} s, and {late} too late; seconds until all others "
-                f"had ended: min, median, max {figures}"
-            )
-    for text in failed:  # at the end, where readers of a long log look
-        say(text)
-    return int(bool(failed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
