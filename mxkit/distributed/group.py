@@ -235,9 +235,8 @@ def refuse_differences(where: str, workers: Sequence[Mapping[str, Any]]) -> None
         for name in {**workers[0], **theirs}:
             first, other = (one.get(name, "nothing") for one in (workers[0], theirs))
             if first != other:
-                raise DistributedError(
-                    f"the workers differ {where}: {name}: worker 0 has {first!s:.300}, worker {rank} has {other!s:.300}"
-                )
+                values = f"worker 0 has {first!s:.300}, worker {rank} has {other!s:.300}"
+                raise DistributedError(f"the workers differ {where}: {name}: {values}")
 
 
 _group: Optional[Group] = None

@@ -110,10 +110,8 @@ def place_of(variables: Mapping[str, str]) -> Optional[WorkerPlace]:
     True
     """
     if variables.get("DMLC_ROLE"):
-        raise DistributedError(
-            f"DMLC_ROLE={variables['DMLC_ROLE']} is set: MXNet's own launcher or Kubeflow started this process. "
-            "mxkit starts MXNet's servers itself: start only the workers, without the variables DMLC_*"
-        )
+        text = "MXNet's own launcher or Kubeflow started this process: start only the workers, without DMLC_*"
+        raise DistributedError(f"DMLC_ROLE={variables['DMLC_ROLE']} is set: {text}")
     way = _way_of(variables)
     if way is None:
         return None
@@ -223,10 +221,8 @@ def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tu
     nodes = variables.get("SLURM_STEP_NODELIST" if way is _SLURM else "SLURM_JOB_NODELIST")
     if nodes and way.name not in ("mxkit", "Kubernetes"):
         return first_host(nodes), port
-    raise DistributedError(
-        f"{way.name} started {size} workers on several machines, or does not say that they are on one: set the host of "
-        f"rank 0 and a free port of it for all, like {ADDRESS}=node1:{PORT}"
-    )
+    text = f"{way.name} started {size} workers on several machines, or does not say that they are on one"
+    raise DistributedError(f"{text}: set the host of rank 0 and a free port of it, like {ADDRESS}=node1:{PORT}")
 
 
 def _split(address: str, port: int) -> Tuple[str, int]:

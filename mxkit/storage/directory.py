@@ -122,9 +122,7 @@ def read_manifest(path: Path) -> Checkpoint:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
     if manifest.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {manifest.get('format')!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
-        )
+        raise CheckpointError(f"{path} has format {manifest.get('format')!r}, not {FORMAT}: use a newer mxkit")
     told = {name: manifest.get(name) for name in ("step", "files", "score", "run", "optimizer")}
     step, files, score, *others = told.values()
     folder = STEP.fullmatch(path.name)
@@ -259,10 +257,7 @@ def _find_best(directory: Path) -> Checkpoint:
     readable = manifests(directory)
     scored = ranked(readable)
     if not scored:
-        raise CheckpointError(
-            f"no whole checkpoint in {directory}: expected folders named step-00000000 with a score, as "
-            "Checkpoints(keep_best=...) writes them"
-        )
+        raise CheckpointError(f"{directory} has no whole checkpoint with a score, as Checkpoints(keep_best=...) writes")
     problem = _better_epoch(readable[0], scored)
     try:
         if not problem:
@@ -270,10 +265,7 @@ def _find_best(directory: Path) -> Checkpoint:
     except CheckpointError as error:
         problem = f"the best checkpoint is broken: {error}"
     lines = [f"{found.path.name} ({found.score['column']} {found.score['value']:.6g})" for found in scored]
-    raise CheckpointError(
-        f"{directory}: {problem}. With a score there are {', '.join(lines)}. Take the newest by which='last', or one "
-        "of these by its own path"
-    )
+    raise CheckpointError(f"{directory}: {problem}. Pass which='last', or a path: there are {', '.join(lines)}")
 
 
 def _better_epoch(newest: Checkpoint, scored: Sequence[Checkpoint]) -> str:
@@ -288,10 +280,8 @@ def _better_epoch(newest: Checkpoint, scored: Sequence[Checkpoint]) -> str:
     if not better or any(values.get(found.step, found.score["value"]) != found.score["value"] for found in scored):
         return ""
     row = min(better, key=lambda row: sign * row[column])
-    return (
-        f"the best checkpoint is gone: {column} was {row[column]:.6g} after epoch {row.get('epoch')}, update "
-        f"{row.get('updates')}, and no checkpoint of this epoch is left"
-    )
+    place = f"epoch {row.get('epoch')}, update {row.get('updates')}"
+    return f"the best checkpoint is gone: {column} was {row[column]:.6g} after {place}"
 
 
 def kept(
@@ -466,10 +456,8 @@ def _locked(folder: int, directory: Path) -> int:
         except BlockingIOError:
             writer = os.pread(lock, 300, 0).decode("utf-8", "replace") or "another process"
             os.close(lock)
-            raise CheckpointError(
-                f"{writer} writes into {directory}, and two processes would destroy each other's files. Wait for its "
-                "end, or use another folder"
-            ) from None
+            text = "two processes would destroy each other's files. Wait for its end, or use another folder"
+            raise CheckpointError(f"{writer} writes into {directory}, and {text}") from None
         except OSError as error:
             text = f"{directory} is on a file system without locks ({error}): a second process there is not refused"
             warnings.warn(text, CheckpointWarning, stacklevel=4)
@@ -504,9 +492,7 @@ def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     except (mx.MXNetError, CheckpointError) as error:
         raise OSError(f"{file} could not be written whole; is the disk full? {error}") from error
     if names != set(arrays):
-        raise OSError(
-            f"{file} could not be written whole: expected {len(arrays)} arrays, {len(names)} can be read back"
-        )
+        raise OSError(f"{file} could not be written whole: {len(names)} of {len(arrays)} arrays can be read back")
 
 
 class Listed(NamedTuple):
@@ -611,9 +597,7 @@ def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> Lis
     names = list(dict.fromkeys(names))
     for name in names:
         if name not in paths:
-            raise CheckpointError(
-                f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(paths) or 'none'}"
-            )
+            raise CheckpointError(f"{directory} has no checkpoint {name!r}; there are {', '.join(paths) or 'none'}")
     with sole_writer(Path(directory)):
         for name in names:
             remove(paths[name])
@@ -630,10 +614,8 @@ def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
         text = (recipe.get("checkpoints") or {}).get("keep_every")
         return None if text is None else interval(text, "keep_every", ("epoch", "update"))
     except (yaml.YAMLError, ValueError, OSError, AttributeError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read, so that its keep_every is unknown; nothing was removed. Remove checkpoints by "
-            f"name. {' '.join(str(error).split())}"
-        ) from error
+        text = f"{file} cannot be read, so that its keep_every is unknown; nothing was removed"
+        raise CheckpointError(f"{text}: {' '.join(str(error).split())}") from error
 
 
 class BackgroundWriter:

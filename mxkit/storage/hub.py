@@ -104,10 +104,8 @@ def _files(hub: Any, repository: str, revision: Optional[str], offline: bool) ->
 def _only_one(address: str, files: Sequence[str]) -> str:
     usable = sorted(one for one in files if one.endswith(".safetensors"))
     if not usable:
-        raise ValueError(
-            f"{address}: expected a file *.safetensors, the only kind that is read from the hub, because pickled files "
-            f"may run code; received {', '.join(sorted(files)[:20])}"
-        )
+        received = ", ".join(sorted(files)[:20])
+        raise ValueError(f"{address}: expected a file *.safetensors, as others may run code; received {received}")
     if len(usable) > 1:
         raise ValueError(f"{address}: has several files; choose one with {address}/FILE: {', '.join(usable)}")
     return usable[0]

@@ -109,9 +109,7 @@ def load_parameters(
     if match not in ("name", "order"):
         raise ValueError(f"load_parameters: match: expected 'name' or 'order'; received {match!r:.100}")
     if match == "order" and not (strict and only is None):
-        raise ValueError(
-            "load_parameters: match='order' pairs the whole file with the whole net: leave strict=False and only= out"
-        )
+        raise ValueError("match='order' pairs the whole file with the whole net: leave strict=False and only= out")
     arrays = read_any_arrays(find_hub_file(str(path)).path if is_hub_address(path) else path)
     try:
         plan = _plan(net, arrays, strict, rename, only, match)
@@ -238,32 +236,23 @@ def _shared_difference(name: str, twin: str, arrays: Mapping[str, Any]) -> str:
 def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, Any], strict: bool) -> str:
     """List the problems in about 20 lines; the nearest name is searched only for the lines shown."""
 
-    def missing(path: str) -> str:
-        parameter = parameters[path]
-        near = nearest(path, plan.unexpected) or nearest(parameter.name, plan.unexpected)
-        return f"missing in the file: {path} {parameter.shape} {dtype_name(parameter.dtype)} {near}".rstrip()
-
-    def unexpected(name: str) -> str:
-        near = nearest(name, plan.missing)
-        return f"not in the net: {name} {arrays[name].shape} {dtype_name(arrays[name].dtype)} {near}".rstrip()
+    def phrase(problem: str, place: str, array: Any, others: Sequence[str]) -> str:
+        return f"{place}: {problem} {array.shape} {dtype_name(array.dtype)} {nearest(problem, others)}".rstrip()
 
     kinds: List[Tuple[List[str], Callable[[str], str]]] = [
         (plan.different, str),
-        (plan.missing, missing),
-        (plan.unexpected, unexpected),
+        (plan.missing, lambda path: phrase(path, "missing in the file", parameters[path], plan.unexpected)),
+        (plan.unexpected, lambda name: phrase(name, "not in the net", arrays[name], plan.missing)),
     ]
-    lines = []
-    for problems, phrase in kinds:
-        lines += [phrase(problem) for problem in problems[:_LINES]]
-        lines += [f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else []
     what = "the arrays do not fit the net" if strict else "no array fits the net"
-    hint = ""
+    lines = [f"{what}, which is left as it was:"]
     if plan.missing and plan.unexpected and not (plan.matched or plan.different):
-        hint = (
-            ". No name of the file is one of the net's; if both have the same layers in the same order, "
-            "mxkit.load_parameters(net, file, match='order') pairs them"
-        )
-    return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)
+        lines += ["No name of the file is one of the net's. Do both have the same layers in the same order? Then pass"]
+        lines[-1] += " mxkit.load_parameters(net, file, match='order')"
+    for problems, phrased in kinds:
+        lines += [phrased(problem) for problem in problems[:_LINES]]
+        lines += [f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else []
+    return "\n  ".join(lines)
 
 
 # A full name in parts: (("mlp", 0), ("dense", 1), ("weight", -1)) is a weight of `mlp0_dense1_`.
@@ -322,9 +311,7 @@ def _renamed(pattern: Tuple[str, str], bare: Mapping[str, str], parameters: Mapp
     parts, pieces = re.split("([*?])", source), re.split("[*?]", target)
     count = len(parts) // 2
     if len(pieces) - 1 != count:
-        raise ValueError(
-            f"rename: {source!r} has {count} wildcards, so {target!r} needs {count}; it has {len(pieces) - 1}"
-        )
+        raise ValueError(f"rename: {source!r} has {count} wildcards, {target!r} has {len(pieces) - 1}")
     groups = {"*": "(.*)", "?": "(.)"}
     glob = re.compile("".join(groups.get(part) or re.escape(part) for part in parts), re.DOTALL)
     renamed = []
@@ -338,10 +325,8 @@ def _renamed(pattern: Tuple[str, str], bare: Mapping[str, str], parameters: Mapp
     name, path = renamed[0]
     if not any(path in parameters for _, path in renamed):
         near = nearest(path, parameters)
-        raise UnknownNameError(
-            f"rename: {name!r} would become {path!r}, which is no path of the net: "
-            f"{near or 'its paths are ' + _some(parameters)}"
-        )
+        near = near or f"its paths are {_some(parameters)}"
+        raise UnknownNameError(f"rename: {name!r} would become {path!r}, which is no path of the net: {near}")
     return renamed
 
 
@@ -390,9 +375,7 @@ def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[
     if problems:
         raise _unordered("; ".join(problems))
     if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
-        raise _unordered(
-            "running means and variances may be beside their layers or after all others, and the names do not say"
-        )
+        raise _unordered("the names do not say whether means and variances are beside their layers or after all others")
     _refuse_contradictions(pairs, arrays, parameters)
     return pairs
 
@@ -427,11 +410,8 @@ def _role(name: str) -> Optional[Tuple[str, str]]:
 
 
 def _unordered(reason: str) -> CheckpointError:
-    return CheckpointError(
-        "match='order' pairs the arrays in the order of the file with the parameters in the order of the net's blocks, "
-        f"and that is not certain here: {reason}. The net is left as it was. Name the pairs: "
-        "rename={'name in the file': 'path in the net'}"
-    )
+    text = f"match='order' is not certain here: {reason}. The net is left as it was. Name the pairs: "
+    return CheckpointError(text + "rename={'name in the file': 'path in the net'}")
 
 
 def _scope(names: Iterable[str]) -> str:
@@ -489,10 +469,8 @@ def _by_counters(
         raise _ambiguous(f"by the order of its numbers {misfit}")
     if by_order != by_number and not _misfit(by_order, arrays, parameters):
         name = next(name for name, path in by_number.items() if by_order[name] != path)
-        raise _ambiguous(
-            f"{name!r} of the file would be {by_number[name]!r} of the net by the order of the numbers, but "
-            f"{by_order[name]!r} by the order of the file"
-        )
+        places = f"{by_number[name]!r} of the net by the order of the numbers, but {by_order[name]!r} by the order of"
+        raise _ambiguous(f"{name!r} of the file would be {places} the file")
     return by_number
 
 
@@ -515,8 +493,6 @@ def same_shape(parameter: Any, array: Any) -> bool:
 
 
 def _ambiguous(reason: str) -> CheckpointError:
-    return CheckpointError(
-        "it is not certain which array belongs to which parameter: the file holds Gluon's full names, whose counters "
-        f"depend on what the process built before, and {reason}. Write the file with net.save_parameters, or name "
-        "the pairs: rename={'name in the file': 'path in the net'}"
-    )
+    text = "it is not certain which array belongs to which parameter, because the numbers in Gluon's full names differ"
+    way_out = "Write the file with net.save_parameters, or pass rename={'name in the file': 'path in the net'}"
+    return CheckpointError(f"{text}: {reason}. {way_out}")

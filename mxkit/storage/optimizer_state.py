@@ -123,10 +123,7 @@ def load_optimizer_state(
     optimizer, paths = trainer.optimizer, _paths(net, trainer)
     without = [path for path, parameter in zip(paths, trainer_parameters(trainer)) if values_of(parameter) is None]
     if without:
-        raise NotInitializedError(
-            f"load_optimizer_state: parameter {without[0]!r} has no value yet. Initialize the net and run it once on a "
-            "batch, or load its weights first"
-        )
+        raise NotInitializedError(f"parameter {without[0]!r} has no value yet. Load the net's weights first")
     stored = _StoredStates(arrays, _setting_problems(optimizer, state))
     updaters = local_updaters(trainer, begin=True)
     replicas = stored.replicas(state["replicas"], paths, len(updaters))
@@ -163,10 +160,8 @@ class _StoredStates:
 
     def refuse(self) -> None:
         if self.problems:
-            raise CheckpointError(
-                "the optimizer's state does not fit the trainer, whose optimizer is left as it was:\n  "
-                + "\n  ".join(self.problems)
-            )
+            text = "the optimizer's state does not fit the trainer, whose optimizer is left as it was:"
+            raise CheckpointError("\n  ".join([text, *self.problems]))
 
     def refuse_unused(self) -> None:
         for name in self.arrays:
@@ -252,10 +247,8 @@ def local_updaters(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state is out of reach: {error}") from error
     if isinstance(trainer.optimizer, mx.optimizer.LBSGD) and trainer.optimizer.batch_scale != 1:
-        raise CheckpointError(
-            "LBSGD with batch_scale above 1 keeps sums of gradients, which checkpoints do not hold. Accumulate with "
-            "fit(accumulate=...) and leave batch_scale out"
-        )
+        text = "LBSGD with batch_scale above 1 keeps sums of gradients, which checkpoints do not hold"
+        raise CheckpointError(f"{text}: accumulate with fit(accumulate=...)")
     if begin:
         begin_kvstore(trainer)
     return updaters_of(trainer)
@@ -280,10 +273,7 @@ def _layout(state: Any, what: str, leaves: Dict[str, Any], slot: str = "") -> An
         return slot or "0"
     if isinstance(state, (tuple, list)):
         return [_layout(part, what, leaves, f"{slot}.{i}".lstrip(".")) for i, part in enumerate(state)]
-    raise CheckpointError(
-        f"{what} {brief(state)}: expected NDArrays, None, or tuples and lists of them. Return these from create_state; "
-        "a number can be an attribute of the optimizer"
-    )
+    raise CheckpointError(f"{what} {brief(state)}: expected NDArrays, None, or tuples and lists of them")
 
 
 def _fits(own: Any, stored: Any) -> bool:
@@ -352,9 +342,7 @@ def _check_form(state: Any) -> None:
         if not right or "optimizer" not in state:
             raise ValueError("a part has another type")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"the optimizer's state is not of the form that optimizer_state gives: {brief(state)} ({error!r})"
-        ) from error
+        raise CheckpointError(f"the optimizer's state is not of the form of optimizer_state: {brief(state)}") from error
 
 
 def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool = False) -> None:
@@ -382,10 +370,8 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
         weight decay, which `trainer.load_states` would replace (T50).
     """
     if trusted is not True:
-        raise ValueError(
-            f"{path} is a pickle, as all files of trainer.save_states are: reading it runs any code that its writer "
-            "put there. If you know the writer, pass trusted=True, then save_checkpoint, and drop the file"
-        )
+        text = f"{path} is a pickle: reading it runs any code that its writer put there"
+        raise ValueError(f"{text}. If you know the writer, pass trusted=True, then use save_checkpoint")
     content = Path(path).read_bytes()
     try:
         numpy_shapes, (states, stored) = _unpickled(content)
@@ -393,9 +379,8 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
         raise CheckpointError(f"{path} is no file of trainer.save_states: {error}") from error
     optimizer = trainer.optimizer
     if type(stored) is not type(optimizer) or not isinstance(states, dict):
-        raise CheckpointError(
-            f"{path} holds the states of {type(stored).__name__}; the Trainer's optimizer is {type(optimizer).__name__}"
-        )
+        names = type(stored).__name__, type(optimizer).__name__
+        raise CheckpointError("{} holds the states of {}; the Trainer's optimizer is {}".format(path, *names))
     count = len(trainer_parameters(trainer))
     unknown = sorted(index for index in states if index not in range(count))
     if unknown:

@@ -8,12 +8,13 @@ refuses what MXNet does not write.
 from pathlib import Path
 import struct
 import tempfile
-from typing import Any, BinaryIO, Dict, Mapping, Sequence, Tuple, Union
+from typing import Any, BinaryIO, Dict, Mapping, Tuple, Union
 
 from mxkit.core.arguments import require
 from mxkit.core.arrays import legacy
 from mxkit.errors import CheckpointError
 from mxkit.storage.params_format import (
+    BFLOAT16,
     LIST_MAGIC,
     MAX_NAME,
     V3,
@@ -22,6 +23,7 @@ from mxkit.storage.params_format import (
     describe_file,
     open_file,
     read_bytes,
+    widened,
 )
 import mxnet as mx
 import numpy as np
@@ -71,10 +73,8 @@ def _load(file: BinaryIO, path: Path, name: str, array: StoredArray) -> Any:
         try:
             loaded.check_format(full_check=True)  # an index outside the shape writes outside the memory
         except mx.MXNetError as error:
-            raise CheckpointError(
-                f"{path} is damaged: array {name!r}: expected ascending indices inside of shape {array.shape}, "
-                f"received others ({str(error).strip().splitlines()[-1]})"
-            ) from error
+            text = f"array {name!r}: expected ascending indices inside of shape {array.shape}"
+            raise CheckpointError(f"{path} is damaged: {text}") from error
     return loaded
 
 
@@ -126,7 +126,8 @@ def read_safetensors(path: Path) -> Tuple[Dict[str, Any], Dict[str, str]]:
             for name in file.keys():  # noqa: SIM118 - it is no dict
                 if file.get_slice(name).get_dtype() == "BF16":
                     raw = raw or dict(library.deserialize(path.read_bytes()))
-                    array = _widened(**raw[name])
+                    array = np.frombuffer(raw[name]["data"], BFLOAT16).reshape(raw[name]["shape"])
+                    array = widened(array)
                 else:
                     array = file.get_tensor(name)
                 if str(array.dtype) not in _DTYPES:
@@ -135,12 +136,6 @@ def read_safetensors(path: Path) -> Tuple[Dict[str, Any], Dict[str, str]]:
             return arrays, dict(file.metadata() or {})
     except (library.SafetensorError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {str(error)[:300]}") from error
-
-
-def _widened(dtype: str, shape: Sequence[int], data: bytes) -> "np.ndarray":
-    """An array of bfloat16 as float32. Its 16 bits are the upper half."""
-    del dtype
-    return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
 
 
 _DTYPES = frozenset(["float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool"])

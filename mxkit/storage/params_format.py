@@ -85,14 +85,14 @@ class StoredArray(NamedTuple):
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a parameter file for reading.
+    """Open a file of parameters or of a graph for reading.
 
     Raises:
         CheckpointError: The path is a folder or a device.
         OSError: It does not exist or cannot be read.
     """
     if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-        raise CheckpointError(f"{path} is no file: expected a parameter file, received a folder or a device")
+        raise CheckpointError(f"{path} is no file, but a folder or a device")
     return path.open("rb")
 
 
@@ -125,10 +125,7 @@ def read_bytes(file: BinaryIO, path: Path, name: str, array: StoredArray) -> "np
     file.seek(array.offset)
     received = file.readinto(content)  # type: ignore[attr-defined]
     if received != array.size:
-        raise CheckpointError(
-            f"{path} is being changed by another process: expected {array.size} bytes of {name!r}, "
-            f"received {received}. Read it again"
-        )
+        raise CheckpointError(f"{path} is being changed by others: {received} of {array.size} bytes of {name!r}")
     return content
 
 
@@ -207,7 +204,7 @@ class Walk:
             sizes = self._take(f"<{ndim}q")
         if any(not least <= size <= _MAX_ELEMENTS for size in sizes):
             raise self._error(f"sizes of {least} to {_MAX_ELEMENTS}", sizes)
-        if math.prod(sizes) > _MAX_ELEMENTS:
+        if math.prod(size or 1 for size in sizes) > _MAX_ELEMENTS:  # NumPy refuses larger ones also without elements
             raise self._error(f"at most {_MAX_ELEMENTS} elements in an array", f"shape {sizes}")
         return sizes
 
@@ -283,9 +280,8 @@ class Walk:
             raise self._error(f"{size} bytes for {what}", f"{left} up to the end", "cut off or damaged")
 
     def _error(self, expected: str, received: Any, state: str = "damaged") -> CheckpointError:
-        return CheckpointError(
-            f"{self._path} is {state}: expected {expected}, received {received!s:.200} ({self._where})"
-        )
+        text = f"expected {expected}, received {received!s:.200} ({self._where})"
+        return CheckpointError(f"{self._path} is {state}: {text}")
 
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # as MXNet gives it: NumPy has no bfloat16
@@ -334,18 +330,11 @@ def widened(array: "np.ndarray") -> "np.ndarray":
 def _values(path: Path, name: str, array: StoredArray, content: "np.ndarray") -> "np.ndarray":
     """Make the array of its stored bytes."""
     if array.sparse:
-        raise CheckpointError(
-            f"{path}: array {name!r} is sparse: read it with MXNet (mx.nd.load), and save it with tostype('default')"
-        )
+        raise CheckpointError(f"{path}: array {name!r} is sparse: read it with MXNet, and save tostype('default')")
     # a byte other than 0 and 1 is no bool of NumPy
     if array.dtype == "bool":
         values = content != 0
     else:
         stored = BFLOAT16 if array.dtype == "bfloat16" else np.dtype(array.dtype).newbyteorder("<")
         values = content.view(stored).astype(stored.newbyteorder("="), copy=False)
-    try:
-        return np.reshape(values, array.shape)
-    except ValueError as error:  # an array without elements whose other sizes are too large for NumPy
-        raise CheckpointError(
-            f"{path}: array {name!r} of shape {array.shape} is too large for NumPy: {error}"
-        ) from error
+    return np.reshape(values, array.shape)

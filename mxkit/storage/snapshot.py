@@ -90,9 +90,7 @@ def take_snapshot(
     files: Dict[str, Dict[str, Any]] = {PARAMETERS: {}, OPTIMIZER: {}, STATE: dict(arrays or {})}
     for path, parameter in parameters.items():
         if values_of(parameter) is None:
-            raise NotInitializedError(
-                f"save_checkpoint: parameter {path!r} has no value yet. Initialize the net and run it once on a batch"
-            )
+            raise NotInitializedError(f"parameter {path!r} has no value yet. Initialize the net and run it once")
         first, *others = parameter.list_data()
         files[PARAMETERS][path] = copy_to_cpu(first)
         if not is_differentiable(parameter):
@@ -259,10 +257,8 @@ def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any
         if first is None:
             continue
         if not number.isdigit() or (array.shape, array.dtype, array.stype) != (first.shape, first.dtype, first.stype):
-            raise CheckpointError(
-                f"checkpoint {found.path} does not fit itself: {name!r} is {array.shape} {dtype_name(array.dtype)}, "
-                f"{path!r} {first.shape} {dtype_name(first.dtype)}"
-            )
+            form, other = (f"{one.shape} {dtype_name(one.dtype)}" for one in (array, first))
+            raise CheckpointError(f"checkpoint {found.path} does not fit itself: {name!r} is {form}, {path!r} {other}")
         replicas.append((path, int(number), array))
     return replicas
 
@@ -289,9 +285,7 @@ def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
 
 def _load_optimizer(found: Checkpoint, net: Any, trainer: Any) -> None:
     if "optimizer" not in found.manifest:
-        raise CheckpointError(
-            f"checkpoint {found.path} holds no optimizer's state: it was saved without a Trainer. "
-            "Load it without one, and continue with a new optimizer"
-        )
+        text = "it was saved without a Trainer. Load it without one"
+        raise CheckpointError(f"checkpoint {found.path} holds no optimizer's state: {text}")
     arrays = read_arrays(found.path / OPTIMIZER) if OPTIMIZER in found.manifest["files"] else {}
     load_optimizer_state(net, trainer, arrays, found.manifest["optimizer"])

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Seq
 from mxkit.core.arrays import of_kind
 from mxkit.errors import CheckpointError, nearest
 from mxkit.runtime.wheels import release
+from mxkit.storage.params_format import open_file
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
 
@@ -76,9 +77,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
     ['x']
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise CheckpointError(f"{path} is no file: expected a graph in JSON, received a folder or a device")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         content = file.read(_BYTES + 1)
     if len(content) > _BYTES:
         raise CheckpointError(f"{path} is no graph: expected at most {_BYTES} bytes of JSON, received more")
@@ -237,9 +236,8 @@ class _Graph:
             inputs, states = len(alone.list_inputs()), len(alone.list_auxiliary_states())
             return _Form(inputs, states, len(alone.get_internals().list_outputs()) - inputs)
         except mx.MXNetError as error:
-            raise CheckpointError(
-                f"{self._path} is damaged: {self._where}: MXNet refuses {op} {attrs!s:.200}: {_last_line(error)}"
-            ) from error
+            text = f"MXNet refuses {op} {attrs!s:.200}: {_last_line(error)}"
+            raise CheckpointError(f"{self._path} is damaged: {self._where}: {text}") from error
 
     def _entry(self, entry: Any, before: int) -> List[int]:
         """Check a reference: the number of an earlier node, and the number of an output that it has."""
@@ -259,10 +257,8 @@ class _Graph:
         return list(value)
 
     def _refuse(self, expected: str, received: Any) -> NoReturn:
-        raise CheckpointError(
-            f"{self._path} is damaged or no graph of MXNet's: {self._where}: expected {expected}; "
-            f"received {received!s:.200}"
-        )
+        text = f"expected {expected}; received {received!s:.200}"
+        raise CheckpointError(f"{self._path} is damaged or no graph of MXNet's: {self._where}: {text}")
 
 
 def _is_index(value: Any) -> bool:

@@ -38,12 +38,6 @@ def error(**arguments):
     return "no error"
 
 
-def statistics():
-    net = net_of(nn.BatchNorm(in_channels=6), nn.Dense(3))
-    result = trained(made(net), epochs=1, limit_batches=1, valid=None)
-    return result["parameters"]["0.running_mean"]
-
-
 def twins():
     """The first two layers have parameters of the same shapes."""
     net = net_of(nn.Dense(6, in_units=6), nn.Dense(6, in_units=6), nn.Dense(3, in_units=6))
@@ -88,7 +82,6 @@ def main(folder):
     found["twins"] = trained(twins(), callbacks=[Turn()])
     few = {"epochs": 1, "limit_batches": 1, "valid": None, "compression": two_bits(SMALL)}
     found["small"] = trained(trainer=("sgd", {"learning_rate": 0.01 / SMALL}), **few)
-    found["statistics"] = statistics()
     found["not finite"] = error(loss=lambda output, label: mx.nd.sqrt(0 * output).sum(axis=1))
     wide = made(mlp())
     wide.cast("float64")

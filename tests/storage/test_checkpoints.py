@@ -384,7 +384,7 @@ def test_what_lies_beside_checkpoints_stays_and_is_never_the_best(tmp_path):
     (tmp_path / ".pruned-link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / ".writing-dead").mkdir()
     train(tmp_path, keep_last=1)
-    with pytest.raises(CheckpointError, match=r"with a score, as Checkpoints\(keep_best=...\) writes them"):
+    with pytest.raises(CheckpointError, match=r"with a score, as Checkpoints\(keep_best=...\) writes"):
         find_checkpoint(tmp_path, "best")
     with pytest.raises(ValueError, match="which: expected one of 'last', 'best'; received 'newest'"):
         find_checkpoint(tmp_path, "newest")
@@ -525,7 +525,7 @@ def negative(output, label):
     return -(output[:, 0] ** 2) / 100
 
 
-LIMITS = [({"epoch": 2}, False, "softmax_ce", 20), ({"update": 17}, False, negative, 17)]
+LIMITS = [({"epoch": 2}, False, negative, 20), ({"update": 17}, False, "softmax_ce", 17)]
 LIMITS += [({"update": 9}, True, "softmax_ce", None)]
 
 

@@ -170,7 +170,7 @@ def test_long_lists_are_cut(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         load_parameters(net, tmp_path / "a.params")
     lines = str(caught.value).splitlines()
-    assert (len(lines), lines[8], lines[-1]) == (17, "  and 53 more", "  and 53 more")
+    assert (len(lines), lines[9], lines[-1]) == (18, "  and 53 more", "  and 53 more")
 
 
 def test_what_cannot_be_loaded_leaves_the_net_as_it_was(tmp_path):
@@ -252,7 +252,7 @@ def test_renamed(tmp_path):
         ({"odl.1.weight": "1.weight"}, UnknownNameError, "no name .* fits 'odl.1.weight': did you mean 'old.1.w"),
         ({"xyz": "1.weight"}, UnknownNameError, "no name in the file fits 'xyz': names are old.1.weight, "),
         ({"old.1.*": "1.*x"}, UnknownNameError, "'old.1.weight' would become '1.weightx', which is no path"),
-        ({"old.*": "new"}, ValueError, "'old.\\*' has 1 wildcards, so 'new' needs 1; it has 0"),
+        ({"old.*": "new"}, ValueError, "'old.\\*' has 1 wildcards, 'new' has 0"),
         ({"old.1.*": "1.*", "old.2.*": "1.*"}, ValueError, "both 'old.1.weight' and 'old.2.weight' of the file"),
     ],
 )
@@ -545,7 +545,7 @@ def styled():
 def test_the_same_layers_under_other_names_are_paired_by_order(layout, run, tmp_path, capsys):
     net, other = styled(), in_sequence(run)
     write_layouts(net, tmp_path, (1, 2, 6, 6))
-    with pytest.raises(CheckpointError, match=r"same order, mxkit\.load_parameters\(net, file, match='order'\)"):
+    with pytest.raises(CheckpointError, match=r"same order\? .* mxkit\.load_parameters\(net, file, match='order'\)"):
         load_parameters(other, tmp_path / layout)
     result = load_parameters(other, tmp_path / layout, match="order")
     assert result == (list(parameters_by_path(other)), [], [])
@@ -612,7 +612,7 @@ UNORDERED = {
         ),
         r"by order 'bn1_beta' \(2,\) of the file would be '0.gamma' of the net",
     ),
-    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "means and variances may be beside"),
+    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "whether means and variances are beside"),
     "the net's own names": (
         three,
         {f"{i}.{one}": MATRIX if one == "weight" else VECTOR for i in (2, 1, 0) for one in ("weight", "bias")},

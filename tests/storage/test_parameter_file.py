@@ -255,31 +255,24 @@ def test_indices_outside_of_the_shape_never_reach_a_conversion(stype, indices, t
         read_arrays(file)
 
 
-def test_a_file_that_shrinks_after_it_was_checked(tmp_path):
+def test_a_file_that_changes_after_it_was_checked_is_not_believed(tmp_path):
     file = tmp_path / "a.params"
-    mx.nd.save(str(file), {"x": mx.nd.ones(100000)})
-    with file.open("rb") as opened:
-        array = params_format.Walk(opened, file).arrays()["x"]
-        os.truncate(str(file), 1000)
-        with pytest.raises(CheckpointError, match="is being changed by another process: expected 400000 bytes of 'x'"):
-            parameter_file._load(opened, file, "x", array)
-
-
-def test_a_header_that_changes_after_it_was_checked_is_not_believed(tmp_path):
-    file = tmp_path / "a.params"
-    mx.nd.save(str(file), {"x": mx.nd.arange(6).reshape((2, 3))})
+    mx.nd.save(str(file), {"x": mx.nd.arange(100000).reshape((100, 1000))})
     data = bytearray(file.read_bytes())
     with file.open("rb") as opened:
         array = params_format.Walk(opened, file).arrays()["x"]
         word(36, "<q", 2**30)(data)
         file.write_bytes(bytes(data))
-        assert parameter_file._load(opened, file, "x", array).shape == (2, 3)
+        assert parameter_file._load(opened, file, "x", array).shape == (100, 1000)
+        os.truncate(str(file), 1000)
+        with pytest.raises(CheckpointError, match="is being changed by others: .* of 400000 bytes of 'x'"):
+            parameter_file._load(opened, file, "x", array)
 
 
 def test_what_is_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_arrays(tmp_path / "missing.params")
-    with pytest.raises(CheckpointError, match="is no file: expected a parameter file, received a folder or a device"):
+    with pytest.raises(CheckpointError, match="is no file, but a folder or a device"):
         read_arrays(tmp_path)
     os.mkfifo(str(tmp_path / "pipe"))
     with pytest.raises(CheckpointError, match="pipe is no file"):
@@ -288,7 +281,7 @@ def test_what_is_no_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux does")
 def test_fuzzed_files_neither_crash_nor_hang_nor_cost_memory():
-    outcomes, failures = fuzz_files.run(count=100, seed=7)
+    outcomes, failures = fuzz_files.run(count=60, seed=7)
     assert failures == []
-    assert sum(outcomes.values()) == 100
-    assert outcomes["refused"] > 50
+    assert sum(outcomes.values()) == 60
+    assert outcomes["refused"] > 30
