@@ -57,9 +57,11 @@ def made(net, devices=None):
     return net
 
 
-def loader(samples=50, per_worker=8, **arguments):
-    x, y = data(samples)
-    return mxkit.data.ArrayLoader(x, y, batch(per_worker), **{"shuffle": True, "seed": 3, **arguments})
+def loader(samples=50, per_worker=8, x=None, y=None, **arguments):
+    """Some samples, with other inputs or labels."""
+    inputs, labels = data(samples)
+    pair = inputs if x is None else x, labels if y is None else y
+    return mxkit.data.ArrayLoader(*pair, batch(per_worker), **{"shuffle": True, "seed": 3, **arguments})
 
 
 def fitted(net=None, train=None, valid=None, keep=(), **arguments):
@@ -167,20 +169,6 @@ def numpy_net():
         mx.npx.reset_np()
 
 
-@case
-def sample_weights():
-    x, y = data()
-    weights = np.linspace(0, 2, len(x)).astype("float32")
-    train = mxkit.data.ArrayLoader(x, (y, weights), batch(8), shuffle=True, seed=3)
-    return fitted(train=train, metrics=["accuracy"])
-
-
-@case
-def own_counts():
-    loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: float((y[0].asnumpy() + 1).sum()))
-    return fitted(loss=loss, valid=loader(30), metrics=["accuracy"])
-
-
 CLASSES = [
     "accuracy", "confusion", "cross-entropy", ("f1", {"average": "macro"}), "mcc", "perplexity",
     ("precision", {"average": "none"}), ("recall", {"average": "macro"}), ("top_k", {"k": 2}),
@@ -192,40 +180,6 @@ def metrics_of_classes():
     own = mxkit.metrics.Mean(lambda labels, output: output.max(axis=1), name="highest")
     theirs = [mx.metric.TopKAccuracy(2, name="theirs"), mx.metric.Accuracy(name="right")]
     return fitted(metrics=[*CLASSES, own, *theirs], valid=loader(31, shuffle=False))
-
-
-@case
-def metrics_of_labels():
-    x, _ = data()
-    y = (np.random.RandomState(1).rand(50, 3) > 0.5).astype("float32")
-    train = mxkit.data.ArrayLoader(x, y, batch(8))
-    return fitted(
-        train=train, loss="sigmoid_bce", metrics=["subset_accuracy", ("f1", {"average": "micro"})], valid=train
-    )
-
-
-@case
-def metrics_of_numbers():
-    x, _ = data()
-    y = x[:, :1] * 2 + 1
-    train = mxkit.data.ArrayLoader(x, y, batch(8))
-    net = made(mxkit.models.mlp(1, hidden=[4]))
-    return fitted(net, train, loss="l2", metrics=["mae", "mse", "rmse", "r2", "pearsonr"], valid=train)
-
-
-@case
-def transform():
-    """Shares of a batch draw other numbers than the whole; the inputs are made such that this changes nothing."""
-    x, y = data()
-    train = mxkit.data.ArrayLoader(x, y, batch(8), shuffle=True, seed=3, transform=lambda x, y, rng: (x * 2, y))
-    return fitted(train=train)
-
-
-@case
-def bytes_as_inputs():
-    x, y = data()
-    pictures = (x.reshape(50, 1, 2, 3) * 40 + 128).clip(0, 255).astype("uint8")
-    return fitted(train=mxkit.data.ArrayLoader(pictures, y, batch(8), shuffle=True, seed=1))
 
 
 @case
@@ -242,11 +196,6 @@ def dataset_loader(**options):
 
 def noisy(x, rng):
     return x + rng.standard_normal(x.shape).astype("float32")
-
-
-@case
-def dataset_in_this_process():
-    return fitted(train=dataset_loader(), seed=4, valid=gluon.data.ArrayDataset(*data(20)))
 
 
 @case
@@ -285,25 +234,6 @@ def batches(number=7):
     cuts = np.random.RandomState(2).randint(1, 9, number).cumsum()
     parts = list(zip(np.split(x, cuts)[:-1], np.split(y, cuts)[:-1]))
     return [(mx.nd.array(a), mx.nd.array(b)) for a, b in parts if len(a)]
-
-
-@case
-def stream():
-    x, y = data()
-    train = mxkit.data.StreamLoader(lambda: zip(x, y), 8, shuffle_buffer=10, seed=3)
-    return fitted(train=train, accumulate=turns(), metrics=["accuracy"])
-
-
-@case
-def gluon_loader():
-    train = gluon.data.DataLoader(gluon.data.ArrayDataset(*data()), 8, shuffle=True)
-    return fitted(train=train, accumulate=turns(), seed=11, valid=train)
-
-
-@case
-def iterator():
-    train = mx.io.NDArrayIter(*data(), 8, shuffle=True)
-    return fitted(train=train, accumulate=turns(), valid=mx.io.NDArrayIter(*data(21), 8), seed=1)
 
 
 @case
@@ -368,7 +298,46 @@ def two_accumulators():
     return {"parameters": values, "rows": rows}
 
 
+X, Y = data()
+LABELS = (np.random.RandomState(1).rand(50, 3) > 0.5).astype("float32")
+PICTURES = (X.reshape(50, 1, 2, 3) * 40 + 128).clip(0, 255).astype("uint8")
+WEIGHTS = np.linspace(0, 2, 50).astype("float32")
+NUMBERS = ["mae", "mse", "rmse", "r2", "pearsonr"]
+
+
+def in_turn(train, **arguments):
+    """Whole batches in turn."""
+    return fitted(train=train, accumulate=turns(), **arguments)
+
+
+def with_valid(train, metrics, **arguments):
+    return fitted(train=train, valid=train, metrics=metrics, **arguments)
+
+
 CASES.update(
+    sample_weights=lambda: fitted(train=loader(y=(Y, WEIGHTS)), metrics=["accuracy"]),
+    own_counts=lambda: fitted(
+        loss=mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: float((y[0].asnumpy() + 1).sum())),
+        valid=loader(30),
+        metrics=["accuracy"],
+    ),
+    metrics_of_labels=lambda: with_valid(
+        loader(y=LABELS, shuffle=False), ["subset_accuracy", ("f1", {"average": "micro"})], loss="sigmoid_bce"
+    ),
+    metrics_of_numbers=lambda: with_valid(
+        loader(y=X[:, :1] * 2 + 1, shuffle=False), NUMBERS, net=made(mxkit.models.mlp(1, hidden=[4])), loss="l2"
+    ),
+    # shares of a batch draw other numbers than the whole; the function is such that this changes nothing
+    transform=lambda: fitted(train=loader(transform=lambda x, y, rng: (x * 2, y))),
+    bytes_as_inputs=lambda: fitted(train=loader(x=PICTURES)),
+    dataset_in_this_process=lambda: fitted(train=dataset_loader(), seed=4, valid=gluon.data.ArrayDataset(*data(20))),
+    stream=lambda: in_turn(
+        mxkit.data.StreamLoader(lambda: zip(X, Y), 8, shuffle_buffer=10, seed=3), metrics=["accuracy"]
+    ),
+    gluon_loader=lambda: with_valid(
+        gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 8, shuffle=True), [], accumulate=turns(), seed=11
+    ),
+    iterator=lambda: in_turn(mx.io.NDArrayIter(X, Y, 8, shuffle=True), valid=mx.io.NDArrayIter(*data(21), 8), seed=1),
     optimizer_momentum=lambda: fitted(trainer=("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01})),
     optimizer_adam=lambda: fitted(trainer=("adam", {"learning_rate": 0.01})),
     optimizer_nadam=lambda: fitted(trainer="nadam"),
@@ -395,13 +364,11 @@ CASES.update(
     two_devices=lambda: fitted(
         made(mlp(), [mx.cpu(0), mx.cpu(1)]), trainer="adam", accumulate=2, clip_norm=1.0, metrics=["accuracy"]
     ),
-    metrics_of_classes_in_turn=lambda: fitted(train=batches(), valid=batches(3), metrics=CLASSES, accumulate=turns()),
-    list_of_batches=lambda: fitted(
-        train=batches(), accumulate=turns(), trainer="adam", valid=batches(5), metrics=["accuracy"]
-    ),
+    metrics_of_classes_in_turn=lambda: in_turn(batches(), valid=batches(3), metrics=CLASSES),
+    list_of_batches=lambda: in_turn(batches(), trainer="adam", valid=batches(5), metrics=["accuracy"]),
     list_accumulated=lambda: fitted(train=batches(), accumulate=turns(2), limit_batches=turns(4) if size() == 1 else 4),
-    one_batch_in_a_list=lambda: fitted(train=batches(1), accumulate=turns(), epochs=3),
-    function_of_batches=lambda: fitted(train=lambda: iter(batches()), accumulate=turns(), epochs="5 updates"),
+    one_batch_in_a_list=lambda: in_turn(batches(1), epochs=3),
+    function_of_batches=lambda: in_turn(lambda: iter(batches()), epochs="5 updates"),
 )
 
 
