@@ -317,22 +317,3 @@ def test_graphs_of_recurrent_layers_become_graphs_of_numpy(make, tmp_path):
         outputs = mxkit.load_exported(tmp_path / "net")(x.as_np_ndarray())
     assert isinstance(outputs, mx.np.ndarray)
     np.testing.assert_array_equal(outputs.asnumpy(), net(x).asnumpy())
-
-
-def test_dtypes_and_empty_arrays_of_npx_save(tmp_path):
-    with switches(True):
-        arrays = {str(dtype): mx.np.ones((2, 3), dtype=dtype) for dtype in ("float16", "int8", "bool", "float64")}
-        arrays.update({"()": mx.np.array(3.5), "(0, 3)": mx.np.zeros((0, 3))})
-        npx.save(str(tmp_path / "dict"), arrays)
-        npx.save(str(tmp_path / "list"), list(arrays.values()))
-    for switch in (False, True):
-        with switches(switch):
-            loaded = mxkit.storage.parameter_file.read_arrays(tmp_path / "dict")
-        assert list(loaded) == list(arrays)
-        for name, array in arrays.items():
-            assert (loaded[name].shape, loaded[name].dtype) == (array.shape, array.dtype)
-            np.testing.assert_array_equal(loaded[name].asnumpy(), array.asnumpy())
-        with pytest.raises(
-            CheckpointError, match="a list without names: expected 6 names, as from nd.save or npx.save"
-        ):
-            mxkit.load_parameters(make_net(), tmp_path / "list")

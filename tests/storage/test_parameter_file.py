@@ -63,16 +63,19 @@ def test_what_mxnet_writes_is_read_bit_for_bit(kind, tmp_path):
 def test_numpy_shapes_are_read_whatever_mode_is_on(tmp_path):
     file, usual = tmp_path / "a.params", tmp_path / "b.params"
     with mx.util.np_shape(True):
-        mx.nd.save(str(file), {"scalar": mx.nd.full((), 7), "empty": mx.nd.zeros((0, 3)), "x": mx.nd.ones(2)})
+        arrays = {dtype: mx.nd.ones((2, 3), dtype=dtype) for dtype in ("float16", "int8", "bool", "float64")}
+        arrays.update({"scalar": mx.nd.full((), 7), "empty": mx.nd.zeros((0, 3))})
+        mx.nd.save(str(file), arrays)
     mx.nd.save(str(usual), {"x": mx.nd.ones(2)})
-    assert describe_file(file) == {"scalar": ((), "float32"), "empty": ((0, 3), "float32"), "x": ((2,), "float32")}
-    arrays = read_arrays(file)
-    assert not mx.util.is_np_shape()
-    with mx.util.np_shape(True), mx.util.np_array(True):
-        assert arrays["scalar"].asnumpy() == 7
-        assert arrays["empty"].shape == (0, 3)
-        assert read_arrays(usual)["x"].shape == (2,)
-        assert mx.util.is_np_array()
+    described = {name: (array.shape, np.dtype(array.dtype).name) for name, array in arrays.items()}
+    assert describe_file(file) == described
+    for mode in (False, True):
+        with mx.util.np_shape(mode), mx.util.np_array(mode):
+            received = read_arrays(file)
+            assert (mx.util.is_np_shape(), mx.util.is_np_array()) == (mode, mode)
+            assert read_arrays(usual)["x"].shape == (2,)
+        with mx.util.np_shape(True):
+            assert_same(received, arrays)
 
 
 @pytest.mark.parametrize(("stype", "rows"), [("row_sparse", 0), ("row_sparse", 4), ("csr", 0)])
