@@ -51,7 +51,6 @@ memory: $(VENV)/.tested
 
 fuzz: $(VENV)/.tested
 	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 1000 --seed 0
-	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_directory.py --count 1000 --seed 0
 
 # Features of every layer of 91 real nets; 15 of MXNet's zoo described, built and compared; an epoch of each model. Without
 # --families, both scripts also take the nets that are only deeper or wider.

@@ -4,20 +4,25 @@ import hashlib
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import sys
 import threading
 import time
 
-from comparing import assert_equal, values
-import fuzz_directory
+import comparing
+from comparing import X, Y, assert_equal, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import mxkit
-from mxkit.errors import CheckpointError, NotInitializedError
+from mxkit.errors import CheckpointError, MxkitError, NotInitializedError
 from mxkit.storage import directory as module
 from mxkit.storage.directory import BackgroundWriter, checkpoint_paths, find_checkpoint, only_writer
 import mxnet as mx
+from mxnet import gluon
 import pytest
+from sharing import examples
 
 
 def net_of(units=4, devices="cpu", seed=0):
@@ -178,13 +183,87 @@ def test_a_full_disk_is_told_and_the_checkpoint_before_it_stays(tmp_path, forks)
     assert find_checkpoint(folder).step == 1
 
 
-def test_fuzzed_directories_neither_crash_nor_hang_nor_cost_memory_nor_load_wrong_numbers():
-    """`make fuzz` damages 2,000."""
-    outcomes, failures = fuzz_directory.run(count=12, seed=7)
-    assert failures == []
-    assert sum(outcomes.values()) == 12
-    assert outcomes["refused"] > 3
-    assert outcomes["loaded as stored"] + outcomes["went on as the stopped run"] > 0
+WORDS = [None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1e308, float("nan"), "", "x", "../x", [], {}, [[]]]
+
+
+def places_in(value):
+    """(container, key) of everything inside of a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield value, key
+        yield from places_in(inner)
+
+
+def change_values(random_, manifest):
+    """Change values of run.json."""
+    parts = [manifest, manifest["run"], manifest["optimizer"], manifest["files"]]
+    for _ in range(random_.choice([1, 1, 1, 2, 5])):
+        places = [*places_in(random_.choice(parts))]
+        container, key = random_.choice(places) if places else ({"x": 0}, "x")
+        how = random_.random()
+        if how < 0.2:
+            del container[key]
+        elif how < 0.6 or not isinstance(container[key], (int, float)):
+            container[key] = random_.choice(WORDS)
+        else:
+            container[key] += random_.choice([1, -1, 0.5, 1e6])
+
+
+def change_arrays(random_, directory, manifest):
+    """Write sound arrays of other names, shapes, dtypes or values."""
+    name = random_.choice(sorted(manifest["files"]))
+    held = mx.nd.load(str(directory / name))
+    chosen = random_.choice(sorted(held))
+    array = held.pop(chosen)
+    suffix = random_.choice(["x", "@1", ":0", "@99999999999999999999", "@-1"])
+    changed = [{chosen + suffix: array}, {chosen: mx.nd.concat(array, array, dim=0)}, {chosen: array * 2 + 1}, {}]
+    changed += [{chosen: array.astype(random_.choice(["float64", "float16", "int32"]))}]
+    changed += [{chosen: array, f"replica:{chosen}@1": array, "replica:@": array, "more": array}]
+    changed += [{chosen: array.tostype(random_.choice(["csr", "row_sparse"]))}] if array.ndim == 2 else []
+    mx.nd.save(str(directory / name), {**held, **random_.choice(changed)})
+    content = (directory / name).read_bytes()
+    manifest["files"][name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A checkpoint of `fit` inside an epoch, with all its files."""
+    net, folder = comparing.make_net("cpu:2", norm=True), tmp_path_factory.mktemp("trained")
+    stopping = mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
+    options = {"callbacks": [mxkit.callbacks.EMA(0.9), stopping], "metrics": ["accuracy"], "progress": False}
+    data = mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=1)
+    options.update(valid=[(X, Y)], seed=5, checkpoint=folder, epochs="14 updates")
+    mxkit.fit(net, data, loss="softmax_ce", trainer=adam(net), **options)
+    return folder / "step-00000014"
+
+
+def adam(net):
+    return gluon.Trainer(net.collect_params(), "adam", update_on_kvstore=False)
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32))
+def test_signed_checkpoints_with_other_content_are_refused_or_loaded_as_they_say(trained, seed):
+    """Digests fit again after each change; `make fuzz` damages the bytes of files."""
+    random_, directory = random.Random(seed), trained.parent / "changed" / trained.name
+    shutil.rmtree(str(directory.parent), ignore_errors=True)
+    shutil.copytree(str(trained), str(directory))
+    manifest = json.loads((directory / "run.json").read_text())
+    del manifest["sha256"]
+    if random_.random() < 0.7:
+        change_values(random_, manifest)
+    else:
+        change_arrays(random_, directory, manifest)
+    sign(directory, json.dumps(manifest)[1:])
+    net = comparing.make_net("cpu:2", norm=True, seed=4)
+    before = values(net)
+    try:
+        mxkit.load_checkpoint(directory, net, adam(net))
+    except MxkitError:
+        assert_equal(values(net), before)
+        return
+    loaded, said = values(net), mx.nd.load(str(directory / "net.params"))
+    assert_equal({path: loaded[f"{path}@0"] for path in said}, {path: array.asnumpy() for path, array in said.items()})
 
 
 def _dies_beside_a_worker(folder, pipe):
