@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit long clean torture memory fuzz zoo notebooks benchmarks torch docs gpu schedulers horovod
+.PHONY: demo test lint unit long clean torture memory zoo notebooks benchmarks torch docs gpu schedulers horovod
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -48,9 +48,6 @@ torture: $(VENV)/.tested
 memory: $(VENV)/.tested
 	LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3 MALLOC_PERTURB_=165 PYTHONPATH=. $(BIN)/python tests/training/damaged_memory.py --seed 0
 	LD_PRELOAD=libc_malloc_debug.so.0 MALLOC_CHECK_=3 MALLOC_PERTURB_=91 PYTHONPATH=. $(BIN)/python tests/training/damaged_memory.py --seed 1
-
-fuzz: $(VENV)/.tested
-	MXNET_STORAGE_FALLBACK_LOG_VERBOSE=0 PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 1000 --seed 0
 
 # Features of every layer of 91 real nets; 15 of MXNet's zoo described, built and compared; an epoch of each model. Without
 # --families, both scripts also take the nets that are only deeper or wider.

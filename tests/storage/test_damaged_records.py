@@ -3,7 +3,7 @@
 import random
 import tracemalloc
 
-import fuzz_files
+from damaging import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxkit.data.records import records, summarize
@@ -58,7 +58,7 @@ def test_damaged_files_are_refused_or_read_as_mxnet_reads_them(sources, name, se
     content, own_index, places = found[name]
     random_, file = random.Random(seed), folder / "damaged.rec"
     if index != "damaged":
-        content = fuzz_files.damaged(random_, content, places, len(content) - 24)
+        content = damaged(random_, content, places, len(content) - 24)
     file.write_bytes(content)
     changed = bytearray(own_index)
     for _ in range(random_.randint(1, 3) if index == "damaged" else 0):

@@ -244,7 +244,7 @@ def adam(net):
 @settings(max_examples=examples(200))
 @given(st.integers(0, 2**32))
 def test_signed_checkpoints_with_other_content_are_refused_or_loaded_as_they_say(trained, seed):
-    """Digests fit again after each change; `make fuzz` damages the bytes of files."""
+    """Digests fit again after each change."""
     random_, directory = random.Random(seed), trained.parent / "changed" / trained.name
     shutil.rmtree(str(directory.parent), ignore_errors=True)
     shutil.copytree(str(trained), str(directory))
