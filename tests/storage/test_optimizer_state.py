@@ -508,24 +508,16 @@ def test_all_that_does_not_fit_is_listed():
 LEFT_OUT = object()
 GARBAGE = [
     *(([part], LEFT_OUT, "not of the form") for part in ("optimizer", "numbers", "scheduler", "replicas")),
-    ([], None, "not of the form"),
     (["numbers"], None, "not of the form"),
     (["numbers", "lr"], "0.1", "not of the form"),
     (["numbers", "lr"], None, "Adam has lr=0.05, the checkpoint None"),
-    (["numbers", "lr"], True, "Adam has lr=0.05, the checkpoint True"),
     (["numbers", "num_update"], 2.5, "Adam has num_update=3, the checkpoint 2.5"),
-    (["numbers", "update"], 1, "Adam has update=<function .*, the checkpoint 1"),
     (["numbers", "param_dict"], 1, "Adam has param_dict=.*, the checkpoint 1"),
     (["numbers", "multi_precision"], True, "Adam has multi_precision=False, the checkpoint True"),
     (["scheduler"], 3, "not of the form"),
-    (["scheduler"], {"name": "A", "numbers": {"count": []}}, "not of the form"),
     (["scheduler"], {"name": 7, "numbers": {}}, "another lr_scheduler: 7 in"),
     (["optimizer"], ["Adam"], r"another optimizer: \['Adam'\] in"),
-    (["replicas"], [], "not of the form"),
-    (["replicas", 0], [1], "not of the form"),
     (["replicas", 0, "updates", "0.weight"], -1, "not of the form"),
-    (["replicas", 0, "updates", "0.weight"], True, "not of the form"),
-    (["replicas", 0, "slots"], 5, "not of the form"),
     (["replicas", 0, "slots", "0.weight"], "0", "another layout: 0.weight has '0' in"),
     (["replicas", 0, "slots", "0.weight"], ["0", ["1"]], "another layout: 0.weight"),
 ]
@@ -556,7 +548,7 @@ def test_what_has_no_state_to_save_or_no_value_to_load_is_told():
     trainer, keeping = make_trainer(net), make_trainer(net, Keeping(), {})
     saved, unknown = optimizer_state(net, trainer), make_trainer(waiting)
     assert optimizer_state(waiting, unknown)[0] == {}
-    with pytest.raises(NotInitializedError, match="parameter 'weight' has no value yet. Initialize the net and run it"):
+    with pytest.raises(NotInitializedError, match="parameter 'weight' has no value yet. Load the net's weights"):
         load_optimizer_state(waiting, unknown, *saved)
     train(net, keeping, 0, 1)
     trainer._kvstore_params = {"kvstore": "dist_sync", "update_on_kvstore": None}
