@@ -208,7 +208,7 @@ def test_a_best_that_is_gone_or_broken_is_an_error(tmp_path):
     file.write_bytes(whole)
     assert remove_checkpoints(tmp_path, ["step-00000010"]) == ["step-00000010"]
     text = (
-        r"the best checkpoint is gone: valid_loss was \S+ after epoch 1, update 10, .* there are step-00000020 \(valid"
+        r"the best checkpoint is gone: valid_loss was \S+ after epoch 1, update 10\. .* there are step-00000020 \(valid"
     )
     with pytest.raises(CheckpointError, match=text):
         mxkit.load_checkpoint(tmp_path, make_net(), which="best")
