@@ -11,10 +11,6 @@ from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
 
-_ASYNC = (
-    "kvstore='dist_async': all workers of fit make the same updates together. Use 'dist_sync', or a loop of your own "
-    "over MXNet's servers (docs: several machines, updates one by one)"
-)
 CompressionSpec = Optional[Mapping[str, Any]]  # as in Gluon's Trainer
 AddUp = Callable[[str, Sequence[Sequence[Any]]], None]
 
@@ -54,10 +50,9 @@ def set_kvstore(kvstore: str = "dist_sync", *, compression: CompressionSpec = No
     >>> set_kvstore()
     """
     global _chosen
-    if kvstore == "dist_async":
-        raise ValueError(_ASYNC)
     if kvstore not in ("dist_sync", "horovod"):
-        raise ValueError(f"kvstore: expected 'dist_sync' or 'horovod'; received {kvstore!r:.100}")
+        hint = "; for updates one by one write a loop of your own" if kvstore == "dist_async" else ""
+        raise ValueError(f"kvstore: expected 'dist_sync' or 'horovod'; received {kvstore!r:.100}{hint}")
     _chosen = Chosen(kvstore, None if compression is None else _threshold_of(compression, kvstore))
 
 
@@ -147,10 +142,7 @@ def way_of(group: Group, kvstore: str) -> AddUp:
     return _ring.add_up
 
 
-_HOW = (
-    "kvstore='horovod' needs Horovod with MXNet, for which no wheel exists: build it by HOROVOD_WITH_MXNET=1 "
-    "HOROVOD_WITH_GLOO=1 pip install --no-build-isolation horovod==0.28.1"
-)
+_HOW = "kvstore='horovod' needs Horovod with MXNet, for which no wheel exists (docs: several machines)"
 
 
 class Ring:

