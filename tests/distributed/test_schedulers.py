@@ -10,33 +10,29 @@ from mxkit.distributed.side_processes import listen, own_address
 from mxkit.errors import DistributedError
 import pytest
 
+
+def recorded(words):
+    """Variables as `env` prints them."""
+    return dict(word.split("=", 1) for word in words.split())
+
+
 # Recorded from real ones, without what nobody reads: SLURM 22.05.8, Open MPI 4.1.4 and 5.0.11, MPICH 4.0.2 and 5.0.2,
 # Intel MPI 2021.18.1, torchrun of PyTorch 2.13.
-STEP = {
-    "SLURM_JOB_ID": "2",
-    "SLURM_STEP_ID": "0",
-    "SLURM_PROCID": "3",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_NTASKS": "4",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_JOB_NODELIST": "node[1-2]",
-}
+STEP = recorded(
+    "SLURM_JOB_ID=2 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_NTASKS=4 "
+    "SLURM_STEP_NODELIST=node[1-2] SLURM_JOB_NODELIST=node[1-2]"
+)
 ONE_NODE = {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "node2", "SLURM_STEP_ID": "1"}
 BATCH = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
 SALLOC = {"SLURM_JOB_ID": "6", "SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
 HETEROGENEOUS = {**STEP, "SLURM_JOB_ID": "8", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
 del HETEROGENEOUS["SLURM_STEP_NUM_NODES"]
 PMI2 = {**STEP, "PMI_JOBID": "4.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
-OPEN_MPI_4 = {
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_COMM_WORLD_RANK": "1",
-    "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_MCA_orte_precondition_transports": "6a5ae66afa926172-d5aa9699e32d1ec2",
-    "PMIX_NAMESPACE": "948895745",
-}
-HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}
-HOROVODRUN["HOROVOD_GLOO_RENDEZVOUS_PORT"] = "31417"
+OPEN_MPI_4 = recorded(
+    "OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_NAMESPACE=948895745 "
+    "OMPI_MCA_orte_precondition_transports=6a5ae66afa926172-d5aa9699e32d1ec2"
+)
+HOROVODRUN = recorded("HOROVOD_RANK=1 HOROVOD_SIZE=2 HOROVOD_LOCAL_SIZE=2 HOROVOD_GLOO_RENDEZVOUS_PORT=31417")
 OPEN_MPI_5 = {**OPEN_MPI_4, "PMIX_NAMESPACE": "prterun-vm-26197@1"}
 del OPEN_MPI_5["OMPI_MCA_orte_precondition_transports"]
 MPICH = {"MPI_LOCALNRANKS": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}
@@ -45,14 +41,8 @@ INTEL = {**MPICH, "I_MPI_HYDRA_UUID": "7a660000-a154-da57-f560-0600ad192d04"}
 PER_NODE = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "node2"}
 OPEN_MPI_IN_SLURM = {**PER_NODE, **OPEN_MPI_4, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
 MPICH_IN_SLURM = {**PER_NODE, **MPICH, "PMI_RANK": "3", "PMI_SIZE": "4"}
-TORCHRUN = {
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none",
-}
+TORCHRUN = recorded("RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500")
+TORCHRUN["TORCHELASTIC_RUN_ID"] = "none"
 TORCHRUN_IN_SLURM = {**PER_NODE, **TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1"}
 KUBEFLOW = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
 KUBERNETES = {"JOB_COMPLETION_INDEX": "3", "MXKIT_SIZE": "4", "MXKIT_ADDRESS": "train-0.train:29400"}
@@ -99,34 +89,27 @@ def test_two_jobs_on_one_machine_have_two_ports_and_secrets():
         STEP,
         {**STEP, "SLURM_STEP_ID": "1"},
         {**STEP, "SLURM_JOB_ID": "20"},
-        OPEN_MPI_4,
-        {**OPEN_MPI_4, "OMPI_MCA_orte_precondition_transports": "1-2"},
-        OPEN_MPI_5,
         INTEL,
+        OPEN_MPI_4,
+        OPEN_MPI_5,
         TORCHRUN,
-        {**TORCHRUN, "MASTER_PORT": "29501"},
     ]
+    jobs += [{**TORCHRUN, "MASTER_PORT": "29501"}, {**OPEN_MPI_4, "OMPI_MCA_orte_precondition_transports": "1-2"}]
     places = [place_of(variables) for variables in jobs]
     assert len({place.port for place in places}) == len({place.secret for place in places}) == len(jobs)
     assert all(20000 <= place.port < 30000 and len(place.secret) == 64 for place in places)
     assert place_of({**STEP, "MXKIT_SECRET": "ours"}).secret == "ours"
 
 
-def test_all_workers_of_a_job_agree_on_where_they_meet():
+def test_workers_of_a_job_agree_on_where_they_meet_and_stated_ports_and_servers_win():
     first = {**OPEN_MPI_IN_SLURM, "OMPI_COMM_WORLD_RANK": "0", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"}
     assert place_of(first)[1:] == place_of(OPEN_MPI_IN_SLURM)[1:]
     assert place_of({**MPICH_IN_SLURM, "SLURM_STEP_ID": "7"}) == place_of(MPICH_IN_SLURM)
-
-
-def test_ports_that_are_given():
     assert place_of({**STEP, "MXKIT_ADDRESS": "10.0.0.1:1234"})[2:4] == ("10.0.0.1", 1234)
     assert place_of({**STEP, "MXKIT_ADDRESS": "n1"})[2:4] == ("n1", place_of(STEP).port)
     assert place_of({"MXKIT_RANK": "0", "MXKIT_SIZE": "2", "MXKIT_ADDRESS": "n1"}).port == PORT
     assert place_of(KUBEFLOW).port == 23456
     assert place_of(TORCHRUN_IN_SLURM).port != 29500, "torchrun itself listens there"
-
-
-def test_servers_that_are_stated():
     places = [place_of({**STEP, "MXKIT_SERVERS": stated}) for stated in ("3", "each")]
     assert [(place.servers, place.spread) for place in places] == [(3, False), (4, True)]
     assert [variables_of(place)["MXKIT_SERVERS"] for place in places] == ["3", "each"]
@@ -153,12 +136,11 @@ def test_variables_that_are_refused(variables, text):
         place_of(variables)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "host"),
-    [("n1", "n1"), ("n1,n2", "n1"), ("n[3,7-9],m1", "n3"), ("r[1-2]n[01-09]x,z", "r1n01x"), ("a-b.c[10]", "a-b.c10")],
-)
-def test_the_first_host_of_a_list_of_slurm(nodes, host):
-    assert first_host(nodes) == host
+NODES = {"n1": "n1", "n1,n2": "n1", "n[3,7-9],m1": "n3", "r[1-2]n[01-09]x,z": "r1n01x", "a-b.c[10]": "a-b.c10"}
+
+
+def test_the_first_host_of_a_list_of_slurm():
+    assert {nodes: first_host(nodes) for nodes in NODES} == NODES
 
 
 def test_a_name_that_leads_to_loopback_is_heard_at_all_addresses(monkeypatch):
