@@ -152,7 +152,7 @@ class Ring:
         group: All workers; all make their `Ring` at the same place.
 
     Raises:
-        DistributedError: Horovod with MXNet is not installed, cannot be initialized, or has other ranks.
+        DistributedError: Horovod with MXNet is not installed, or has other ranks.
 
     Side effects:
         Sets the variables `HOROVOD_*`, unless `horovodrun` has, or Horovod was built with MPI alone.
@@ -169,10 +169,7 @@ class Ring:
         if not horovod.is_initialized():
             if horovod.gloo_built() and "HOROVOD_RANK" not in os.environ:
                 os.environ.update(_variables(group))
-            try:
-                horovod.init()
-            except (RuntimeError, ValueError) as error:
-                raise DistributedError(f"kvstore='horovod': Horovod cannot be initialized: {error}") from error
+            horovod.init()
         theirs, own = (horovod.rank(), horovod.size()), (group.rank, group.size)
         if theirs != own:
             text = f"this is worker %d of %d for Horovod, and worker %d of %d for mxkit, by {group.place.scheduler}"

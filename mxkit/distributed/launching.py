@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 import secrets
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from mxkit.distributed.coordinator import LINGER
 from mxkit.distributed.member import STATUS
 from mxkit.distributed.schedulers import WorkerPlace, address_towards, is_here
 from mxkit.distributed.side_processes import Processes, listen, start_servers
-from mxkit.errors import DistributedError
 
 # Seconds that workers have to end by themselves after a failure, and then after SIGTERM; and the seconds after a user's
 # signal has ended the first worker.
@@ -51,17 +49,16 @@ def launch(
         address: A host name or IP address of this machine that all hosts reach, with or without a port.
 
     Returns:
-        The exit status: 0, that of the first process that failed, or 128 + the number of a signal like Ctrl-C's.
+        The exit status: 0, that of the first process that failed, 127 if a command cannot be started, or 128 + the
+        number of a signal like Ctrl-C's.
 
     Raises:
-        DistributedError: This machine does not have the command, or does not have the address.
+        DistributedError: This machine does not have the address.
 
     Side effects:
         Prints the rank before each line of output of workers 1, 2, and so on. All processes end with this one, also if
         it is killed.
     """
-    if any(map(is_here, hosts)) and shutil.which(command[0]) is None:
-        raise DistributedError(f"launch: there is no command {command[0]!r:.200}. Is its environment active?")
     host, _, port = (address or address_towards(list(hosts))).partition(":")
     keeper.adopt()
     with _signals() as listened, tempfile.TemporaryDirectory(prefix="mxkit-job-") as folder:

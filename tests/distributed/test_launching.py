@@ -54,16 +54,15 @@ def test_workers_that_join_nobody():
     assert (alone.returncode, alone.stdout) == (7, "1\n")
 
 
-def test_commands_that_do_not_exist(tmp_path):
-    code, _, err = command("launch", "-n", 2, "--", "no-such-command")
-    assert (code, err) == (1, "error: launch: there is no command 'no-such-command'. Is its environment active?\n")
+def test_commands_that_cannot_be_started(tmp_path):
     code, _, err = command("launch", "--", "true")
     assert (code, "pass -n WORKERS, --hosts FILE, or both" in " ".join(err.split())) == (2, True)
     (tmp_path / "text").write_text("no program")
     (tmp_path / "text").chmod(0o755)
-    done = launch(tmp_path / "text", n=1, options=["--restarts", "3"])
-    assert (done.returncode, "restart" in done.stderr) == (127, False)
-    assert re.search("cannot start .*Exec format error", done.stderr)
+    for name, words in {"no-such-command": "No such file", tmp_path / "text": "Exec format error"}.items():
+        done = launch(name, n=1, options=["--restarts", "3"])
+        assert (done.returncode, "restart" in done.stderr) == (127, False)
+        assert re.search(f"cannot start '{name}' .*{words}", done.stderr)
 
 
 @pytest.mark.long

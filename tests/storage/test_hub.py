@@ -142,6 +142,7 @@ def test_a_run_keeps_the_commit_of_its_weights(hub, contents, tmp_path):
     assert moved.recipe.model.weights == f"hf://lab/digits@{hub.branches['lab/digits', 'main']}/model.safetensors"
 
 
+@pytest.mark.long
 def test_trials_of_a_sweep_begin_with_one_commit(hub, contents, tmp_path):
     pytest.importorskip("optuna")
     from mxkit.recipe.sweeping import Sweep
