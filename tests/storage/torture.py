@@ -48,7 +48,7 @@ OPTIMIZERS = {"momentum": ("sgd", {"learning_rate": 0.05, "momentum": 0.9}), "ad
 COMBINATIONS = [(1, "momentum", "loader"), (1, "adam", "generator")]
 COMBINATIONS += [(2, "momentum", "generator"), (2, "adam", "loader")]
 CALLS = ["open", "close", "fsync", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "scandir", "stat"]
-BATCHES, SIZE = 66, 4
+BATCHES, SIZE, ACCUMULATE = 66, 4, 3
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(BATCHES * SIZE + 60, 6).astype("float32"), RANDOM.randint(0, 4, BATCHES * SIZE + 60)
 
@@ -76,12 +76,11 @@ def augmented():
         yield mx.nd.array(X[chosen]) + noise, mx.nd.array(Y[chosen])
 
 
-def trained(folder, kind, devices, optimizer, data, accumulate, epochs):
+def trained(folder, kind, devices, optimizer, data, epochs):
     net = make_net(devices, kind)
     name, settings = OPTIMIZERS[optimizer]
     trainer = gluon.Trainer(net.collect_params(), name, dict(settings))
     shuffled = ArrayLoader(X[: BATCHES * SIZE], Y[: BATCHES * SIZE], SIZE, shuffle=True, seed=8)
-    ema = mxkit.callbacks.EMA(0.9)
     history = mxkit.fit(
         net,
         shuffled if data == "loader" else augmented,
@@ -90,12 +89,12 @@ def trained(folder, kind, devices, optimizer, data, accumulate, epochs):
         epochs=epochs,
         valid=ArrayLoader(X[BATCHES * SIZE :], Y[BATCHES * SIZE :], 25),
         metrics=["accuracy", "f1", mx.metric.Accuracy(name="mxnets")],
-        accumulate=accumulate,
+        accumulate=ACCUMULATE,
         clip_norm=1.0,
         callbacks=[
-            ema,
+            mxkit.callbacks.EMA(0.9),
             mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=3, restore_best=True),
-            mxkit.callbacks.LearningRate("cosine", updates_per_epoch=-(-BATCHES // accumulate)),
+            mxkit.callbacks.LearningRate("cosine", updates_per_epoch=-(-BATCHES // ACCUMULATE)),
             mxkit.callbacks.CSVLog(folder / "log.csv"),
         ],
         seed=5,
@@ -105,23 +104,20 @@ def trained(folder, kind, devices, optimizer, data, accumulate, epochs):
         resume="auto",
         progress=False,
     )
-    return net, history, trainer, ema
+    return net, history
 
 
-def train(folder, kind, devices, optimizer, data, accumulate, epochs):
-    """Train, or go on with training, in `folder`; leave there what the run ended with."""
+def train(folder, kind, devices, optimizer, data, epochs):
+    """Train, or go on with training, in `folder`; leave there what the run ended with.
+
+    The last checkpoint holds the states of the optimizer and the averages.
+    """
     warnings.filterwarnings("ignore", "accumulated micro-batches")
     with kind.switches():
-        net, history, trainer, ema = trained(folder, kind, devices, optimizer, data, accumulate, epochs)
+        net, history = trained(folder, kind, devices, optimizer, data, epochs)
     arrays = {}
     for path, parameter in net._collect_params_with_prefix().items():
         arrays.update({f"{path}@{i}": array.asnumpy() for i, array in enumerate(parameter.list_data())})
-    for number, updater in enumerate(trainer._updaters or [trainer._kvstore._updater]):
-        for index, state in updater.states.items():
-            for slot, array in enumerate(state if isinstance(state, tuple) else [state]):
-                arrays[f"optimizer {number} {index} {slot}"] = array.asnumpy()
-    for path, averages in ema._averages.items():
-        arrays.update({f"ema {path}@{i}": average.asnumpy() for i, average in enumerate(averages)})
     for which in ("last", "best"):
         found = find_checkpoint(folder / "checkpoints", which)
         for name in found.manifest["files"]:
@@ -385,7 +381,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=50, help="for each combination of devices, optimizer and data")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--accumulate", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", type=int, choices=range(len(COMBINATIONS)), help="one combination")
     parser.add_argument("--kind", choices=("mx.nd", "mx.np"), help="one kind of arrays")
@@ -400,7 +395,7 @@ def main():
             if asked.only not in (None, number):
                 continue
             folder, begun = Path(work) / str(number), time.monotonic()
-            arguments = devices, optimizer, data, asked.accumulate, asked.epochs
+            arguments = devices, optimizer, data, asked.epochs
             ended(start(folder / "whole", train, folder / "whole", Kind(False), *arguments), folder / "whole")
             seconds = time.monotonic() - begun
             kinds = {"mx.nd": asked.kills, "mx.np": -(-asked.kills // len(COMBINATIONS))}
