@@ -244,7 +244,7 @@ def torture_run(forks, *arguments):
 
 def test_a_run_killed_at_a_random_instant_ends_bit_for_bit_where_the_uninterrupted_one_does(forks):
     """`make torture` kills more, in all combinations; here a net of mx.np ends like the uninterrupted one of mx.nd."""
-    told = torture_run(forks, "--kills", "1", "--epochs", "2", "--only", "2", "--kind", "mx.np", "--seed", "1")
+    told = torture_run(forks, "--kills", "1", "--epochs", "2", "--only", "2", "--kind", "mx.np")
     assert told.startswith("mx.np")
     assert "1 killed" in told
 

@@ -199,7 +199,7 @@ def kill(folder, process, random_, longest):
     until_write = random_.random() < 0.5
     limit = time.monotonic() + (60 if until_write else random_.uniform(0, longest))
     before = set(checkpoint_paths(folder / "checkpoints"))
-    writes = random_.randint(1, 4)
+    writes = random_.randint(1, 3)
     while time.monotonic() < limit:
         if ended(process, folder, wait=False):
             return True
