@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError, DeviceError, UnknownNameError
-from mxkit.storage.loading import load_parameters, match_arrays, put_arrays
+from mxkit.storage.loading import load_parameters, match_arrays
 from mxkit.storage.parameter_file import read_arrays
 import mxnet as mx
 from mxnet import gluon
@@ -367,8 +367,9 @@ def test_counters_pair_blocks_in_their_order_and_tear_none_apart(make, counts, o
     cut = len(os.path.commonprefix(names)) if layout.startswith("without") else 0
     named = [f"arg:{name}" if layout == "exported" else name[cut:] for name in names]
     arrays = dict(zip(named, (parameter.data() for parameter in net.collect_params().values())))
+    ordered = dict(reversed(list(arrays.items()))) if layout == "paths" and make is blocks_of else arrays
     try:
-        matched = match_arrays(other, arrays)
+        matched = match_arrays(other, ordered)
     except CheckpointError:
         assert not alike
         assert counts != others
@@ -495,16 +496,6 @@ def test_a_parameter_of_the_net_itself_under_another_attribute(tmp_path):
     with pytest.raises(AssertionError):
         other.load_parameters(str(tmp_path / "a.params"))
     load_parameters(other, tmp_path / "a.params")
-    assert_equal(other, net)
-
-
-def test_put_arrays_takes_what_match_arrays_found(tmp_path):
-    net, other = make_mlp(), make_mlp(run=False)
-    arrays = {path: parameter.data() for path, parameter in reversed(list(parameters_by_path(net).items()))}
-    matched = match_arrays(other, arrays)
-    assert list(matched) == list(parameters_by_path(other))
-    assert values(other) == {}
-    put_arrays(other, matched)
     assert_equal(other, net)
 
 
@@ -680,5 +671,5 @@ def test_bfloat16_of_safetensors_is_float32_and_other_dtypes_are_named(tmp_path)
     assert net.weight.data().asnumpy().tobytes() == (upper.astype("uint32") << 16).tobytes()
     assert net.bias.data().asnumpy().tolist() == [1, -2.5]
     path.write_bytes(safetensors_bytes(weight=("U16", [2, 3], upper.tobytes())))
-    with pytest.raises(CheckpointError, match="'weight': MXNet has no dtype uint16"):
+    with pytest.raises(CheckpointError, match="has a dtype that MXNet lacks: .*uint16"):
         load_parameters(net, path)
