@@ -1,4 +1,4 @@
-"""Nets of both model zoos come back. `tests/zoo/round_trips.py` runs the large ones, too."""
+"""Nets of both model zoos come back. `tests/zoo/check_features.py` runs the large ones, too."""
 
 import re
 
@@ -28,7 +28,7 @@ def test_nets_of_the_zoo_come_back(name):
 
 @pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11"])
 def test_larger_nets_of_the_zoo_are_described_and_built(name):
-    """`tests/zoo/round_trips.py` runs all 34."""
+    """`tests/zoo/check_features.py` runs all 34."""
     assert len(zoo_names("zoo")) == 34
     rebuilt(vision.get_model(name, classes=7))
 

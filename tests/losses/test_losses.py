@@ -132,7 +132,8 @@ def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(by_name, kind):
     np.testing.assert_array_equal(*trained)
 
 
-def test_t174_gluons_losses_ignore_the_sample_axis_under_mx_np():
+def test_gluons_losses_ignore_the_sample_axis_under_mx_np():
+    """T174."""
     loss = gluon.loss.L2Loss(batch_axis=1)
     assert loss(OUTPUT, OUTPUT).shape == (C,)
     with switches(True):
@@ -186,47 +187,30 @@ def test_every_loss_has_a_row_in_the_table_of_kinds():
     assert all(meaning_of(get_loss(name)).is_known for name in LOSSES)
 
 
-def test_specs():
-    assert isinstance(get_loss("l2"), gluon.loss.L2Loss)
-    assert get_loss(("huber", {"rho": 2.0}))._rho == 2.0
-    assert get_loss(["huber", {"rho": 3.0}])._rho == 3.0
-
-    def own(output, label):
-        return output
-
-    assert get_loss(own) is own
-    mine = gluon.loss.L1Loss()
-    assert get_loss(mine) is mine
-
-
-def test_wrong_specs():
-    with pytest.raises(UnknownNameError, match="unknown loss 'cross_entropy_softmax'"):
-        get_loss("cross_entropy_softmax")
-    with pytest.raises(TypeError, match=r"loss: expected a name, \(name, arguments\) or a callable; received 5"):
-        get_loss(5)
-
-
-def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
+def test_specs(monkeypatch):
     class Own(gluon.loss.Loss):
         def __init__(self, margin=1, **kwargs):
             super().__init__(None, 0, **kwargs)
 
     monkeypatch.setitem(LOSSES, "own", Own)
     monkeypatch.setitem(LOSSES, "any", lambda **options: gluon.loss.L2Loss(**options))
+    assert isinstance(get_loss(("own", {"margin": 2})), Own)
+    assert get_loss(("any", {"weight": 2}))._weight == 2
+    assert get_loss(("huber", {"rho": 2.0}))._rho == get_loss(["huber", {"rho": 2.0}])._rho == 2.0
+    for mine in (gluon.loss.L1Loss(), lambda output, label: output):
+        assert get_loss(mine) is mine
     for spec, text in [
         (("huber", {"delta": 1}), r"loss 'huber' takes no argument 'delta'; did you mean 'rho'\? It takes rho, weight"),
         (("softmax_ce", {"ignore_index": 0}), "'softmax_ce' takes no argument 'ignore_index'; it takes axis, sparse_"),
-        (
-            ("own", {"margn": 1}),
-            r"'own' takes no argument 'margn'; did you mean 'margin'\? It takes margin, weight",
-        ),
+        (("own", {"margn": 1}), r"'own' takes no argument 'margn'; did you mean 'margin'\? It takes margin, weight"),
         (("any", {"margin": 1}), "loss 'any': .*unexpected keyword argument 'margin'"),
         (gluon.loss.SoftmaxCrossEntropyLoss, r"class SoftmaxCrossEntropyLoss: write SoftmaxCrossEntropyLoss\(\)"),
+        (5, r"loss: expected a name, \(name, arguments\) or a callable; received 5"),
     ]:
         with pytest.raises(TypeError, match=text):
             get_loss(spec)
-    assert isinstance(get_loss(("own", {"margin": 2})), Own)
-    assert get_loss(("any", {"weight": 2}))._weight == 2
+    with pytest.raises(UnknownNameError, match="unknown loss 'cross_entropy_softmax'"):
+        get_loss("cross_entropy_softmax")
 
 
 def test_a_registered_name_may_give_a_batch_loss(monkeypatch):

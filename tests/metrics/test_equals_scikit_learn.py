@@ -37,6 +37,11 @@ def classes(random, n):
     return random.randn(n, 4).astype("float32"), random.randint(0, 4, n)
 
 
+def columns(random, n):
+    x, y = classes(random, n)
+    return x, y[:, None].astype("uint8")
+
+
 def dense(random, n):
     x, y = classes(random, n)
     return x, np.eye(4, dtype="float32")[y] * 0.8 + 0.05
@@ -174,6 +179,7 @@ ZERO = {"zero_division": 0}
 CASES = [
     ("accuracy", {}, SOFTMAX, classes, by_classes(sk.accuracy_score)),
     ("accuracy", {}, None, classes, by_classes(sk.accuracy_score)),
+    ("accuracy", {}, SOFTMAX, columns, by_classes(sk.accuracy_score)),
     ("accuracy", {}, DENSE, dense, lambda x, y: sk.accuracy_score(*read(x, y.argmax(axis=1)))),
     ("accuracy", {}, SOFTMAX, tokens, lambda x, y: (x.argmax(-1) == y).mean()),
     ("accuracy", {}, None, tokens, lambda x, y: (x.argmax(-1) == y).mean()),
@@ -262,6 +268,7 @@ def test_every_name_is_among_the_cases():
 )
 @hypothesis.example(sizes=[1] * 9 + [31], devices=3, resumed=True, numpy=True, seed=0)
 def test_a_metric_equals_its_oracle_for_any_cut(case, sizes, devices, resumed, numpy, seed):
+    """T16."""
     name, arguments, loss, data, oracle = case
     x, y = data(np.random.RandomState(seed), sum(sizes))
     if len(x) < 2 and name in ("r2", "pearsonr"):

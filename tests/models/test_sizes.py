@@ -40,7 +40,7 @@ def unchecked(net, x):
 
 
 @pytest.mark.parametrize(("name", "arguments", "channels", "least", "layer"), BORDERS)
-def test_rows_60_to_71_one_below_the_smallest_is_refused_by_layer(name, arguments, channels, least, layer, kind, capfd):
+def test_one_below_the_smallest_is_refused_by_layer(name, arguments, channels, least, layer, kind, capfd):
     with kind.switches():
         _check_refusal(name, arguments, channels, least, layer, kind)
     assert capfd.readouterr().out == ""
@@ -60,7 +60,7 @@ def _check_refusal(name, arguments, channels, least, layer, kind):
         get_model(name, input_size=least - 1, in_channels=channels, **arguments)
 
 
-def test_row71_nin_of_355_does_not_give_40_numbers_in_silence():
+def test_nin_of_355_does_not_give_40_numbers_in_silence():
     net = started(nin())
     net.hybridize()
     net(mx.nd.zeros((1, 3, 195, 195)))
@@ -105,7 +105,7 @@ def _check_later_sizes(hybridized, kind):
     assert usable_sizes(one, 3) == []
 
 
-def test_row36_channels_that_stand_last_are_refused_where_the_number_is_known():
+def test_channels_that_stand_last_are_refused_where_the_number_is_known():
     # T13: 32 x 32 x 3 gives no error of MXNet's, which takes the width for channels
     x = mx.nd.zeros((2, 32, 32, 3))
     net = started(get_model("resnet18", in_channels=3, small=True))

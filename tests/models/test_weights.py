@@ -96,7 +96,7 @@ def text_of(kind, function, *arguments, **more):
 
 
 class TestPaths:
-    def test_row126_a_path_needs_neither_a_name_nor_a_checksum(self, trained, cache):
+    def test_a_path_needs_neither_a_name_nor_a_checksum(self, trained, cache):
         net, path = trained
         for given in (path, str(path)):
             loaded = get_model(f"zoo:{NET}", classes=6, weights=given)
@@ -168,7 +168,8 @@ class TestCache:
 
     @pytest.mark.parametrize("gluoncv", [False, True])
     @pytest.mark.parametrize("asking", [{"weights": "pretrained"}, {"pretrained": True}])
-    def test_t57_another_checksum_is_explained_and_nothing_is_touched(self, trained, cache, server, asking, gluoncv):
+    def test_another_checksum_is_explained_and_nothing_is_touched(self, trained, cache, server, asking, gluoncv):
+        """T57."""
         content, name = trained[1].read_bytes(), f"{'gluoncv' if gluoncv else 'zoo'}:{NET}"
         sha1 = _store(gluoncv)._model_sha1[NET]
         path = cache / f"{NET}-{sha1[:8]}.params"
@@ -191,7 +192,8 @@ class TestCache:
 
     @pytest.mark.parametrize("asking", [{"weights": "pretrained"}, {"pretrained": True}])
     @pytest.mark.parametrize("gluoncv", [False, True])
-    def test_t57_offline_is_one_error_with_what_to_fetch(self, trained, cache, monkeypatch, asking, gluoncv):
+    def test_offline_is_one_error_with_what_to_fetch(self, trained, cache, monkeypatch, asking, gluoncv):
+        """T57."""
         monkeypatch.setenv("MXKIT_OFFLINE", "1")
         sha1, name = _store(gluoncv)._model_sha1[NET], f"{'gluoncv' if gluoncv else 'zoo'}:{NET}"
         told = text_of(DownloadError, get_model, name, **asking)

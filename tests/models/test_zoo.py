@@ -38,7 +38,7 @@ def test_nets_come_by_name(name, classes):
     assert getattr(net, MADE) == (name.lower(), {"classes": classes})
 
 
-@pytest.mark.parametrize("name", ["squeezenet1.1", "mobilenetv2_0.25", long("densenet121"), long("inceptionv3")])
+@pytest.mark.parametrize("name", ["squeezenet1.1", *map(long, ("mobilenetv2_0.25", "densenet121", "inceptionv3"))])
 @pytest.mark.parametrize("hybridized", [True, long(False)])
 def test_nets_compute_the_same_in_both_kinds(name, hybridized):
     def made(kind):
@@ -76,7 +76,7 @@ def test_what_a_net_was_made_with_is_nobody_elses():
 # detection, segmentation, pose and video nets, whose functions load their bases' numbers unless they are told not to
 @pytest.mark.parametrize(
     "name",
-    ["ssd_512_resnet18_v1_voc", "yolo3_mobilenet0.25_voc", "fastscnn_citys", "simple_pose_resnet18_v1b"]
+    [long("ssd_512_resnet18_v1_voc"), "yolo3_mobilenet0.25_voc", "fastscnn_citys", "simple_pose_resnet18_v1b"]
     + ["i3d_resnet50_v1_hmdb51", "resnext101e_64x4d", "deeplab_resnet50_ade", "darknet53"],
 )
 def test_bases_are_made_without_numbers(name):
@@ -118,6 +118,7 @@ def test_what_gluoncv_alone_can_load_is_left_to_it(monkeypatch):
         get_model("gluoncv:cifar_resnet20_v1", pretrained="01234567")
 
 
+@pytest.mark.long
 def test_names_of_gluoncvs_graphs_are_its_own():
     first, second = (get_model("gluoncv:ssd_300_mobilenet0.25_custom", classes=["a"]) for _ in range(2))
     graphs = [net.features for net in (first, second)]
@@ -132,21 +133,19 @@ def test_names_of_gluoncvs_graphs_are_its_own():
     assert [one.shape for one in first(x)] == [one.shape for one in second(x)]
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "text"),
-    [
-        ("zoo:resnet18_v3", UnknownNameError, "did you mean 'zoo:resnet18_v"),
-        ("gluoncv:cifar_resnet20", UnknownNameError, "did you mean 'gluoncv:cifar_resnet20_v"),
-        ("resnet18_v1", UnknownNameError, "did you mean 'zoo:resnet18_v1'"),
-        ("torch:resnet18", UnknownNameError, "Known: gluoncv, zoo"),
-    ],
-)
-def test_names_that_are_not_there(name, error, text):
+REFUSED = [
+    ("zoo:resnet18_v3", {}, UnknownNameError, "did you mean 'zoo:resnet18_v"),
+    ("gluoncv:cifar_resnet20", {}, UnknownNameError, "did you mean 'gluoncv:cifar_resnet20_v"),
+    ("resnet18_v1", {}, UnknownNameError, "did you mean 'zoo:resnet18_v1'"),
+    ("torch:resnet18", {}, UnknownNameError, "Known: gluoncv, zoo"),
+]
+REFUSED += [
+    (name, {"clases": 10}, TypeError, f"model '{name}' refuses its arguments .*clases")
+    for name in ("mlp", "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1")
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "error", "text"), REFUSED)
+def test_names_and_arguments_that_are_not_there(name, arguments, error, text):
     with pytest.raises(error, match=text):
-        get_model(name)
-
-
-@pytest.mark.parametrize("name", ["mlp", "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1"])
-def test_arguments_that_a_net_does_not_take(name):
-    with pytest.raises(TypeError, match=f"model '{name}' refuses its arguments .*clases"):
-        get_model(name, clases=10)
+        get_model(name, **arguments)

@@ -139,7 +139,8 @@ def test_every_replica_is_compared():
     assert compare(a, b).values["0.weight"].differing == 6
 
 
-def test_t24_replicas_that_drifted_apart_are_told():
+def test_replicas_that_drifted_apart_are_told():
+    """T24."""
     net = make(devices="cpu:2")
     assert compare(net, net).drifted_a == {}
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=None)
@@ -158,7 +159,8 @@ def test_t24_replicas_that_drifted_apart_are_told():
     assert "replicas of the first net drifted apart: 1\n  0.weight: 6 of 6 elements, by at most 0.01" in str(comparison)
 
 
-def test_t71_statistics_that_differ_between_devices_have_not_drifted():
+def test_statistics_that_differ_between_devices_have_not_drifted():
+    """T71."""
     net = make(devices="cpu:2", norm=True)
     net[1].running_mean.data(mx.cpu(1))[:] = 3
     assert compare(net, net).drifted_a == {}

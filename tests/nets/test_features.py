@@ -4,7 +4,8 @@ from pathlib import Path
 
 from built_nets import hybrid_net, plain_net, stack
 import mxkit
-from mxkit.core.arrays import call, legacy, switches
+from mxkit.core.arrays import arrays_in, call, legacy, switches
+from mxkit.core.blocks import blocks_by_path, distinct, first_paths
 from mxkit.errors import DeviceError, ForwardError, NotInitializedError, UnknownNameError
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -75,20 +76,6 @@ def test_only_what_is_needed_is_computed_and_initialized():
     same(mxkit.Features(net, "")(x)[""], output)
 
 
-def test_seeds_116_to_118_a_loop_over_layers_is_one_line():
-    net, x = vision.resnet18_v1(), image()
-    net.initialize()
-    expected, array = [], x
-    for layer in net.features:
-        array = layer(array)
-        expected.append(array)
-    found = mxkit.Features(net, ["features.?", "output", {"inside": "features.4.0.body.2"}])(x)
-    expected += [net.output(array), net.features[4][0].body[:3](expected[3])]
-    assert list(found)[-2:] == ["output", "inside"]
-    for one, other in zip(found.values(), expected):
-        same(one, other)
-
-
 @pytest.mark.parametrize(
     ("names", "paths"),
     [
@@ -144,8 +131,11 @@ def test_wrong_names(names, error, text):
 def test_wrong_and_missing_devices():
     with pytest.raises(DeviceError, match=r"the batch lies on cpu\(1\), the net on \[cpu\(0\)\]"):
         mxkit.Features(small_net(), "stem")(mx.nd.ones((2, 4), ctx=mx.cpu(1)))
-    with pytest.raises(NotInitializedError, match="not initialized"):
-        mxkit.Features(nn.Dense(3), "")(mx.nd.ones((2, 4)))
+    net = small_net()
+    net.head = nn.Dense(2)
+    assert mxkit.Features(net, "body")(mx.nd.ones((2, 4)))["body"].shape == (2, 7)  # without the head's values
+    with pytest.raises(NotInitializedError, match=r"head\.weight"):
+        mxkit.Features(net, "head")(mx.nd.ones((2, 4)))
 
 
 def test_a_layer_that_is_not_called_is_an_error_by_path_and_left_out_of_a_glob():
@@ -235,14 +225,6 @@ def test_a_replaced_child_is_noticed():
     assert list(features(x)) == ["stem", "body.0", "body.0.act", "body.1", "body.2"]
 
 
-def test_a_part_without_values_that_is_not_needed_does_not_matter():
-    net = small_net()
-    net.head = nn.Dense(2)
-    assert mxkit.Features(net, "body")(mx.nd.ones((2, 4)))["body"].shape == (2, 7)
-    with pytest.raises(NotInitializedError, match=r"head\.weight"):
-        mxkit.Features(net, "head")(mx.nd.ones((2, 4)))
-
-
 def test_a_plain_net_stops_early():
     net = stack(Counting(), Counting(), Counting(), kind=nn.Sequential)
     net.initialize()
@@ -317,36 +299,13 @@ def test_a_forward_pass_that_differs_in_training():
         mxkit.Features(net, "b")(x)
 
 
-@pytest.mark.parametrize("second", [True, False])
-def test_several_inputs_none_and_nested_outputs(second):
-    pair = hybrid_net(lambda net, F, x, y=None: (x + 1, [x * 2, None if y is None else (y * 3, y)]))
-    net = hybrid_net(lambda net, F, x, y=None: net.pair(x, y)[0] - 1, pair=pair)
-    x = mx.nd.ones((2, 2))
-    features = mxkit.Features(net, ["pair", ""])
-    inputs = (x, x * 5) if second else (x, None)
-    for _ in range(2):
-        a, (b, c) = features(*inputs)["pair"]
-        same(a, x + 1)
-        same(b, x * 2)
-        if second:
-            same(c[0], x * 15)
-            same(c[1], x * 5)
-        else:
-            assert c is None
-    assert features(x)["pair"][1][1] is None
-
-
-def test_layers_that_hand_on_their_input_and_layers_asked_for_twice():
-    net = stack(nn.Dropout(0), nn.Dense(2, in_units=2), nn.HybridSequential(), nn.HybridLambda(lambda F, x: x))
+def test_a_gradient_through_layers_with_one_output():
+    net = handing_on()
     net.initialize()
     x = mx.nd.ones((1, 2))
-    found = mxkit.Features(net, ["0", {"in": "3"}, "1", {"again": "1"}, "2", ""])(x)
-    same(found["0"], x)
-    for name in ["in", "1", "again", "2", ""]:
-        same(found[name], net[1](x))
     x.attach_grad()
     with autograd.record():
-        loss = mxkit.Features(net, ["2", "1"])(x)["1"].sum()
+        loss = mxkit.Features(net, ["2", {"again": "1"}, "1"])(x)["1"].sum()
     loss.backward()
     same(x.grad, net[1].weight.data().sum(axis=0, keepdims=True))
 
@@ -367,7 +326,8 @@ def test_what_is_no_array_is_left_out_or_named():
     same(mxkit.Features(net, "")(x, {"by": 2})[""], net(x, {"by": 2}))
 
 
-def test_t38_a_layer_that_does_not_fit_a_deferred_net_is_named():
+def test_a_layer_that_does_not_fit_a_deferred_net_is_named():
+    """T38."""
     net = stack(nn.Conv2D(4, 3), nn.Dense(3, in_units=16))
     net.initialize()
     expected = r"'1' \(Dense\) is built for 16 inputs per sample and got shape \(2, 4, 6, 6\)"
@@ -389,43 +349,118 @@ def test_a_layer_that_mxnet_has_for_the_other_kind_only_is_named():
         mxkit.initialize(net, sample=(2, 3, 8, 8))
 
 
-@pytest.mark.parametrize("numpy", [False, True])
-def test_outputs_of_one_operator_with_several(numpy):
-    with mx.util.np_shape(numpy), mx.util.np_array(numpy):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(3, in_units=2), nn.HybridLambda(lambda F, x: F.np.split(x, 3, 1) if numpy else F.split(x, 3)))
-        net.add(nn.HybridLambda(lambda F, x: x[0] + x[1]))
-        net.initialize()
-        x = (mx.np if numpy else mx.nd).ones((1, 2))
-        found = mxkit.Features(net, ["0", "1", "2"])(x)
-        assert type(found["0"]) is type(x)
-        same(found["0"], net[0](x))
-        assert [one.shape for one in found["1"]] == [(1, 1)] * 3
-        same(found["2"], net(x))
-
-
 def twice(layer):
     return hybrid_net(lambda net, F, x: net.layer(net.layer(x)), layer=layer)
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_a_block_that_is_called_twice(plain):
+def handing_on():
+    return stack(nn.Dropout(0), nn.Dense(2, in_units=2), nn.HybridSequential(), nn.HybridLambda(lambda F, x: x))
+
+
+def pairs():
+    pair = hybrid_net(lambda net, F, x, y=None: (x + 1, [x * 2, None if y is None else (y * 3, y)]))
+    return hybrid_net(lambda net, F, x, y=None: net.pair(x, y)[0] - 1, pair=pair)
+
+
+def looping():
+    def forward(net, F, x):
+        return F.contrib.foreach(lambda row, state: (net.cell(row) + state,) * 2, net.first(x), F.zeros((1, 2)))[0]
+
+    return hybrid_net(forward, first=nn.Dense(2, in_units=2, flatten=False), cell=nn.Dense(2, in_units=2))
+
+
+def unrolled():
+    forward = lambda net, F, x: net.cell.unroll(3, x, merge_outputs=True)[0]  # noqa: E731
+    return hybrid_net(forward, cell=gluon.rnn.LSTMCell(3, input_size=2))
+
+
+def with_states():
+    return hybrid_net(lambda net, F, x, states: net.inner(x, states), inner=gluon.rnn.LSTM(3))
+
+
+def with_hidden():
+    hidden = nn.Dense(2, in_units=2)
+    hidden.initialize()
+    return hybrid_net(lambda net, F, x: net.last(hidden(x)), last=nn.Dense(1, in_units=2))
+
+
+def shared():
+    layer = nn.Dense(3, in_units=3)
+    return stack(stack(layer), stack(layer), kind=nn.Sequential)
+
+
+SPLIT = (nn.HybridLambda(lambda F, x: F.split(x, 3)), nn.HybridLambda(lambda F, x: x[0] + x[1]))
+STRUCTURES = {
+    "one input of two": (pairs, (2, 2)),
+    "two inputs, nested outputs": (pairs, (2, 2), (2, 2)),
+    "layers that hand on their input": (handing_on, (1, 2)),
+    "several outputs of an operator": (lambda: stack(nn.Dense(3), *SPLIT), (1, 2)),
+    "called twice": (lambda: twice(nn.Dense(3, in_units=3)), (1, 3)),
+    "under two paths": (shared, (1, 3)),
+    "cells": (unrolled, (2, 3, 2)),
+    "a recurrent layer": (lambda: stack(nn.Dense(2, flatten=False), gluon.rnn.LSTM(3), nn.Dense(1)), (4, 2, 5)),
+    "a recurrent layer with states": (with_states, (4, 2, 5), [(1, 2, 3)] * 2),
+    "a loop in the graph": (looping, (3, 1, 2)),
+    "a block outside of the children": (with_hidden, (1, 2)),
+    "activations": (lambda: stack(nn.Dense(3, activation="relu"), nn.Dense(2, activation="relu")), (1, 2)),
+}
+
+
+def by_hooks(net, inputs):
+    """Outputs of the blocks below a net that is not hybridized, flat, by the names that a glob gives them."""
+    blocks = dict(blocks_by_path(net))
+    first, calls, handles = first_paths(blocks), {}, []
+
+    def seen(block, arguments, output):
+        calls.setdefault(first[id(block)], []).append(arrays_in([output]))
+
+    for block in distinct({path: block for path, block in blocks.items() if path}).values():
+        handles.append(block.register_forward_hook(seen))
+    net(*inputs)
+    for handle in handles:
+        handle.detach()
+    many = {path: len(outputs) > 1 for path, outputs in calls.items()}
+    return {f"{p}#{i}" if many[p] else p: one for p, outputs in calls.items() for i, one in enumerate(outputs)}
+
+
+@pytest.mark.parametrize("state", ["new", "plain", "hybridized"])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_features_of_every_structure_are_what_hooks_see(name, state):
+    make, *shapes = STRUCTURES[name]
+    net = make()
+    net.initialize()
+    inputs = [[image(*one) for one in shape] if isinstance(shape, list) else image(*shape) for shape in shapes]
+    if state == "plain":
+        net = plain_net(lambda net, *x: net.inner(*x), inner=net)
+    first = mxkit.Features(net, "*")(*inputs)  # Gluon's own first call passes symbols too (T35)
+    expected = by_hooks(net, inputs)
+    if state == "hybridized":
+        net.hybridize()
+    features = mxkit.Features(net, ["*", ""])
+    for found in (first, features(*inputs), features(*inputs)):
+        assert set(found) - {""} == set(expected)
+        for path, arrays in expected.items():
+            for one, other in zip(
+                arrays_in([found[path]]),
+                arrays,
+            ):
+                np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-6, atol=1e-7)
+            assert len(arrays_in([found[path]])) == len(arrays)
+
+
+def test_names_of_a_block_that_is_called_twice():
     net = twice(nn.Dense(3, in_units=3))
     net.initialize()
-    if plain:
-        net = stack(net, kind=nn.Sequential)
-        net.hybridize()
-    path = "0.layer" if plain else "layer"
-    layer = net[0].layer if plain else net.layer
     x = mx.nd.ones((1, 3))
-    for _ in range(2):
-        found = mxkit.Features(net, [path, f"{path}#1", {"one": f"{path}#1"}, {"all": path}])(x)
-        assert list(found) == [f"{path}#0", f"{path}#1", "one", "all#0", "all#1"]
-        same(found[f"{path}#0"], layer(x))
-        same(found["one"], layer(layer(x)))
-        same(found["all#1"], found["one"])
-    with pytest.raises(ValueError, match=f"the name '{path}#0'"):
-        mxkit.Features(net, [path, {f"{path}#0": f"{path}#1"}])(x)
+    found = mxkit.Features(net, ["layer", "layer#1", {"one": "layer#1"}, {"all": "layer"}])(x)
+    assert list(found) == ["layer#0", "layer#1", "one", "all#0", "all#1"]
+    same(found["one"], net(x))
+    with pytest.raises(ValueError, match="the name 'layer#0'"):
+        mxkit.Features(net, ["layer", {"layer#0": "layer#1"}])(x)
+    net = shared()
+    net.initialize()
+    for names, paths in (("1.*", ["1.0#0", "1.0#1"]), ("1.0#1", ["1.0#1"]), ("1.0", ["1.0#0", "1.0#1"])):
+        assert list(mxkit.Features(net, names)(x)) == paths
 
 
 def test_a_number_of_calls_that_values_decide():
@@ -441,75 +476,15 @@ def test_a_number_of_calls_that_values_decide():
         assert list(features(mx.nd.full(1, count))) == [f"cell#{number}" for number in range(count)]
 
 
-def test_one_block_under_two_paths_below_two_hybridized_blocks():
-    shared = nn.Dense(3, in_units=3)
-    net = stack(stack(shared), stack(shared), kind=nn.Sequential)
-    net.initialize()
-    net.hybridize()
-    x = mx.nd.ones((1, 3))
-    assert list(mxkit.Features(net, "1.0")(x)) == ["1.0#0", "1.0#1"]
-    assert list(mxkit.Features(net, "1.*")(x)) == ["1.0#0", "1.0#1"]
-    assert list(mxkit.Features(net, "*")(x)) == ["0", "0.0#0", "0.0#1", "1"]
-    assert list(mxkit.Features(net, "1.0#1")(x)) == ["1.0#1"]
-
-
-def test_recurrent_cells():
-    cell = gluon.rnn.LSTMCell(3, input_size=2)
-    net = hybrid_net(lambda net, F, x: net.cell.unroll(3, x, merge_outputs=True)[0], cell=cell)
-    net.initialize()
-    x = image(2, 3, 2)
-    found = mxkit.Features(net, "cell")(x)
-    assert list(found) == ["cell#0", "cell#1", "cell#2"]
-    outputs = net(x)
-    for number, (output, states) in enumerate(found.values()):
-        np.testing.assert_allclose(output.asnumpy(), outputs[:, number].asnumpy(), atol=1e-7)
-        assert [state.shape for state in states] == [(2, 3), (2, 3)]
-
-
-def test_recurrent_layer_with_states():
-    net = stack(nn.Dense(2, flatten=False), gluon.rnn.LSTM(3), nn.Dense(1, flatten=False))
-    net.initialize()
-    x = image(4, 2, 5)
-    same(mxkit.Features(net, "1")(x)["1"], net[1](net[0](x)))
-    layer = gluon.rnn.LSTM(3)
-    layer.initialize()
-    states = layer.begin_state(2)
-    output, new = mxkit.Features(layer, "")(x, states)[""]
-    expected, expected_states = layer(x, states)
-    same(output, expected)
-    for one, other in zip(new, expected_states):
-        same(one, other)
-
-
-def test_a_loop_in_the_graph_runs_as_it_is():
-    def forward(net, F, x):
-        def step(row, state):
-            return (net.cell(row) + state,) * 2
-
-        return F.contrib.foreach(step, net.first(x), F.zeros((1, 2)))[0]
-
-    net = hybrid_net(forward, first=nn.Dense(2, in_units=2, flatten=False), cell=nn.Dense(2, in_units=2))
-    net.initialize()
-    x = image(3, 1, 2)
-    features = mxkit.Features(net, ["first", "cell"])
-    for _ in range(2):
-        assert list(features(x)) == ["first", "cell#0", "cell#1", "cell#2"]
-    assert "body of a loop" in repr(features)
-    features = mxkit.Features(net, ["first", ""])
-    same(features(x)["first"], net.first(x))
-    same(features(x)[""], net(x))
-    assert "run as it is" not in repr(features)
-
-
 def hooks_of(net):
-    return [(dict(b._forward_hooks), dict(b._forward_pre_hooks)) for _, b in mxkit.core.blocks.blocks_by_path(net)]
+    return [(dict(b._forward_hooks), dict(b._forward_pre_hooks)) for _, b in blocks_by_path(net)]
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_hooks_do_not_fire_and_are_back(plain):
     net = stack(small_net(), kind=nn.Sequential) if plain else small_net()
     fired = []
-    for _, block in mxkit.core.blocks.blocks_by_path(net):
+    for _, block in blocks_by_path(net):
         block.register_forward_hook(lambda *_: fired.append("after"))
         block.register_forward_pre_hook(lambda *_: fired.append("before"))
     before = hooks_of(net)
@@ -563,15 +538,6 @@ def test_hybridized_blocks_inside_a_plain_one_stay_so_and_their_files_clean(tmp_
     assert "mxkit" not in (tmp_path / "net-symbol.json").read_text()
 
 
-def test_the_first_call_of_a_plain_net_sees_no_symbols():
-    """Gluon calls blocks with symbols when it infers shapes (T35); these are no calls of the net."""
-    net = stack(nn.Dense(3, activation="relu"), nn.Dense(2, activation="relu"), kind=nn.Sequential)
-    net.initialize()
-    found = mxkit.Features(net, "*")(mx.nd.ones((1, 2)))
-    assert list(found) == ["0", "0.act", "1", "1.act"]
-    assert all(isinstance(array, mx.nd.NDArray) for array in found.values())
-
-
 @pytest.mark.parametrize(
     "cell",
     [
@@ -618,42 +584,24 @@ def test_symbol_blocks_of_both_kinds(kind):
 
 def test_symbol_blocks(tmp_path):
     block, x = exported(tmp_path), image(2, 4)
-    net = stack(block, exported(tmp_path))
-    features = mxkit.Features(net, ["0", "1"])
+    net = stack(nn.Dense(4, in_units=4), twice(block), exported(tmp_path))
+    net[0].initialize()
+    features = mxkit.Features(net, ["1.layer", "2"])
     for _ in range(2):
         found = features(x)
-        same(found["0"], block(x))
-        same(found["1"], net[1](block(x)))
+        assert list(found) == ["1.layer#0", "1.layer#1", "2"]
+        same(found["1.layer#1"], block(block(net[0](x))))
+        same(found["2"], net(x))
     assert "run as it is" not in repr(features)
     same(mxkit.Features(block, "")(x)[""], block(x))
-    net = stack(nn.Dense(4, in_units=4), twice(block), nn.Dense(1))
-    net[0].initialize()
-    features = mxkit.Features(net, "1.layer")
-    for _ in range(2):
-        found = features(x)
-        assert list(found) == ["1.layer#0", "1.layer#1"]
-        same(found["1.layer#1"], block(block(net[0](x))))
-    with autograd.record():
-        loss = features(x)["1.layer#1"].square().sum()
-    loss.backward()
     weight = next(p for p in block.collect_params().values() if p.name.endswith("weight"))
-    found = weight.grad().asnumpy()
-    with autograd.record():
-        loss = block(block(net[0](x))).square().sum()
-    loss.backward()
-    np.testing.assert_allclose(found, weight.grad().asnumpy(), rtol=1e-5, atol=1e-7)
-
-
-def test_blocks_that_are_kept_outside_of_the_children():
-    hidden = [nn.Dense(2, in_units=2)]
-    net = hybrid_net(lambda net, F, x: net.last(net.hidden[0](x)), hidden=hidden, last=nn.Dense(1, in_units=2))
-    x = mx.nd.ones((1, 2))
-    net.hidden[0].initialize()
-    net.last.initialize()
-    features = mxkit.Features(net, "last")
-    for _ in range(2):
-        same(features(x)["last"], net(x))
-    assert "blocks that have no path" in repr(features)
+    gradients = []
+    for output in (lambda: features(x)["1.layer#1"], lambda: block(block(net[0](x)))):
+        with autograd.record():
+            loss = output().square().sum()
+        loss.backward()
+        gradients.append(weight.grad().asnumpy())
+    np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.long
@@ -668,12 +616,13 @@ def test_a_graph_that_mxnet_cannot_build():
     same(mxkit.Features(net, "norm_3.2")(x)["norm_3.2"][0], found["norm_3.2"][0])
 
 
+@pytest.mark.long
 def test_real_nets(forks):
-    """Three nets; `make zoo` has them all."""
+    """Two nets; `make zoo` has them all."""
     script = Path(__file__).parents[1] / "zoo" / "check_features.py"
-    run = forks.run(script, "--only", "resnet18_v1", "cifar_resnet20_v2", "ssd_300_mobilenet0.25_voc")
+    run = forks.run(script, "--only", "cifar_resnet20_v2", "ssd_300_mobilenet0.25_voc")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "1 + 2 nets" in run.stdout
+    assert "0 + 2 nets" in run.stdout
 
 
 class TwiceOperator(mx.operator.CustomOp):
@@ -690,8 +639,8 @@ class TwiceProp(mx.operator.CustomOpProp):
         return TwiceOperator()
 
 
-def test_t114_custom_operators_of_others_survive_a_trace():
-    """Its constructor takes no attributes; without the repair the process ends here."""
+def test_custom_operators_of_others_survive_a_trace():
+    """T114. Its constructor takes no attributes; without the repair the process ends here."""
 
     net = stack(nn.HybridLambda(lambda F, x: F.Custom(x, op_type="mxkit_test_twice")), nn.Dense(2))
     net.initialize()

@@ -120,7 +120,7 @@ class TestCopies:
 
 class TestFinetune:
     @pytest.mark.parametrize(("devices", "hybridize"), [("cpu", False), ("cpu:2", True)])
-    def test_row127_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize, kind):
+    def test_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize, kind):
         base = kind.net(lambda: trained(small(4), devices, hybridize))
         x = [kind.of(X)]
         before, outputs = values(base), call(base, x).asnumpy()
@@ -198,6 +198,10 @@ class TestFinetune:
         assert net(mx.nd.array(X)).shape == (6, 3)
         assert net[2].bias is None
         assert trained_paths(net) == ["2.weight"]
+        half = stack(nn.Dense(4, in_units=3))
+        half.cast("float16")
+        mxkit.initialize(half, devices="cpu")
+        assert finetune(half, 3, head="0")[0].weight.data().dtype == np.float16
         with pytest.raises(ValueError, match="no layer of 'output or fc'.*head='2'"):
             finetune(base, 3)
 
@@ -241,12 +245,6 @@ class TestFinetune:
         train(net)
         assert net(mx.nd.array(X)).shape == (6, 3)
 
-    def test_float16(self):
-        base = stack(nn.Dense(4, in_units=3))
-        base.cast("float16")
-        mxkit.initialize(base, devices="cpu")
-        assert finetune(base, 3, head="0")[0].weight.data().dtype == np.float16
-
     @pytest.mark.parametrize(
         ("arguments", "error", "text"),
         [
@@ -275,7 +273,8 @@ class TestFinetune:
 
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("read", [False, True])
-def test_t265_what_is_frozen_gives_the_same_numbers_in_training_and_prediction(read, hybridize, kind, tmp_path):
+def test_what_is_frozen_gives_the_same_numbers_in_training_and_prediction(read, hybridize, kind, tmp_path):
+    """T265."""
     x = (np.random.RandomState(0).rand(8, 3, 6, 6) * 9).astype("float32")
 
     def made():
@@ -348,7 +347,8 @@ class TestPreprocess:
             preprocess("imagnet")
 
 
-def test_t54_a_net_whose_layers_ran_inside_another_one_is_copied():
+def test_a_net_whose_layers_ran_inside_another_one_is_copied():
+    """T54."""
     nets = [small(5), small(5)]
     x = mx.nd.array(X)
     for net in nets:

@@ -65,7 +65,8 @@ def test_a_constant_may_be_an_array_of_either_kind(value):
     assert (net.weight.data(mx.cpu(1)).asnumpy() == 3).all()
 
 
-def test_t22_the_default_is_xavier_with_its_bounds():
+def test_the_default_is_xavier_with_its_bounds():
+    """T22."""
     net = nn.Dense(300, in_units=100)
     mxkit.initialize(net, devices="cpu")
     weight = net.weight.data().asnumpy()
@@ -88,7 +89,8 @@ def test_specs(spec):
     assert net.weight.data().asnumpy().std() == pytest.approx(0.25, rel=0.02)
 
 
-def test_t20_a_second_call_is_refused_unless_forced():
+def test_a_second_call_is_refused_unless_forced():
+    """T20."""
     for net in (nn.Dense(3, in_units=4), nn.Dense(3)):  # shapes known, and not yet
         mxkit.initialize(net, devices="cpu")
         with pytest.raises(

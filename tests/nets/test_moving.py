@@ -116,7 +116,7 @@ def test_accumulated_gradients_are_not_thrown_away():
     assert devices(net) == {(mx.cpu(0),)}
 
 
-def test_row28_a_plain_array_stays_behind_and_is_told():
+def test_a_plain_array_stays_behind_and_is_told():
     net = make()
     net.table = mx.nd.ones(3)
     with pytest.warns(TrapWarning, match=r"the net \(HybridSequential\) keeps a plain NDArray 'table' on cpu\(0\)"):

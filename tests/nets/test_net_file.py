@@ -262,6 +262,7 @@ FLATTEN = b'{"format": 1, "net": {"class": "Flatten"}}'
         (lambda all_: signed({**all_, "description.json": b"[" * 100_000}), "damaged"),
         (lambda all_: signed({**all_, "net.params": b"x" * 64}), "no parameter file"),
         (lambda all_: signed({**all_, "description.json": FLATTEN}), "do not fit the net"),
+        (lambda all_: signed({**all_, "description.json": FLATTEN.replace(b"Flatten", b"os.system")}), "unknown class"),
         (lambda all_: [("manifest.json", b"[1]"), *list(all_.items())[1:]], "format 1; received"),
         (lambda all_: [("manifest.json", b"\xff"), *list(all_.items())[1:]], "damaged"),
         (
@@ -273,24 +274,21 @@ FLATTEN = b'{"format": 1, "net": {"class": "Flatten"}}'
 def test_what_save_net_did_not_write_is_refused(change, text, saved, tmp_path):
     path, _ = saved
     pack(tmp_path / "bad.mxk", change(members(path)))
-    with pytest.raises(CheckpointError, match=text):
+    with pytest.raises((CheckpointError, ArchitectureError), match=text):
         load_net(tmp_path / "bad.mxk")
     assert not (tmp_path / "evil.py").exists()
     assert not (tmp_path.parent / "evil.py").exists()
 
 
-def test_zip_bombs_and_hostile_descriptions(saved, tmp_path):
-    contents = members(saved[0])
-    pack(tmp_path / "bad.mxk", {**contents, "net.params": bytes(2**26)}.items(), zipfile.ZIP_DEFLATED)
-    assert (tmp_path / "bad.mxk").stat().st_size < 2**20
+def test_zip_bombs_are_refused(saved, tmp_path):
+    contents, bad = members(saved[0]), tmp_path / "bad.mxk"
+    pack(bad, {**contents, "net.params": bytes(2**26)}.items(), zipfile.ZIP_DEFLATED)
+    assert bad.stat().st_size < 2**20
     with pytest.raises(CheckpointError, match="without compression"):
-        load_net(tmp_path / "bad.mxk")
-    pack(tmp_path / "bad.mxk", {**contents, "manifest.json": b" " * (2**26 + 1)}.items())
+        load_net(bad)
+    pack(bad, {**contents, "manifest.json": b" " * (2**26 + 1)}.items())
     with pytest.raises(CheckpointError, match="at most 67108864 bytes of manifest.json"):
-        load_net(tmp_path / "bad.mxk")
-    pack(tmp_path / "bad.mxk", signed({**contents, "description.json": FLATTEN.replace(b"Flatten", b"os.system")}))
-    with pytest.raises(ArchitectureError, match="unknown class"):
-        load_net(tmp_path / "bad.mxk")
+        load_net(bad)
 
 
 def test_folders_and_missing_files(tmp_path):

@@ -56,7 +56,7 @@ def expected(net, x=X, scale=2.0):
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_row25_shapes_come_from_the_first_input(hybrid):
+def test_shapes_come_from_the_first_input(hybrid):
     net = made()
     if hybrid:
         net.hybridize()
@@ -70,7 +70,7 @@ def test_row25_shapes_come_from_the_first_input(hybrid):
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_row25_several_devices_have_their_own_values(hybrid):
+def test_several_devices_have_their_own_values(hybrid):
     net = made(devices="cpu:2")
     if hybrid:
         net.hybridize()
@@ -134,7 +134,7 @@ def test_parameters_without_axes_and_constants_of_either_kind(value, kind):
     assert mxkit.nets.compare(net, twin).values["gain"].largest == 3
 
 
-def test_row28_constants_are_saved_moved_and_never_trained(tmp_path):
+def test_constants_are_saved_moved_and_never_trained(tmp_path):
     net = made(scale=5.0)
     net(mx.nd.array(X))
     net.save_parameters(str(tmp_path / "net.params"))
@@ -218,10 +218,3 @@ def test_names_are_checked(name):
         net.parameter(name, (1,))
     with pytest.raises(ValueError, match="cannot be an attribute.s name, or is taken"):
         net.constant(name, [1])
-
-
-def test_what_the_constructor_says_is_heard():
-    with pytest.raises(TypeError, match="units"):
-        Linear()
-    with pytest.raises(RuntimeError, match="has not been initialized"):
-        Linear(3)(mx.nd.array(X))

@@ -43,7 +43,8 @@ def test_it_maps_paths_to_the_nets_own_parameters_in_order():
         table["features.0.weight"] = net.output.weight
 
 
-def test_t37_a_wrong_path_is_a_key_error_with_the_nearest_and_never_a_new_parameter():
+def test_a_wrong_path_is_a_key_error_with_the_nearest_and_never_a_new_parameter():
+    """T37."""
     net = mxkit.models.mlp(hidden=[8])
     table, before = parameters(net), list(net.collect_params())
     with pytest.raises(KeyError) as caught:

@@ -10,7 +10,6 @@ import mxkit
 from mxkit.core.blocks import UnknownPathError
 from mxkit.errors import ArchitectureError, CheckpointError, DataError, TrapWarning
 from mxkit.nets import prediction_graphs
-from mxkit.nets.architecture.graph_blocks import LayerRow
 from mxkit.runtime.machine import processor_flags, processor_model
 from mxkit.serving import optimizing
 from mxkit.serving.optimizing import measured
@@ -106,18 +105,7 @@ def test_the_report_names_the_layers(optimized, precision):
     assert {row.computes for row in rows} == {precision}
     assert all(row.difference < (1e-5 if precision == "float32" else 0.2) for row in rows)
     assert "the same class for" in str(fast.report)
-    assert "x the speed of static float32" in str(fast.report)
-
-
-def test_a_file_has_the_report(optimized, tmp_path, monkeypatch):
-    fast = optimized("float32")
-    layers = [*fast.report.layers, LayerRow("lost", "int8", float("inf"))]
-    monkeypatch.setattr(fast, "report", fast.report._replace(layers=layers))
-    mxkit.save_net(str(tmp_path / "net"), fast)
-    read = mxkit.load_net(str(tmp_path / "net")).report
-    assert read == fast.report
-    assert str(read) == str(fast.report)
-    assert f"on {processor_model()}" in str(read)
+    assert f"x the speed of static float32, on {processor_model()}" in str(fast.report)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -583,17 +571,10 @@ def test_two_inputs_and_two_outputs():
     assert fast.report.agreement is None
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"precision": "int4"},
-        *({"report": text} for text in ("", "{}", "[" * 10**5, '{"layers": [[1]], "measured": {}, "kept": []}', 3)),
-    ],
-)
-def test_a_damaged_description(files_of_nets, tmp_path, arguments):
+def test_a_damaged_description(files_of_nets):
     described = mxkit.nets.describe(mxkit.load_net(files_of_nets("float32")))
-    described["net"]["arguments"].update(arguments)
-    with pytest.raises(ArchitectureError, match="precision: expected|no report"):
+    described["net"]["arguments"]["precision"] = "int4"
+    with pytest.raises(ArchitectureError, match="precision: expected"):
         mxkit.nets.build(json.loads(json.dumps(described)))
 
 

@@ -58,7 +58,7 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
 
     Attributes:
         settings: How its graph is made.
-        report: What `optimize` measured, on the processor that it names; None in files of earlier versions.
+        report: What `optimize` measured, on the processor that it names; None in a net that was read from a file.
     """
 
     def __init__(self, outputs: Any, inputs: Any, settings: Settings) -> None:
@@ -171,7 +171,6 @@ SETTINGS: Dict[str, Callable[[Any], Any]] = {
         name: [float(least), float(most)] for name, (least, most) in net.settings.thresholds.items()
     },
     "joined": lambda net: net.settings.joined,
-    "report": lambda net: report_text(net.report),
 }
 
 
@@ -180,7 +179,6 @@ def optimized_net(
     float_layers: Any = (),
     thresholds: Any = None,
     joined: bool = True,
-    report: Optional[str] = None,
     **graph: Any,
 ) -> OptimizedNet:
     """Make the block from its description.
@@ -193,9 +191,7 @@ def optimized_net(
     inputs, output = traced_graph(symbol_block(**graph))
     heads = of_kind(list(legacy(output)), is_numpy(output))
     ranges = {name: (least, most) for name, (least, most) in (thresholds or {}).items()}
-    net = OptimizedNet(heads, list(inputs), Settings(precision, tuple(float_layers), ranges, joined))
-    net.report = report_of(report)
-    return net
+    return OptimizedNet(heads, list(inputs), Settings(precision, tuple(float_layers), ranges, joined))
 
 
 def _inputs(block: Any) -> List[Any]:
@@ -348,29 +344,3 @@ class Report(NamedTuple):
         if self.kept:
             words.append(f"in float32, by keep= or for a loss of at most {self.limit:g}: {', '.join(self.kept)}")
         return "\n".join([*aligned(rows, left=(0, 1)), *words])
-
-
-def report_text(report: Optional[Report]) -> Optional[str]:
-    """A report as JSON, in which a difference may be infinite."""
-    if report is None:
-        return None
-    return json.dumps({**report._asdict(), "measured": report.measured._asdict()})
-
-
-def report_of(text: Any) -> Optional[Report]:
-    """Read what `report_text` wrote.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-        layers = [LayerRow(*row) for row in found.pop("layers")]
-        measured, kept = Measured(**found.pop("measured")), tuple(found.pop("kept"))
-        report = Report(measured=measured, layers=layers, kept=kept, **found)
-        str(report)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no report of mxkit.optimize: {type(error).__name__}: {error}") from error
-    return report
