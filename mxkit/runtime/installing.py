@@ -99,7 +99,11 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     chosen = kind or usual
     if chosen != usual:
         reason = f"as asked for; {_WHEELS[usual]} fits this machine: {reason}"
-    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == chosen and _is_known(wheel)]
+    # Apache MXNet's of this release, or a rebuild with a suffix behind the version
+    known = [
+        wheel.name for wheel in machine.wheels if release(wheel.version) == release(RELEASE) and _kind(wheel) == chosen
+    ]
+    fitting = [name for name in known if not foreign_name(name)]
     keep = bool(fitting) and len(machine.wheels) == 1
     name = fitting[0] if keep else _WHEELS[chosen]
     wheel = f"{name}=={RELEASE}"
@@ -195,11 +199,6 @@ def _choose(machine: Machine) -> Tuple[str, str]:
     if not machine.damaged and [_kind(wheel) for wheel in machine.wheels] == ["cuda"]:
         return "cuda", f"it is there and computes on the CPU too ({reason}); --cpu takes the smaller one"
     return "cpu", reason
-
-
-def _is_known(wheel: Wheel) -> bool:
-    """Whether a wheel is Apache MXNet's of this release, or a rebuild with a suffix behind the version."""
-    return release(wheel.version) == release(RELEASE) and not foreign_name(wheel.name)
 
 
 def _kind(wheel: Wheel) -> str:

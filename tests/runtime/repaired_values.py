@@ -20,7 +20,7 @@ import numpy  # noqa: E402
 # MXNet's own gradient of negative indices writes outside the array (T141)
 LAST = [[1, 3], [0, 4]] if "--plain" in sys.argv else [[1, -1], [0, -2]]
 INF = float("inf")
-EXPONENTS = (-8, -5, -2, 0, 2, 5, 8)
+EXPONENTS = (-8, -4, 0, 4, 8)
 SQUARE = numpy.random.RandomState(1).uniform(-1, 1, (3, 3)) + 4 * numpy.eye(3)
 
 

@@ -22,7 +22,7 @@ def test_gradients_equal_those_without_onednn(tmp_path):
     for enabled in ("1", "0"):
         environment = {**os.environ, "MXNET_MKLDNN_ENABLED": enabled, "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
         file = tmp_path / f"{enabled}.npz"
-        command = [sys.executable, str(SCRIPT), "300" if LONG else "60", str(file)]
+        command = [sys.executable, str(SCRIPT), "300" if LONG else "36", str(file)]
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(mxkit.__file__).parents[1]), str(SCRIPT.parent)])
         started[file] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for process in started.values():

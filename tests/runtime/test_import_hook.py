@@ -246,6 +246,7 @@ del sys.modules["distutils"], sys.modules["distutils.version"]
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.version_info < (3, 9), reason="one row of the matrix is enough for the oldest")
 def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python, unset):
     run_python(

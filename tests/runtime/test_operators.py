@@ -374,14 +374,6 @@ def test_the_gradient_of_selu(how, train):
     np.testing.assert_allclose(gradient, scale * np.where(x > 0, 1, alpha * np.exp(x)), rtol=1e-5)
 
 
-def test_selu_of_npx_and_other_activations_of_the_operator():
-    """T139."""
-    x = mx.np.array([-2.0, -1.0, 0.5])
-    _, gradient = passes(lambda a: mx.npx.leaky_relu(a, act_type="selu"), x, train=True)
-    np.testing.assert_allclose(gradient, [0.2379329, 0.6467687, 1.0507010], rtol=1e-5)
-    assert mx.nd.LeakyReLU(mx.nd.array([-1.0, 1.0]), act_type="leaky", slope=0.5).asnumpy().tolist() == [-0.5, 1]
-
-
 @pytest.mark.parametrize(
     ("before", "shape", "reverse"),
     [

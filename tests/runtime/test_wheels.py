@@ -69,21 +69,18 @@ def test_a_missing_package(problem, site, leftover):
     distribution(site, "mxnet")
     if leftover:
         (site / "mxnet").mkdir()
-    said = problem()
-    assert said.startswith(f"mxnet 1.9.1 is installed, but its package folder {site / 'mxnet'} is missing")
-    assert said.endswith("    mxkit install")
+    said = f"mxnet 1.9.1 is installed, but its package folder {site / 'mxnet'} is missing or empty. Type\n"
+    assert problem() == said + "    mxkit install"
 
 
-def test_one_built_from_source_has_no_metadata(problem, site):
+def test_one_built_from_source_has_no_metadata_and_another_folder_does_no_harm(problem, site, tmp_path):
     package(site, library=None)
     assert problem() is None
-
-
-def test_two_in_two_folders_hide_but_do_not_damage_each_other(problem, site, tmp_path):
+    (tmp_path / "other").mkdir()
+    package(tmp_path / "other")
     for folder, name in ((site, "mxnet"), (tmp_path / "other", "mxnet-cu112")):
-        folder.mkdir(exist_ok=True)
-        package(folder)
         distribution(folder, name)
+    (site / "mxnet" / "libmxnet.so").write_bytes(b"library")
     sys.path += [str(tmp_path / "other"), str(site)]
     assert problem() is None
 
@@ -120,19 +117,7 @@ def test_the_module_of_mxkit_may_start_too(bare_python, tmp_path):
     assert done.stdout == "mxkit runs ['doctor']\n", done.stderr
     (tmp_path / "other.py").write_text(IMPORT)
     assert "MXNet is not installed" in refusal(bare_python("-m", "other"))
-
-
-def test_a_refused_import_leaves_other_programs_alone(bare_python):
-    done = bare_python(
-        "-c",
-        """
-import importlib.util
-try:
-    import mxkit
-except ImportError as error:
-    print(type(error).__name__)
-assert importlib.util.find_spec("mxnet") is None
-assert importlib.util.find_spec("json") is not None
-""",
-    )
-    assert done.stdout == "MXNetImportError\n", done.stderr
+    # a refused import leaves other programs alone
+    code = "import importlib.util as u\ntry:\n    import mxkit\nexcept ImportError:\n    "
+    code += "print(u.find_spec('mxnet') is None, u.find_spec('json') is None)"
+    assert bare_python("-c", code).stdout == "True False\n"

@@ -3,7 +3,7 @@
 import math
 import os
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Iterator, Mapping, Optional, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.engine_settings import EXACT, Choice, choose, local_workers
@@ -154,7 +154,7 @@ def _gpus(driver: Driver, is_known: bool, with_cuda: bool) -> Iterator[Line]:
 
 def _driver(driver: Driver, with_cuda: bool, stand_in: bool) -> Line:
     data = {"version": list(driver.version) if driver.version else None, "stand_in": stand_in}
-    cuda = f"CUDA {_dotted(driver.version)}" if driver.version else ""
+    cuda = "CUDA {}.{}".format(*driver.version) if driver.version else ""
     if not driver.problem:
         return Line("driver", cuda, data=data)
     if driver.version:
@@ -201,7 +201,3 @@ def _library(soname: str, path: str, provider: str, problem: str) -> Line:
     if problem and not path:
         return Line(soname, problem, "problem", "mxkit install --cuda", data)
     return judged(soname, f"{path} ({provider})" if path else provider, not problem, problem, data)
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
