@@ -10,8 +10,6 @@ from mxkit.core.arguments import require
 from mxkit.core.system import is_offline
 from mxkit.errors import DownloadError
 
-_PREFIX = "hf://"
-_FORM = "hf://owner/name[@revision][/file.safetensors]"
 # The syntax of huggingface_hub's own HfFileSystem: a `/` of a revision is written %2F, except in refs/pr/1.
 _ADDRESS = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/@]+))?(?:/(.+))?")
 
@@ -34,7 +32,7 @@ def is_hub_address(weights: Any) -> bool:
     >>> is_hub_address("hf://owner/name"), is_hub_address("net.params")
     (True, False)
     """
-    return isinstance(weights, str) and weights.startswith(_PREFIX)
+    return isinstance(weights, str) and weights.startswith("hf://")
 
 
 def check_hub_address(address: str) -> None:
@@ -79,14 +77,14 @@ def find_hub_file(address: str) -> HubFile:
             )
         raise DownloadError(f"{address}: {' '.join(reason.split())[:500]}") from error
     commit = found.parents[file.count("/")].name  # .../snapshots/COMMIT/FILE
-    return HubFile(found, f"{_PREFIX}{repository}@{commit}/{file}")
+    return HubFile(found, f"hf://{repository}@{commit}/{file}")
 
 
 def _parts(address: str) -> Tuple[str, Optional[str], Optional[str]]:
     """Repository, revision and file of an address."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise ValueError(f"expected {_FORM}; received {address!r:.200}")
+        raise ValueError(f"expected hf://owner/name[@revision][/file.safetensors]; received {address!r:.200}")
     repository, revision, file = match.groups()
     if file is not None:
         _only_one(address, [file])

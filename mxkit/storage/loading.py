@@ -471,11 +471,8 @@ def _misfit(paths: Mapping[str, str], arrays: Mapping[str, Any], parameters: Map
 
 def same_shape(parameter: Any, array: Any) -> bool:
     """Whether an array has a parameter's shape; sizes of 0 or -1, which the first batch decides, fit any size."""
-    if parameter.shape is None:
-        return True
-    return len(parameter.shape) == len(array.shape) and all(
-        ours <= 0 or ours == theirs for ours, theirs in zip(parameter.shape, array.shape)
-    )
+    shape = array.shape if parameter.shape is None else parameter.shape
+    return len(shape) == len(array.shape) and all(ours in (0, -1, size) for ours, size in zip(shape, array.shape))
 
 
 def _ambiguous(reason: str) -> CheckpointError:

@@ -319,12 +319,8 @@ def _number_problems(owner: Any, numbers: Mapping[str, Any], scripts: Set[str]) 
     for name, value in numbers.items():
         # A subclass may set an attribute only during a run. A method's name is not a number.
         current = getattr(owner, "__dict__", {}).get(name, getattr(type(owner), name, None))
-        if current is None:
-            fits = True
-        elif value is None:
-            fits = name.startswith("clip")
-        else:
-            fits = isinstance(current, Real) and isinstance(current, bool) == isinstance(value, bool)
+        alike = isinstance(current, Real) and isinstance(current, bool) == isinstance(value, bool)
+        fits = current is None or (name.startswith("clip") if value is None else alike)
         if name in scripts or not fits or (name.endswith("num_update") and not isinstance(value, int)):
             problems.append(f"{type(owner).__name__} has {name}={brief(current)}, the checkpoint {value!r}")
     return problems

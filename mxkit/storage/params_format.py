@@ -255,19 +255,13 @@ class Walk:
             if length > MAX_NAME:
                 raise self._error(f"at most {MAX_NAME} bytes", length)
             self._need(length, "a name")
-            name = self._text(self._file.read(length))
+            name = self._file.read(length).decode("utf-8", "replace")
+            if "\0" in name or "\ufffd" in name:
+                raise self._error("UTF-8 without zero bytes", name)
             if name in names:
                 raise self._error("every name once", f"{name!r} twice")
             names[name] = None
         return list(names)
-
-    def _text(self, name: bytes) -> str:
-        try:
-            if b"\0" not in name:
-                return name.decode("utf-8")
-        except UnicodeDecodeError:
-            pass
-        raise self._error("UTF-8 without zero bytes", name)
 
     def _take(self, form: str) -> Tuple[Any, ...]:
         length = struct.calcsize(form)

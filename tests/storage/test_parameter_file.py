@@ -173,8 +173,8 @@ REFUSED = [
     (word(144, "<Q", 2**62), r"damaged: expected at most 1024 bytes, received .* \(name 1 of 2\)"),
     (word(157, "<Q", 6), r"cut off or damaged: expected 6 bytes for a name, received 5 up to the end \(name 2 of 2\)"),
     (word(165, "<5s", b"first"), "damaged: expected every name once, received 'first' twice"),
-    (word(165, "<5s", b"\xff\xfe\xfd12"), "damaged: expected UTF-8 without zero bytes, received b'.xff"),
-    (word(165, "<5s", b"oth\0r"), "damaged: expected UTF-8 without zero bytes, received b'oth.x00r'"),
+    (word(165, "<5s", b"\xff\xfe\xfd12"), "damaged: expected UTF-8 without zero bytes"),
+    (word(165, "<5s", b"oth\0r"), "damaged: expected UTF-8 without zero bytes"),
     (lambda data: data.append(0), "damaged: expected its end after byte .*, received 1 more bytes"),
 ]
 
