@@ -209,7 +209,8 @@ def main(role: str, number: int, starter: int) -> None:
     for name in SIGNALS:  # schedulers send them to all processes of a job
         signal.signal(name, signal.SIG_IGN)
     place = place_of(os.environ)
-    assert place is not None, "only mxkit starts this program"
+    if place is None:
+        raise SystemExit("mxkit.distributed.side_processes: only mxkit starts this program")
     try:
         if role == "scheduler":
             scheduler(place, socket.socket(fileno=number), starter)
