@@ -15,18 +15,18 @@ def test_each_worker_takes_its_own_gpus(tmp_path):
     assert "worker 1 takes gpu(3), gpu(4): 2 workers see the same 4 GPUs. devices=" in workers[1]["told"]
 
 
-@pytest.mark.parametrize(
-    ("seen", "places"),
-    [
-        ([[], []], [[], []]),
-        ([["a"], ["b"]], [[0], [0]]),
-        ([["a"], ["a"], ["a"]], [[0], [0], [0]]),
-        ([["a", "b"]] * 3, [[0], [1], [0]]),
-        ([["a", "b", "c"]] * 2, [[0], [1]]),
-        ([["a", "b"], ["b", "a"]], [[0], [0]]),
-        ([["a", "b"], ["b", "c"]], [[0, 1], [0, 1]]),
-        ([["a", "b"], [], ["a", "b"]], [[0], [], [1]]),
-    ],
-)
-def test_gpus_of_each_worker(seen, places):
-    assert [own_places(seen, rank) for rank in range(len(seen))] == places
+PLACES = [
+    ([[], []], [[], []]),
+    ([["a"], ["b"]], [[0], [0]]),
+    ([["a"], ["a"], ["a"]], [[0], [0], [0]]),
+    ([["a", "b"]] * 3, [[0], [1], [0]]),
+    ([["a", "b", "c"]] * 2, [[0], [1]]),
+    ([["a", "b"], ["b", "a"]], [[0], [0]]),
+    ([["a", "b"], ["b", "c"]], [[0, 1], [0, 1]]),
+    ([["a", "b"], [], ["a", "b"]], [[0], [], [1]]),
+]
+
+
+def test_gpus_of_each_worker():
+    for seen, places in PLACES:
+        assert [own_places(seen, rank) for rank in range(len(seen))] == places, seen

@@ -75,13 +75,17 @@ def test_a_place_by_the_variables_of_a_scheduler(case):
     assert (place.scheduler, place.rank, place.size, place.host) == expected
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{}, BATCH, SALLOC, {**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, {"JOB_COMPLETION_INDEX": "3"}],
-    ids=["nothing", "the script of sbatch", "the shell of salloc", "srun --pty bash", "an indexed Job of single pods"],
-)
-def test_a_process_that_is_alone(variables):
-    assert place_of(variables) is None
+ALONE = {
+    "nothing": {},
+    "the script of sbatch": BATCH,
+    "the shell of salloc": SALLOC,
+    "srun --pty bash": {**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+    "an indexed Job of single pods": {"JOB_COMPLETION_INDEX": "3"},
+}
+
+
+def test_a_process_that_is_alone():
+    assert {name: place_of(variables) for name, variables in ALONE.items()} == dict.fromkeys(ALONE)
 
 
 def test_two_jobs_on_one_machine_have_two_ports_and_secrets():
