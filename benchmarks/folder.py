@@ -18,7 +18,7 @@ import warnings
 
 import mxkit  # before mxnet
 from mxkit.data.image_files import find_images
-from mxkit.recipe.net_facts import image_reader, net_inputs, read_facts
+from mxkit.recipe.net_facts import image_reader, read_facts
 from mxkit.recipe.predictions import predict_files
 from mxkit.recipe.run import load_run
 import mxnet as mx
@@ -84,7 +84,7 @@ def ways_of(trained: Path, folder: Path) -> Dict[str, Any]:
     recipe, net = load_run(trained)
     form, files = read_facts(trained).images, find_images([folder])
     reader = image_reader(recipe, form)
-    ready = [mx.nd.array(net_inputs(recipe, form, files[:BATCH]))] * (len(files) // BATCH)
+    ready = [mx.nd.array(np.stack([*map(reader, files[:BATCH])]))] * (len(files) // BATCH)
     rest = len(files) % BATCH
     ready += [ready[0][:rest]] if rest else []
 

@@ -144,12 +144,12 @@ def features(
     from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.feature_plots import plot_features
-    from mxkit.recipe.net_facts import net_inputs, read_facts
+    from mxkit.recipe.net_facts import image_reader, read_facts
     import mxnet as mx
 
     recipe, net = load_shown(run, which)
-    pixels = net_inputs(recipe, read_facts(run).images, [image], invert=invert)
-    x = mx.nd.array(pixels, ctx=net_devices(net)[0])
+    pixels = image_reader(recipe, read_facts(run).images, invert=invert)(image)
+    x = mx.nd.array(pixels[None], ctx=net_devices(net)[0])
     outputs = Features(net, layers)(x)
     plot_features(outputs, image=x, channels=channels, order="strength", path=out)
     if json:

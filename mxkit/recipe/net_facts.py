@@ -4,7 +4,7 @@ from io import BytesIO
 import json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 import warnings
 
 from mxkit.core.system import write_json
@@ -47,27 +47,6 @@ def image_form(data: Splits) -> Optional[ImageForm]:
     channels, height, width = map(int, x.shape[1:])
     few = np.asarray(x[:256])
     return ImageForm(channels, (height, width), float(_border(few).mean() / (255 if few.dtype == np.uint8 else 1)))
-
-
-def net_inputs(
-    recipe: Recipe, form: Optional[ImageForm], paths: Sequence[Union[str, Path]], *, invert: bool = False
-) -> "np.ndarray":
-    """Read image files and prepare them like the evaluated images of a run.
-
-    Args:
-        recipe: As for `image_reader`.
-        form: As for `image_reader`.
-        paths: Image files.
-        invert: As for `image_reader`.
-
-    Returns:
-        float32 of shape (len(paths), C, H, W), after `data.eval_augment`.
-
-    Raises:
-        DataError: A file is no image, or the net was not trained on images.
-    """
-    read = image_reader(recipe, form, invert=invert)
-    return np.stack([read(path) for path in paths])
 
 
 def image_reader(recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> Callable[[Any], "np.ndarray"]:

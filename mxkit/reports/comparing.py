@@ -56,10 +56,9 @@ def compared_scores(runs: Sequence[RunFiles]) -> List[Compared]:
     """Final scores by part of the data, then losses and metrics of each run's last epoch."""
     named: List[Dict[str, Any]] = []
     for run in runs:
-        final = {f"{split} {name}": value for split, scores in run.scores.items() for name, value in scores.items()}
         row = run.rows[-1] if run.rows else {}
         last = {f"last epoch: {name}": one for name, one in row.items() if name.startswith(("train_", "valid_"))}
-        named.append({**final, **last})
+        named.append({**run.final, **last})
     lines = []
     for name in dict.fromkeys(name for one in named for name in one):
         values = [one.get(name) for one in named]

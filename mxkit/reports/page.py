@@ -3,7 +3,7 @@
 from contextlib import suppress
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from mxkit.core.system import write_atomically
@@ -95,7 +95,7 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "run": run,
         "state": run.state,
         "description": str(run.recipe.get("description") or ""),
-        "scores": _numbers(run.scores),
+        "scores": {name: one for name, one in run.final.items() if is_number(one)},
         "changed": _changed(run),
         "panels": panels([run]),
         "columns": list(dict.fromkeys(name for row in rows for name in row)),
@@ -108,13 +108,6 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "checkpoints": list_checkpoints(folder) if folder.is_dir() else [],
         "log": run.log[-_LOG_LINES:],
     }
-
-
-def _numbers(scores: Dict[str, Dict[str, Any]]) -> List[Tuple[str, float]]:
-    """Final scores that are numbers."""
-    return [
-        (f"{split} {name}", one) for split, named in scores.items() for name, one in named.items() if is_number(one)
-    ]
 
 
 def _changed(run: RunFiles) -> Optional[str]:
@@ -143,7 +136,7 @@ def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
 def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[str, Any]:
     matrix, classes = predictions.matrix, predictions.classes
     if matrix.ndim == 3:
-        return {"split": predictions.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
+        return {"split": predictions.split, "labels": list(zip(classes, matrix.tolist()))}
     totals, right = matrix.sum(axis=1), matrix.diagonal()
     with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
         recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
@@ -166,16 +159,6 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
         "precision": precision,
         "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
         "mistakes": None if predictions.mistakes is None else mistakes,
-    }
-
-
-def _label_view(name: str, matrix: Any) -> Dict[str, Any]:
-    (absent, false), (missed, right) = matrix.tolist()
-    return {
-        "name": name,
-        "counts": [right, missed, false, absent],
-        "precision": right / (right + false) if right + false else math.nan,
-        "recall": right / (right + missed) if right + missed else math.nan,
     }
 
 

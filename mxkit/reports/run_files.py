@@ -79,6 +79,11 @@ class RunFiles(NamedTuple):
         return self.recorded.started if self.recorded else ""
 
     @property
+    def final(self) -> Dict[str, Any]:
+        """Final scores by part of the data and name, like "test accuracy"."""
+        return {f"{split} {name}": value for split, scores in self.scores.items() for name, value in scores.items()}
+
+    @property
     def seconds(self) -> float:
         """Seconds of training, without validation."""
         return sum(float(row["seconds"]) for row in self.rows if is_number(row.get("seconds")))

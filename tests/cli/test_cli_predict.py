@@ -7,7 +7,6 @@ import json
 import os
 from pathlib import Path
 import signal
-import subprocess
 import sys
 import time
 
@@ -150,27 +149,27 @@ def test_names_that_are_no_utf8(trained, tmp_path):
     assert strict.buffer.getvalue().startswith(os.fsencode(path)[: -len("000.png")] + rb"\udcff.png" + b"\t")
 
 
-def test_an_interrupt_leaves_whole_lines(trained, tmp_path):
+def test_an_interrupt_leaves_whole_lines(trained, tmp_path, forks):
     """The file after which it is interrupted is a pipe into which nobody writes, so the rest is never read."""
     paths = draw_images(tmp_path / "photos", 100)
     pipe = str(tmp_path / "photos" / "zz.png")
     os.mkfifo(pipe)
     table = tmp_path / "answers.csv"
-    words = [sys.executable, "-m", "mxkit", "predict", str(trained), *paths, pipe, "--csv", str(table)]
-    root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if table.exists() and table.read_bytes().count(b"\n") == 33:
-            break
-        time.sleep(0.05)
-    assert table.read_bytes().count(b"\n") == 33  # the first batch, while the third one is read
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)  # the signal comes first
-    with open(pipe, "wb"):  # noqa: PTH123 - end the read of the pipe, for which the command waits
-        pass
-    assert process.wait(60) == 130, process.stderr.read()
-    process.stderr.close()
+    table.touch()
+
+    def interrupt(process):
+        deadline = time.monotonic() + 60
+        while table.read_bytes().count(b"\n") < 33 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert table.read_bytes().count(b"\n") == 33  # the first batch, while the third one is read
+        os.kill(process, signal.SIGINT)
+        time.sleep(0.5)  # the signal comes first
+        with open(pipe, "wb"):  # noqa: PTH123 - end the read of the pipe, for which the command waits
+            pass
+
+    words = ["predict", str(trained), *paths, pipe, "--csv", str(table)]
+    done = forks.run("mxkit.cli:main", words, meanwhile=interrupt)
+    assert done.returncode == 130, done.stderr
     text = table.read_text()
     assert text.endswith("\n")
     assert [row[0] for row in csv.reader(text.splitlines())] == ["path", *paths[:32]]

@@ -6,7 +6,7 @@ from asking_threads import LONGEST, at_once, gate_and_predictor, images, lenet  
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
-from mxkit.recipe.net_facts import net_inputs, read_facts
+from mxkit.recipe.net_facts import image_reader, read_facts
 from mxkit.recipe.predictions import describe_prediction, predictions
 from mxkit.recipe.run import load_run
 import mxnet as mx
@@ -237,7 +237,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
         Image.fromarray(pixels).save(str(files[-1]))
     recipe, net = load_run(digits)
     facts = read_facts(digits)
-    batch = net_inputs(recipe, facts.images, files)
+    batch = np.stack([*map(image_reader(recipe, facts.images), files)])
     expected = [describe_prediction(one) for one in predictions(recipe, facts.classes, mxkit.predict(net, batch))]
     damaged = files[1].read_bytes()[:-20]
     with mxkit.Predictor(digits) as predictor:
