@@ -66,6 +66,9 @@ def test_a_killed_trial_is_resumed_and_a_running_one_left_alone(killed):
         assert recipe.optimizer.arguments["learning_rate"] == one["chosen"]["optimizer.learning_rate"]
     with Image.open(folder / "sweep.png") as picture:
         assert picture.size[0] > 1000
+    assert [one.name for one in list_runs(folder, sort="name")] == sorted(after)
+    listed = list_runs(folder.parent, sort="name")
+    assert {one.name: one.state for one in listed} == {f"{folder.name}/{name}": "finished" for name in after}
 
 
 def test_the_seed_decides_the_choices_not_the_processes(killed, tmp_path):
@@ -79,15 +82,6 @@ def test_the_seed_decides_the_choices_not_the_processes(killed, tmp_path):
     rates = [one["optimizer.learning_rate"] for part in chosen for one in part.values()]
     assert len(set(rates)) == 4
     assert all(1e-3 <= rate <= 1e-1 for rate in rates)
-
-
-def test_runs_lists_the_trials(killed):
-    folder, _ = killed
-    names = [f"trial-{number:04}" for number in range(3)]
-    assert [one.name for one in list_runs(folder, sort="name")] == names
-    runs = list_runs(folder.parent, sort="name")
-    assert [one.name for one in runs] == [f"{folder.name}/{name}" for name in names]
-    assert {one.state for one in runs} == {"finished"}
 
 
 def test_another_sweep_of_this_name_is_refused(killed):

@@ -5,6 +5,7 @@ import re
 
 from mxkit.recipe import schema
 from mxkit.recipe.building import public_name
+from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments
 from pydantic import BaseModel
 
@@ -37,11 +38,9 @@ def default(field):
     value = field.get_default(call_default_factory=True)
     if isinstance(value, schema.Component):
         return f"`{value.name}`"
-    if isinstance(value, BaseModel) or value == {}:
+    if isinstance(value, BaseModel) or value in ({}, ""):
         return ""
-    told = {None: "null", True: "true", False: "false"}.get(value if value is None or value is True else repr(value))
-    told = "false" if value is False else told
-    return f"`{told or value}`" if value != "" else ""
+    return f"`{as_yaml(value, default_flow_style=True).splitlines()[0]}`"
 
 
 def keys():
