@@ -157,7 +157,7 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
 def _loaded_below(roots: Set[Path]) -> Dict[str, Path]:
     """Files of the modules that Python has loaded from below folders, by their paths there."""
     found = {}
-    for name in list(sys.modules):
+    for name in list(sys.modules) if roots else ():
         file, top = _file_of(name), name.split(".")[0]
         if file is None or file.suffix != ".py" or top in _NEVER_COPIED or _is_installed(file):
             continue
