@@ -30,11 +30,6 @@ _LOADS_LIBRARY = "mxnet.base"
 _SCIPY_STATS = (("scipy", ("stats",)), ("scipy.stats", None))
 
 
-def is_viewed(fullname: str) -> bool:
-    """Whether a module is one of the viewed packages or part of one."""
-    return fullname.partition(".")[0] in VIEWED_PACKAGES
-
-
 def _import(
     name: str,
     globals: Optional[Mapping[str, Any]] = None,
@@ -150,7 +145,7 @@ class ViewFinder:
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        if not is_viewed(fullname):
+        if fullname.partition(".")[0] not in VIEWED_PACKAGES:
             return None
         if fullname in VIEWED_PACKAGES and _is_importing():
             problem = wheel_problem() if fullname == "mxnet" else None
@@ -194,7 +189,7 @@ def _repair_loaded() -> None:
     """
     numpy = sys.modules.get("numpy")
     for fullname, module in list(sys.modules.items()):
-        if not (is_viewed(fullname) and isinstance(module, ModuleType)):
+        if not (fullname.partition(".")[0] in VIEWED_PACKAGES and isinstance(module, ModuleType)):
             continue
         module.__dict__["__builtins__"] = _BUILTINS
         for name, value in list(vars(module).items()):

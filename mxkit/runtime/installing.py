@@ -100,10 +100,8 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     if chosen != usual:
         reason = f"as asked for; {_WHEELS[usual]} fits this machine: {reason}"
     # Apache MXNet's of this release, or a rebuild with a suffix behind the version
-    known = [
-        wheel.name for wheel in machine.wheels if release(wheel.version) == release(RELEASE) and _kind(wheel) == chosen
-    ]
-    fitting = [name for name in known if not foreign_name(name)]
+    current = [wheel for wheel in machine.wheels if release(wheel.version) == release(RELEASE)]
+    fitting = [wheel.name for wheel in current if _kind(wheel) == chosen and not foreign_name(wheel.name)]
     keep = bool(fitting) and len(machine.wheels) == 1
     name = fitting[0] if keep else _WHEELS[chosen]
     wheel = f"{name}=={RELEASE}"

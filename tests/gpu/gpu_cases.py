@@ -4,7 +4,7 @@ import os
 
 import mxkit
 import mxnet as mx
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import nn
 import numpy as np
 
 CPU = mx.cpu(0)
@@ -48,13 +48,8 @@ def convolutional(devices):
     return _made(devices, True, *layers)
 
 
-def recurrent(devices):
-    layers = rnn.LSTM(8, num_layers=2, dropout=0.5, input_size=6, layout="NTC"), nn.Flatten(), nn.Dense(3, in_units=40)
-    return _made(devices, True, *layers)
-
-
 # What a batch of each net looks like, without its first axis.
-SHAPES = {dense: (6,), dropout: (6,), convolutional: (2, 9, 9), recurrent: (5, 6)}
+SHAPES = {dense: (6,), dropout: (6,), convolutional: (2, 9, 9)}
 
 
 def values(net):

@@ -1,10 +1,8 @@
 """What is equal to the bit, or to float32's digits, on a GPU that computes in the exact mode (MXKIT_EXACT=1)."""
 
 import os
-import re
-import warnings
 
-from gpu_cases import CPU, SHAPES, convolutional, data, dropout, equal, recurrent, resumed, statistics
+from gpu_cases import CPU, SHAPES, convolutional, data, dropout, resumed, statistics
 import mxkit
 from mxkit.core.arrays import Packed
 import mxnet as mx
@@ -26,17 +24,6 @@ def test_a_run_resumed_inside_an_epoch_is_equal_to_the_bit(accelerators, make, t
     for path, value in expected.items():
         np.testing.assert_array_equal(found[path], value, err_msg=path)
     assert resumed_history.column("train_loss") == history.column("train_loss")
-
-
-def test_dropout_inside_a_recurrent_layer_is_warned_of_and_not_promised(device, on_gpu, tmp_path, told):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        expected, _, found, _ = resumed(recurrent, [device], tmp_path)
-    texts = " ".join(str(one.message) for one in caught)
-    told(f"a resumed LSTM with dropout is {'equal' if equal(found, expected) else 'not equal'} to the bit")
-    # on a GPU MXNet seeds it with C's rand(); on a CPU it is left out (T115)
-    assert re.search("(?i)dropout.*(between the layers|recurrent|LSTM)|(recurrent|LSTM).*dropout", texts), texts
-    assert on_gpu or equal(found, expected)
 
 
 def test_try_hybridize_keeps_running_statistics(accelerators, told):
