@@ -15,6 +15,7 @@ import multiprocessing
 import multiprocessing.pool
 import os
 import signal
+import sys
 import threading
 import time
 from types import ModuleType
@@ -25,6 +26,7 @@ from mxkit.errors import DataError
 from mxkit.runtime.arrays import NUMPY
 from mxkit.runtime.engine_settings import one_thread_in_children
 from mxkit.runtime.old_names import Overlay
+from mxkit.runtime.operators import around, replace
 import numpy
 
 #: The attribute of a repaired module that holds its original initializer.
@@ -45,6 +47,7 @@ def _call_upstream(module_name: str, *args: Any) -> None:
 
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds
 _LOOKS = 0.1  # seconds between two checks of the workers
+_LOST = (ConnectionError, EOFError, FileNotFoundError)  # errors of memory that a dead worker has shared
 # T235: Python 3.12 and newer warn at each fork. MXNet ends its threads before a fork and restarts them after it.
 _FORK_WARNING = r"This process \(pid=\d+\) is multi-threaded, use of fork"
 
@@ -57,6 +60,14 @@ class WorkerPool(multiprocessing.pool.Pool):
             warnings.filterwarnings("ignore", _FORK_WARNING, DeprecationWarning)
             super().__init__(processes, initializer, initargs, context=multiprocessing.get_context())
         self._started: List[Any] = list(self._pool)  # type: ignore[attr-defined]
+        self.died: Optional[DataError] = None
+
+    def terminate(self) -> None:
+        """End the workers; `died` then names a worker that had ended before."""
+        if isinstance(sys.exc_info()[1], _LOST):
+            time.sleep(_LOOKS)  # a process closes its connections shortly before its exit code is known
+        self.died = self.died or self._look()
+        super().terminate()
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         result: Any = super().apply_async(*args, **kwargs)
@@ -121,6 +132,17 @@ def replace_pools(module: ModuleType) -> None:
     module.multiprocessing = Overlay("multiprocessing", Pool=WorkerPool)  # type: ignore[attr-defined]
 
 
+def named_deaths(upstream: Any, self: Any) -> Any:
+    """An iterator's `__next__` that names the dead worker whose shared memory held the batch."""
+    try:
+        return upstream(self)
+    except _LOST as error:
+        died = getattr(self._worker_pool, "died", None)
+        if died is None:
+            raise
+        raise died from error
+
+
 def loader_workers(module: ModuleType) -> None:
     """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
 
@@ -131,6 +153,7 @@ def loader_workers(module: ModuleType) -> None:
     """
     replace_initializer(module)
     replace_pools(module)
+    replace(vars(module)["_MultiWorkerIter"], __next__=around(named_deaths))
 
 
 def gluoncv_loader_workers(module: ModuleType) -> None:
