@@ -14,12 +14,11 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 
 from mxkit.core.arguments import Plugged, split_spec, whole_number
 from mxkit.core.arrays import of_kind, switches_here, to_host
-from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
 from mxkit.data import augment_steps as moves
 from mxkit.data.augment_steps import Normalize, Rng, Step, ToTensor, clipped
 from mxkit.data.batching import each, like, to_batch
-from mxkit.data.pixels import MXNET, NOTHING, NUMPY, PYTHON, call_user, drawn_by_transform, takes_rng
+from mxkit.data.pixels import MXNET, NOTHING, call_user, drawn_by_transform, parts_of, takes_rng
 from mxkit.data.workers import Switches
 from mxkit.errors import DataError, LabelError, unknown_name
 import mxnet as mx
@@ -94,15 +93,7 @@ class Foreign(Step):
         self.function = function
         self.sources: FrozenSet[str] = drawn_by_transform(function)
         self.with_rng = takes_rng(function)
-
-    @property
-    def draws(self) -> bool:  # type: ignore[override]
-        return self.with_rng or bool(self.sources)
-
-    @property
-    def shared(self) -> FrozenSet[str]:
-        """The process's generators that the function may draw from."""
-        return self.sources & {PYTHON, NUMPY}
+        self.draws = self.with_rng or bool(self.sources)  # type: ignore[misc]
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[int]:
         # integers(2**32) gives only zeros in NumPy 1.17
@@ -180,32 +171,11 @@ def _mark_thread() -> None:
     _thread.of_executor = True
 
 
-def parts_of(transform: Any) -> Tuple[Any, ...]:
-    """The transforms in a container of MXNet's that calls them in turn; `(transform,)` if it is not one."""
-    compose = mx.gluon.data.vision.transforms.Compose
-    if type(transform) in (compose, mx.gluon.nn.Sequential, mx.gluon.nn.HybridSequential):
-        return tuple(child_blocks(transform).values())
-    return tuple(transform.ts) if type(transform) is mx.image.SequentialAug else (transform,)
-
-
 StepSpec = Union[str, Tuple[str, Mapping[str, Any]], Callable[..., Any]]
 
-STEPS: Dict[str, Type[Step]] = {
-    "center_crop": moves.CenterCrop,
-    "colour_jitter": moves.ColourJitter,
-    "crop": moves.Crop,
-    "cutout": moves.Cutout,
-    "erasing": moves.Erasing,
-    "flip": moves.Flip,
-    "gray": moves.Gray,
-    "hue": moves.Hue,
-    "lighting": moves.Lighting,
-    "normalize": Normalize,
-    "resize": moves.Resize,
-    "resized_crop": moves.ResizedCrop,
-    "to_tensor": ToTensor,
-}
-STEPS = Plugged("mxkit.augment", STEPS, as_step)
+_STEPS: List[Type[Step]] = [moves.CenterCrop, moves.ColourJitter, moves.Crop, moves.Cutout, moves.Erasing, moves.Flip]
+_STEPS += [moves.Gray, moves.Hue, moves.Lighting, Normalize, moves.Resize, moves.ResizedCrop, ToTensor]
+STEPS = Plugged("mxkit.augment", {step.name(): step for step in _STEPS}, as_step)
 
 
 class Augment:
@@ -261,7 +231,7 @@ class Augment:
         self.steps: List[Step] = [step for spec in steps for step in _steps_of(spec)]
         self.white = white
         foreign = [step for step in self.steps if isinstance(step, Foreign)]
-        self.draws: FrozenSet[str] = frozenset().union(*(step.shared for step in foreign))
+        self.draws: FrozenSet[str] = frozenset().union(*(step.sources - {MXNET} for step in foreign))
         kinds = [type(step) for step in self.steps]
         tail = kinds[kinds.index(ToTensor) :] if ToTensor in kinds else []
         if tail not in ([], [ToTensor], [ToTensor, Normalize]) or (not tail and Normalize in kinds):
@@ -403,7 +373,7 @@ def _steps_of(spec: Any) -> List[Step]:
     if isinstance(spec, Step):
         return [spec]
     parts = parts_of(spec)
-    if parts != (spec,):
+    if parts != [spec]:
         return [step for part in parts for step in _steps_of(part)]
     if type(spec) is transforms.ToTensor:
         return [ToTensor()]

@@ -62,8 +62,13 @@ class Step:
     def __post_init__(self) -> None:
         for argument, (expected, is_right) in self.checks.items():
             if not is_right(getattr(self, argument)):
-                name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
-                raise ValueError(f"{name}: {argument}: expected {expected}; received {getattr(self, argument)!r}")
+                text = f"{argument}: expected {expected}; received {getattr(self, argument)!r}"
+                raise ValueError(f"{self.name()}: {text}")
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the step in recipes and lists."""
+        return re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Any:
         """Draw what `apply` needs for this image; nothing else may be random."""
@@ -108,12 +113,9 @@ class Crop(Step):
         (top, left), (rows, columns, channels) = drawn, image.shape
         first, last = max(top, 0), min(top + height, rows)
         start, end = max(left, 0), min(left + width, columns)
-        inner = image[first:last, start:end]
-        if inner.shape[:2] == (height, width):
-            return inner
         canvas = np.empty((height, width, channels), image.dtype)
         canvas[:] = _colour(self.fill, image, white)
-        canvas[first - top : last - top, start - left : end - left] = inner
+        canvas[first - top : last - top, start - left : end - left] = image[first:last, start:end]
         return canvas
 
 

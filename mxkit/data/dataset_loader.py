@@ -104,7 +104,7 @@ class DatasetLoader(EpochOrder):
         self._method = start_method or default_start_method()
         self._timeout = timeout
         self._prefetch = whole_number(prefetch, "DatasetLoader: prefetch")
-        self._draws = None if draws is None else [draws] if isinstance(draws, str) else list(draws)
+        self._draws = draws if draws is None or isinstance(draws, str) else list(draws)
         self._entered = 0
         self._idle_pool: Optional[WorkerPool] = None
         self._finalizer: Optional[weakref.finalize] = None

@@ -216,11 +216,10 @@ def warnings_of(parts: Sequence[Any], duplicates: Sequence[Any], classes: Option
         lines += _about_pair(parts[0], part)
     for pair in duplicates:
         second = next(part for part in parts if part.name == pair.second)
-        if pair.samples == second.samples:
-            lines.append(f"every sample of {pair.second} is in {pair.first} too: the scores would be too good")
-        else:
-            share = pair.samples / second.samples
-            lines.append(f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too")
+        share = pair.samples / second.samples
+        some = f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too"
+        every = f"every sample of {pair.second} is in {pair.first} too: the scores would be too good"
+        lines.append(every if share == 1 else some)
     return lines
 
 
@@ -280,9 +279,7 @@ def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> 
 def _about_reading(part: Any, test: bool) -> Iterator[str]:
     source = source_of(part.data)
     if source.is_one_shot:
-        yield (
-            f"a {part.kind} can be read only once, and `describe` read it; pass a function that returns a new one (T62)"
-        )
+        yield f"a {part.kind} can be read only once, and `describe` read it; pass a function that makes one (T62)"
     if test and source.shuffles:
         yield "it shuffles: predictions would not be in the data's order, and scores need no order"
     if test and source.drops_last:
@@ -306,10 +303,8 @@ def _about_pair(train: Any, part: Any) -> Iterator[str]:
         elif one.mean and len(one.mean) == len(other.mean):
             apart = max(abs(a - b) / (s or 1) for a, b, s in zip(one.mean, other.mean, one.std))
             if apart > 2:
-                yield (
-                    f"the mean is {one.mean[0]:.4g} in {train.name}, {other.mean[0]:.4g} in {part.name}, "
-                    f"{apart:.1f} standard deviations apart: were both scaled alike?"
-                )
+                means = f"{one.mean[0]:.4g} in {train.name}, {other.mean[0]:.4g} in {part.name}"
+                yield f"the mean is {means}, {apart:.1f} standard deviations apart: were both scaled alike?"
     if train.labels and train.labels[0].classes and part.labels[0].classes and train.whole:
         new = sorted(set(part.labels[0].classes) - set(train.labels[0].classes))
         if new:
@@ -317,9 +312,8 @@ def _about_pair(train: Any, part: Any) -> Iterator[str]:
 
 
 def _first_labels(labels: Sequence[int]) -> str:
-    return str(labels[:_MOST_LABELS]) + (
-        f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
-    )
+    more = len(labels) - _MOST_LABELS
+    return f"{labels[:_MOST_LABELS]}" + f" and {more} more" * (more > 0)
 
 
 _ROWS = 256
@@ -373,7 +367,7 @@ class PartDescription:
             shapes = [host.shape for host in (*inputs, *labels)]
             raise DataError(f"describe: {self.name}: axis 0 of all arrays of a batch must be equal; found {shapes}")
         for summaries, hosts in ((self.inputs, inputs), (self.labels, labels)):
-            summaries.extend(ArraySummary() for _ in hosts[len(summaries) :])
+            summaries += [ArraySummary() for _ in hosts[len(summaries) :]]
             for summary, host in zip(summaries, hosts):
                 summary.add(host, labels=summaries is self.labels)
         size = len(inputs[0])
@@ -487,8 +481,7 @@ def describe(
         named = dict(data)
     with generators_kept():
         parts = {name: _read(name, part, limit_batches) for name, part in named.items()}
-    orders = {name: _order(part, parts[name]) for name, part in named.items()}
-    return DataDescription(parts, _duplicates(list(parts.values()), orders), classes)
+    return DataDescription(parts, _duplicates(list(parts.values())), classes)
 
 
 def _read(name: str, data: Any, limit: Optional[int]) -> PartDescription:
@@ -522,10 +515,10 @@ def _host(array: Any) -> "np.ndarray":
     return host
 
 
-def _order(data: Any, part: PartDescription) -> "np.ndarray":
+def _order(part: PartDescription) -> "np.ndarray":
     """The number in the dataset of each sample that was read, if the loader has an `order`."""
-    if hasattr(data, "order") and hasattr(data, "epoch"):
-        return np.asarray(data.order(data.epoch))[: part.samples]
+    if hasattr(part.data, "order") and hasattr(part.data, "epoch"):
+        return np.asarray(part.data.order(part.data.epoch))
     return np.arange(part.samples)
 
 
@@ -534,12 +527,12 @@ def _has_samples(part: Any) -> bool:
     return x is not None and (not hasattr(x, "__len__") or len(x) > 0)
 
 
-def _duplicates(parts: Sequence[PartDescription], orders: Mapping[str, "np.ndarray"]) -> List[Duplicates]:
+def _duplicates(parts: Sequence[PartDescription]) -> List[Duplicates]:
     duplicates = []
     for first, second in combinations(parts, 2):
         samples, places = common(first.hashes, second.hashes)
         if samples:
-            examples = [(int(orders[first.name][i]), int(orders[second.name][j])) for i, j in places]
+            examples = [(int(_order(first)[i]), int(_order(second)[j])) for i, j in places]
             duplicates.append(Duplicates(first.name, second.name, samples, examples))
     return duplicates
 
@@ -557,8 +550,7 @@ def class_name(label: Any, classes: Optional[Sequence[str]]) -> str:
 
 def _summary_line(summary: ArraySummary) -> str:
     shapes = [str(shape) for shape in sorted(summary.shapes)]
-    shapes = shapes if len(shapes) <= 3 else [*shapes[:3], "others"]
-    text = f"{' or '.join(shapes)} {'/'.join(sorted(summary.dtypes))}"
+    text = f"{' or '.join(shapes[:3] + ['others'] * (len(shapes) > 3))} {'/'.join(sorted(summary.dtypes))}"
     if summary.low is not None and summary.high is not None:
         text += f", {summary.low:.4g} to {summary.high:.4g}"
     if summary.classes is not None:
@@ -566,7 +558,6 @@ def _summary_line(summary: ArraySummary) -> str:
         spread = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
         return f"{text}, {len(counts)} class{'es' if len(counts) > 1 else ''} of {spread} samples"
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (summary.mean, summary.std))
-    lost = "".join(
-        f", {count} {kind}" for count, kind in ((summary.nan, "NaN"), (summary.infinite, "infinite")) if count
-    )
+    counted = ((summary.nan, "NaN"), (summary.infinite, "infinite"))
+    lost = "".join(f", {count} {kind}" for count, kind in counted if count)
     return f"{text}, mean {mean}, std {std}{lost}"

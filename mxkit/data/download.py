@@ -13,7 +13,6 @@ from time import sleep
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from mxkit.core.system import LOG, file_digest, flush_directory, is_offline
-from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
 
@@ -26,16 +25,6 @@ _LEFTOVER = re.compile(rf"(^\..+\.part$)|(\.[\w-]*{_UUID}$)|(\.zip{_UUID}$)")
 _MODEL = re.compile(r"-([0-9a-f]{8})\.params$")
 
 
-_IDX = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
-# The files of a complete dataset, in each of its versions; a name stands for the file itself or its `.gz`.
-_COMPLETE: Dict[str, List[List[str]]] = {
-    "mnist": [_IDX],
-    "fashion-mnist": [_IDX],
-    "cifar10": [[CIFAR10_FILES.archive], CIFAR10_FILES.train + CIFAR10_FILES.test],
-    "cifar100": [[CIFAR100_FILES.archive], CIFAR100_FILES.train + CIFAR100_FILES.test],
-}
-
-
 class CacheEntry(NamedTuple):
     """A dataset, a net's weights, or another file or folder in a cache folder.
 
@@ -45,9 +34,9 @@ class CacheEntry(NamedTuple):
         path: Its path.
         bytes: Its size, without the targets of symbolic links.
         files: Number of files in it.
-        state: `"complete"`: a dataset with all its files, or weights whose SHA-1 begins as the name says; `"partial"`:
-            a dataset that lacks files, or what a broken download left; `"damaged"`: weights with another SHA-1;
-            `"link"`: a symbolic link, which is not followed; `"unknown"`: anything else.
+        state: `"complete"`: weights whose SHA-1 begins as the name says; `"damaged"`: weights with another SHA-1;
+            `"partial"`: what a broken download left, or a folder with it; `"link"`: a symbolic link, which is not
+            followed; `"unknown"`: anything else.
         changed: Time of the last write to one of its files, in seconds since 1970.
     """
 
@@ -179,13 +168,7 @@ def _state(path: Path, kind: str) -> str:
     model = _MODEL.search(path.name)
     if kind == "model" and model and path.is_file():
         return "complete" if file_digest(path, "sha1").startswith(model.group(1)) else "damaged"
-    if kind != "dataset":
-        return "unknown"
-    present = {one.name for one in _files(path)}
-    versions = [[bool({name, f"{name}.gz"} & present) for name in names] for names in _COMPLETE.get(path.name, [])]
-    if any(map(all, versions)):
-        return "complete"
-    return "partial" if any(map(any, versions)) or any(map(_LEFTOVER.search, present)) else "unknown"
+    return "partial" if any(_LEFTOVER.search(one.name) for one in _files(path)) else "unknown"
 
 
 def _leftovers(entry: CacheEntry) -> Iterator[CacheEntry]:

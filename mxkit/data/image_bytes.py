@@ -13,7 +13,7 @@ The format, little-endian, as `im2rec` and `mx.recordio` write it:
 from io import BytesIO
 from pathlib import Path
 import struct
-from typing import BinaryIO, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import BinaryIO, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import DataError
 import numpy as np
@@ -157,23 +157,16 @@ def pack(labels: Sequence[float], number: int, content: bytes) -> bytes:
     return struct.pack("<IfQQ", count, label, number % 2**64, number >> 64) + several + content
 
 
-def cuts_of(content: bytes) -> List[int]:
-    """Positions of the magic number at which `write_record` cuts a record into parts."""
-    cuts, at = [], content.find(MAGIC)
-    while at >= 0:
-        if at % 4 == 0:
-            cuts.append(at)
-        at = content.find(MAGIC, at + (4 if at % 4 == 0 else 1))
-    return cuts
-
-
 def write_record(file: BinaryIO, content: bytes) -> None:
     """Append a record; it is cut into parts where the magic number begins at a multiple of 4 bytes.
 
     Raises:
         ValueError: A part is longer than the format allows.
     """
-    cuts = cuts_of(content)
+    cuts, at = [], content.find(MAGIC)
+    while at >= 0:
+        cuts += [at] * (at % 4 == 0)
+        at = content.find(MAGIC, at + (1 if at % 4 else 4))
     starts, ends = [0, *(cut + 4 for cut in cuts)], [*cuts, len(content)]
     for number, (start, end) in enumerate(zip(starts, ends)):
         length = end - start

@@ -480,7 +480,7 @@ def _faces(path: Path, size: int, offsets: "np.ndarray") -> Tuple["np.ndarray", 
 
 _WORDNET = re.compile(r"\bn\d{8}\b")
 _IMAGE = re.compile(r"\bILSVRC\d+_val_\d+")
-_LABEL_FILES = ("LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt", "val.txt")
+_LABEL_FILES = ("LOC_val_solution.csv", "val.txt")
 
 
 def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path, None] = None) -> Splits:
@@ -491,8 +491,7 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
             `ILSVRC/Data/CLS-LOC` in between, as in Kaggle's archive; or with `train.rec` and `val.rec`. None is
             `datasets/imagenet` in the cache, which gluoncv reads too.
         val_labels: If `val` has no class folders: a text file with the label of each image. A line has the image's name
-            and its WordNet id; or its name and class number from 0; or only the id, in the order of the images. None
-            looks for the files of Kaggle, TensorFlow and Caffe.
+            and its WordNet id, or class number from 0. None looks for the files of Kaggle and Caffe.
 
     Returns:
         `.train`, and ImageNet's validation set as `.valid`; `.test` is empty, because its labels were never published.
@@ -551,7 +550,7 @@ def _validation(
     if file is None:
         way = f"pass val_labels=, a text file with a WordNet id for each image; looked for {', '.join(_LABEL_FILES)}"
         raise DataError(f"{val}: it has no folders of classes, and there is no file of labels: {way}")
-    ids = _labels_in(file, list(stems))
+    ids = _labels_in(file)
     missing = [name for stem, name in stems.items() if stem not in ids]
     if missing:
         raise DataError(f"{file}: it has no label for {len(missing)} images of {val}, like {missing[0]}")
@@ -561,23 +560,15 @@ def _validation(
     return [stems[stem] for stem in known], [numbers[ids[stem]] for stem in known]
 
 
-def _labels_in(file: Path, stems: List[str]) -> Dict[str, str]:
+def _labels_in(file: Path) -> Dict[str, str]:
     """WordNet id of each image, by its name without the suffix."""
-    by_name: Dict[str, str] = {}
-    bare: List[str] = []
+    found: Dict[str, str] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         image, wordnet = _IMAGE.search(line), _WORDNET.search(line)
-        if image and wordnet:
-            by_name[image.group()] = wordnet.group()
-        elif wordnet:
-            bare.append(wordnet.group())
-        elif image:
+        if image and not wordnet:
             label = line.split()[-1]
             if not label.isdigit() or int(label) >= 1000:
                 raise DataError(f"{file}, line {number}: expected a class from 0 to 999: {line!r}")
-            by_name[image.group()] = _all_ids()[int(label)]
-    if bare and not by_name:
-        if len(bare) != len(stems):
-            raise DataError(f"{file}: {len(bare)} labels for {len(stems)} images")
-        return dict(zip(stems, bare))
-    return by_name
+        if image:
+            found[image.group()] = wordnet.group() if wordnet else _all_ids()[int(label)]
+    return found

@@ -225,6 +225,17 @@ def seeds_of(key: Sequence[int]) -> List[int]:
 Change = Callable[["np.ndarray", Draws], "np.ndarray"]
 
 
+def parts_of(transform: Any) -> List[Any]:
+    """The transforms in MXNet's containers that call them in turn, at every depth, in the order of their calls."""
+    if type(transform) is mx.image.SequentialAug:
+        inner = transform.ts
+    elif type(transform) in (transforms.Compose, gluon.nn.Sequential, gluon.nn.HybridSequential):
+        inner = child_blocks(transform).values()
+    else:
+        return [transform]
+    return [part for child in inner for part in parts_of(child)]
+
+
 def changes(transform: Any) -> List[Tuple[Any, Optional[Change]]]:
     """The transforms in a transform, in the order of their calls, each with what computes it here, or None."""
     if isinstance(transform, WithNDArray):

@@ -1,28 +1,26 @@
 """Makes, lists, checks and extracts `.rec` files of images, without MXNet.
 
-`python -m mxkit.data.records FILE.rec [--to FOLDER]` lists and extracts; `mxkit rec` makes, lists and checks, past a
-damaged record too. MXNet's tool `im2rec` made such files, and was removed.
+`python -m mxkit.data.records FILE.rec [--to FOLDER]` lists and extracts; `mxkit rec` makes, lists and checks, with an
+index past a damaged record too. MXNet's tool `im2rec` made such files, and was removed.
 """
 
 import argparse
+from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 import csv
-from io import BytesIO
 from itertools import islice
-import mmap
 import os
 from pathlib import Path
 import random
 import shutil
 import sys
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.system import name_aside, shown, write_lines
 from mxkit.data.image_bytes import (
     MAGIC,
     Record,
-    cuts_of,
     decode,
     file_size,
     is_faces_header,
@@ -54,14 +52,12 @@ class Summary(NamedTuple):
         total: Number of records.
         formats: Number of records by the suffix of their image; "" for a record without one.
         faces: Whether it has insightface's header: record 0, without an image, names the ranges of the others.
-        distinct: Whether no two images have one id.
         index_state: What was found of the `.idx` file.
     """
 
     total: int
     formats: "Counter[str]"
     faces: bool
-    distinct: bool
     index_state: str
 
 
@@ -99,18 +95,15 @@ def summarize(path: Path) -> Summary:
     """
     formats: Counter[str] = Counter()
     offsets: Dict[int, int] = {}
-    ids: Set[int] = set()
     faces = False
     for offset, record in records(path):
         offsets[offset] = len(offsets)
         formats[suffix_of(record.content)] += 1
         faces = faces or is_faces_header(record)
-        if record.content:
-            ids.add(record.id)
     index, damages = _index(path.with_suffix(".idx"))
     fits = index is not None and not damages and not _differences(index, offsets)
     state = "no .idx file" if index is None else "its .idx file " + ("fits" if fits else "does not fit")
-    return Summary(len(offsets), formats, faces, len(ids) == len(offsets) - formats[""], state)
+    return Summary(len(offsets), formats, faces, state)
 
 
 def report(path: Path, found: Summary) -> List[str]:
@@ -122,8 +115,6 @@ def report(path: Path, found: Summary) -> List[str]:
     lines.append(f"{shown(str(path))}: {found.total} records ({formats}); {found.index_state}")
     if found.faces:
         lines.append("insightface's header: records without an image name ranges of ids")
-    if not found.distinct:
-        lines.append("ids are not distinct: extracted images are named by the record's number")
     return lines
 
 
@@ -142,6 +133,8 @@ def table_of(rows: Iterable["Row"]) -> List[str]:
 
 def extract(path: Path, folder: Path, found: Summary) -> int:
     """Write the images of a `.rec` file to `folder/<label>/<id>.jpg`, byte for byte, and `labels.csv`.
+
+    A second image with a label and an id is named `<id>-<number of the record>.jpg`.
 
     An image with several labels goes to `folder/images/`; in a file of insightface, to the folder of its first label,
     which is the person. `labels.csv` has the path and all labels of each image. The folder is complete or absent.
@@ -181,7 +174,9 @@ def _write_images(path: Path, folder: Path, found: Summary) -> int:
             named = len(record.labels) == 1 or (found.faces and len(record.labels))
             name = f"{record.labels[0]:.9g}" if named else "images"
             (folder / name).mkdir(exist_ok=True)
-            file = f"{name}/{record.id if found.distinct else number}{suffix_of(record.content)}"
+            file = f"{name}/{record.id}{suffix_of(record.content)}"
+            if (folder / file).exists():
+                file = f"{name}/{record.id}-{number}{suffix_of(record.content)}"
             (folder / file).write_bytes(record.content)
             writer.writerow([file, " ".join(f"{label:.9g}" for label in record.labels)])
             count += 1
@@ -459,51 +454,28 @@ class Check(NamedTuple):
 def scan(path: Path) -> Iterator[Tuple[int, Union[Record, str]]]:
     """Yield the byte at which each record begins, and the record, or what is wrong with it.
 
-    After a damaged record the next one is searched for, so that all sound ones are read.
+    After a damaged record the index says where the next one begins; without an index, nothing is read after it.
 
     Raises:
         DataError: The file is empty, a folder or a device.
     """
     size = file_size(path)
-    known = set(_index(path.with_suffix(".idx"))[0] or ())
+    known = sorted(_index(path.with_suffix(".idx"))[0] or ())
     offset = 0
     with path.open("rb") as file:
         while offset < size:
-            found, end = _read(file, offset, size, path)
-            if isinstance(found, Record) and not _ends_there(file, offset, end, found.content, known):
-                found = f"it says that it ends at byte {end}, where no other record begins"
+            following = next((place for place in known[bisect_right(known, offset) :] if place < size), size)
+            found: Union[Record, str]
+            try:
+                content, end = read_record(file, offset, size, path)
+                found = unpack(content)
+                file.seek(end)
+                if known and end not in (following, size) and file.read(4) != MAGIC:
+                    raise ValueError(f"it says that it ends at byte {end}, where no other record begins")
+            except (DataError, ValueError) as error:
+                found, end = str(error).replace(f"{path}: ", ""), following
             yield offset, found
-            offset = end if isinstance(found, Record) else _next(file, offset, size, path)
-
-
-def _read(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[Union[Record, str], int]:
-    """Return a record and the byte after it, or what is wrong with it."""
-    try:
-        content, end = read_record(file, offset, size, path)
-        record = unpack(content)
-    except DataError as error:
-        return str(error).replace(f"{path}: ", ""), offset
-    except ValueError as error:
-        return str(error), offset
-    again = BytesIO()
-    write_record(again, content)
-    if again.tell() != end - offset:  # a writer would have made parts of it
-        return f"it says that it ends at byte {end}, but other records begin before", offset
-    return record, end
-
-
-def _ends_there(file: BinaryIO, offset: int, end: int, image: bytes, known: Set[int]) -> bool:
-    """Return whether a record ends where it says; if the next one is damaged, its image or the index decides."""
-    file.seek(offset + 4)
-    stored = file.read(end - offset)
-    following = stored[end - offset - 4 :]
-    if following in (MAGIC, b""):
-        return True
-    if stored[: end - offset - 1].count(MAGIC) > len(cuts_of(image)):
-        return False  # bytes are missing in it: the next record begins before its end
-    if suffix_of(image) in _DECODED:
-        return not _fault(image)
-    return not known or end in known
+            offset = end
 
 
 def _fault(content: bytes) -> str:
@@ -512,15 +484,6 @@ def _fault(content: bytes) -> str:
     except DataError as error:
         return str(error)
     return ""
-
-
-def _next(file: BinaryIO, offset: int, size: int, path: Path) -> int:
-    """Return the byte at which the next sound record begins, or the file's end."""
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        at = content.find(MAGIC, offset + 4)
-        while at >= 0 and not isinstance(_read(file, at, size, path)[0], Record):
-            at = content.find(MAGIC, at + 1)
-    return at if at >= 0 else size
 
 
 def rows(path: Path) -> Iterator[Row]:

@@ -11,7 +11,7 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import child_blocks, chosen, of_first, transformed
+from mxkit.core.blocks import chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack
@@ -197,17 +197,9 @@ class _Plan(NamedTuple):
 def resized_tensor(dataset: Any, transform: Any) -> str:
     """Name of a transform after ToTensor that takes (C, H, W) for (H, W, C) without an error; "" if there is none."""
     _, _, functions = _layers(dataset, transform)
-    steps = [type(step) for function, _ in functions for step in _single(function)]
+    steps = [type(step) for function, _ in functions for step in pixels.parts_of(getattr(function, "fn", function))]
     late = steps[steps.index(transforms.ToTensor) :] if transforms.ToTensor in steps else []
     return next((step.__name__ for step in late if step in _CHANGE_SIZE), "")
-
-
-def _single(transform: Any) -> List[Any]:
-    """The transforms in a Compose, or in a Sequential, in the order of their calls."""
-    transform = transform.fn if isinstance(transform, pixels.WithNDArray) else transform
-    if not isinstance(transform, (mx.gluon.nn.Sequential, mx.gluon.nn.HybridSequential)):
-        return [transform]
-    return [step for child in child_blocks(transform).values() for step in _single(child)]
 
 
 def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[Any, bool]]]:

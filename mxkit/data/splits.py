@@ -56,11 +56,9 @@ class Splits(NamedTuple):
 
 def _size(part: Any) -> str:
     """Number of samples of a part for a message."""
-    if part is None:
-        return "no"
-    if isinstance(part, Split):
-        return str(len(part.y[0] if isinstance(part.y, tuple) else part.y))
-    return str(len(part)) if hasattr(part, "__getitem__") else "loader of unknown"
+    part = part.y if isinstance(part, Split) else part
+    part = part[0] if type(part) is tuple else part
+    return "no" if part is None else str(len(part)) if hasattr(part, "__getitem__") else "loader of unknown"
 
 
 def channel_statistics(x: Any) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:

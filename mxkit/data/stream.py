@@ -1,5 +1,6 @@
 """Batches from data that can only be read in order: iterables and text files of any length."""
 
+from contextlib import suppress
 from functools import partial
 import glob
 import gzip
@@ -209,7 +210,8 @@ class StreamLoader(Epochs):
             if self._last_iterator() is source:
                 text = f"the function returned the same {type(source).__name__} as for the epoch before"
                 raise DataError(f"{self._name}: {text}: let it make a new one each time")
-            self._last_iterator = _reference(source)
+            with suppress(TypeError):  # map and zip have no weak references; this keeps no file open
+                self._last_iterator = weakref.ref(source)
         return iterator
 
     def _batch(self, items: Sequence[_Item], epoch: int) -> Any:
@@ -250,9 +252,8 @@ class StreamLoader(Epochs):
         return f"StreamLoader({getattr(self.factory, '__name__', type(self.factory).__name__)})"
 
     def __repr__(self) -> str:
-        return (
-            f"{self._name[:-1]}, batch_size={self.batch_size}, shuffle_buffer={self.shuffle_buffer}, seed={self.seed})"
-        )
+        sizes = f"batch_size={self.batch_size}, shuffle_buffer={self.shuffle_buffer}"
+        return f"{self._name[:-1]}, {sizes}, seed={self.seed})"
 
 
 class _SizedStreamLoader(StreamLoader):
@@ -276,14 +277,6 @@ def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
         if batch is None:
             return
         yield batch
-
-
-def _reference(iterator: Any) -> Callable[[], Any]:
-    """A reference that does not keep a generator, and its open files, alive."""
-    try:
-        return weakref.ref(iterator)
-    except TypeError:  # map, zip
-        return lambda: iterator
 
 
 def _ready(batch: Any, where: str) -> Any:
@@ -317,14 +310,12 @@ class TextLines:
         if bad not in ("raise", "skip"):
             raise ValueError(f"from_lines: bad: expected 'raise' or 'skip'; received {bad!r}")
         self.paths = _files(paths)
-        self._sizes = [path.stat().st_size for path in self.paths]
         self._parse, self._encoding, self._skip, self._shuffle = parse, encoding, bad == "skip", shuffle
         self._skipped = 0
 
     def __call__(self, rng: "np.random.Generator") -> Iterator[NamedSample]:
         total, skipped, first = 0, 0, ""
-        for index in rng.permutation(len(self.paths)).tolist() if self._shuffle else range(len(self.paths)):
-            path = self.paths[index]
+        for path in [self.paths[one] for one in rng.permutation(len(self.paths))] if self._shuffle else self.paths:
             for number, line in self._lines(path):
                 total += 1
                 name = f"{path}, line {number}"
@@ -337,7 +328,6 @@ class TextLines:
                     continue
                 if sample is not None:
                     yield NamedSample(name, sample)
-            self._warn_of_growth(index)
         if skipped != self._skipped:  # warn once, and again only if the number changes
             self._skipped = skipped
             warnings.warn(f"from_lines: {skipped} of {total} lines were left out. {first}", TrapWarning, stacklevel=2)
@@ -346,9 +336,9 @@ class TextLines:
         if not line.isascii():
             try:
                 line.encode()
-            except UnicodeEncodeError as error:  # surrogateescape decodes an invalid byte as a lone surrogate
-                byte = f"byte 0x{ord(line[error.start]) - 0xDC00:02x} in column {error.start + 1}"
-                raise DataError(f"{name}: {byte} is not {self._encoding}; encoding='latin-1' takes any byte") from None
+            except UnicodeEncodeError:  # surrogateescape decodes an invalid byte as a lone surrogate
+                text = f"a byte is not {self._encoding}; encoding='latin-1' takes any byte"
+                raise DataError(f"{name}: {text}") from None
         try:
             return self._parse(line)
         except Exception as error:  # a user's code may raise anything
@@ -364,13 +354,6 @@ class TextLines:
                         yield number, line.rstrip("\r\n")
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeError) as error:
             raise DataError(f"{path}: it is damaged after line {number}: {error_text(error)}") from error
-
-    def _warn_of_growth(self, index: int) -> None:
-        path, size, now = self.paths[index], self._sizes[index], self.paths[index].stat().st_size
-        if now != size:
-            self._sizes[index] = now
-            text = f"{path} had {size} bytes when the loader was made, and has {now}: read a copy, or epochs differ"
-            warnings.warn(f"from_lines: {text}", TrapWarning, stacklevel=2)
 
     @property
     def __name__(self) -> str:
@@ -413,7 +396,7 @@ def from_lines(
         ValueError: An argument is invalid.
 
     Warns:
-        TrapWarning: Lines were left out. A file has changed since the loader was made.
+        TrapWarning: Lines were left out.
 
     >>> import pathlib, tempfile; path = pathlib.Path(tempfile.mkdtemp()) / "a.log"
     >>> _ = path.write_text("# height age\\n1.5 10\\n1.8 30\\n")

@@ -2,28 +2,27 @@
 
 If a process dies, the epoch ends at once with the reason (T69). Processes write batches into memory that they share.
 
-MXNet never frees the memory of a thread that ran an operator: 4.9 MB, measured over 100 threads. A finished thread
-therefore waits for the next epoch of any loader; it is a daemon, so that the process can exit.
+MXNet never frees the memory of a thread that ran an operator: 4.9 MB, measured over 100 threads. Finished threads
+therefore wait for the next epoch of any loader.
 """
 
-import atexit
-from collections import deque
+from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
+from itertools import islice
 import mmap
 import multiprocessing
 from multiprocessing import connection as channels
 from multiprocessing import parent_process, reduction
 import os
 import pickle
-from queue import SimpleQueue
 import signal
 import sys
 import tempfile
 import threading
 import traceback
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
-import weakref
 
 from mxkit.core.arrays import switches_here
 from mxkit.data.batching import Spec, build, to_batch
@@ -39,21 +38,12 @@ Task = Callable[[int, Callable[[], bool]], Any]
 # MXNet's switches of shapes and of arrays, in the order of `set_np`.
 Switches = Tuple[bool, bool]
 
-_EXIT_SECONDS = 5.0
-
-_idle: List["_Thread"] = []
-_open: "weakref.WeakSet[_Window]" = weakref.WeakSet()
+# Executors by their number of threads, for the next epoch of any loader, and those at work.
+_idle: Dict[int, List[ThreadPoolExecutor]] = defaultdict(list)
+_busy: List[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
-
-
-class _Thread(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="mxkit-data", daemon=True)
-        self.windows: SimpleQueue[_Window] = SimpleQueue()
-
-    def run(self) -> None:
-        while True:
-            self.windows.get().work(self)
+os.register_at_fork(after_in_child=_busy.clear)
+_NAME = "mxkit-data"
 
 
 def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Iterator[Any]:
@@ -69,95 +59,32 @@ def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Itera
         threads: Number of tasks that run at once.
         ahead: Largest number of results that are computed, or being computed, before they are read.
     """
-    window = _Window(task, numbers, ahead)
+    switches, process, stopped = switches_here(), os.getpid(), threading.Event()
+
+    def run(number: int) -> Any:
+        set_np(*switches)  # for each task: the one before may have changed them
+        return task(number, stopped.is_set)
+
+    pool = _idle[threads].pop() if _idle[threads] else ThreadPoolExecutor(threads, _NAME)
+    _busy.append(pool)
+    rest = iter(numbers)
+    futures = deque(pool.submit(run, number) for number in islice(rest, ahead))
     try:
-        window.start(min(threads, len(numbers)))
-        for number in numbers:
-            yield window.get(number)
+        while futures:
+            result = futures.popleft().result()
+            futures.extend(pool.submit(run, number) for number in islice(rest, 1))
+            yield result
+            del result
     finally:
-        window.stop()
-
-
-class _Window:
-    """Results by number, and the threads that compute them; it has no reference to the iterator."""
-
-    def __init__(self, task: Task, numbers: range, ahead: int) -> None:
-        self._task, self._ahead = task, ahead
-        self._next = self._wanted = numbers.start
-        self._end = numbers.stop
-        self._results: Dict[int, Tuple[Any, Any]] = {}
-        self._running: Set[_Thread] = set()
-        self._stopped = False
-        self._process = os.getpid()
-        self._switches = switches_here()
-        self._changed = threading.Condition()
-
-    def start(self, threads: int) -> None:
-        _open.add(self)
-        for _ in range(threads):
-            try:
-                thread = _idle.pop()
-            except IndexError:
-                thread = _Thread()
-                thread.start()
-            self._running.add(thread)
-            thread.windows.put(self)
-
-    def work(self, thread: _Thread) -> None:
-        while True:
-            with self._changed:
-                while not self._stopped and self._next < self._end and self._next - self._wanted >= self._ahead:
-                    self._changed.wait()
-                if self._stopped or self._next >= self._end:
-                    self._running.discard(thread)
-                    _idle.append(thread)  # before the notification, or the next epoch would start one more thread
-                    self._changed.notify_all()
-                    return
-                number = self._next
-                self._next += 1
-            try:
-                set_np(*self._switches)  # for each task: the one before may have changed them
-                outcome: Tuple[Any, Any] = (self._task(number, self._unwanted), None)
-            except BaseException as error:
-                outcome = (None, error)
-            with self._changed:
-                self._results[number] = outcome
-                self._changed.notify_all()
-            del outcome
-
-    def _unwanted(self) -> bool:
-        return self._stopped
-
-    def get(self, number: int) -> Any:
-        with self._changed:
-            while number not in self._results:
-                self._changed.wait()
-            result, error = self._results.pop(number)
-            self._wanted = number + 1
-            self._changed.notify_all()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # the traceback refers to this frame
-        return result
-
-    def stop(self, seconds: float = threading.TIMEOUT_MAX) -> None:
-        if os.getpid() != self._process:
-            return
-        with self._changed:
-            self._stopped = True
-            self._results.clear()
-            self._changed.notify_all()
-            if threading.current_thread() not in self._running:  # false if the garbage collector runs in one of them
-                self._changed.wait_for(lambda: not self._running, seconds)
-
-
-@atexit.register
-def _stop_all() -> None:
-    """Stop all threads, so that none is inside MXNet while the interpreter shuts down."""
-    for window in list(_open):
-        window.stop(_EXIT_SECONDS)
+        stopped.set()
+        if os.getpid() == process:
+            running = [future for future in futures if not future.cancel()]
+            # the garbage collector may run this in one of the threads, which would wait for itself
+            if not threading.current_thread().name.startswith(_NAME):
+                wait(running)
+            del task  # which the thread would free a moment later
+            _busy.remove(pool)
+            _idle[threads].append(pool)
 
 
 _ALIGNMENT = 64  # a cache line, which suits MXNet's and NumPy's loops
@@ -235,7 +162,7 @@ def serve(connection: Any, work: Any, switches: Switches) -> None:
     try:
         if isinstance(work, bytes):  # not forked
             set_np(*switches)
-        samples: Samples = pickle.loads(work) if isinstance(work, bytes) else work
+            work = pickle.loads(work)
     except BaseException as error:
         _send(connection, _failure_message(error, None))
         return
@@ -247,7 +174,7 @@ def serve(connection: Any, work: Any, switches: Switches) -> None:
             task = connection.recv()
         except (EOFError, OSError):
             return
-        if task is None or not _send(connection, _answer(samples, slots, *task)):
+        if task is None or not _send(connection, _answer(work, slots, *task)):
             return
 
 
@@ -360,7 +287,7 @@ class WorkerPool:
         except BaseException as error:
             self.close(at_once=True)
             if isinstance(error, BrokenPipeError):  # the process died while the dataset was sent to it
-                raise DataError(f"DatasetLoader: a worker process did not start. {self._guard()}") from error
+                raise DataError(f"DatasetLoader: a worker process did not start. {_GUARD}") from error
             raise
 
     def can_read(self, samples: Samples) -> bool:
@@ -440,20 +367,19 @@ class WorkerPool:
 
     def _died(self, worker: "_Worker") -> DataError:
         worker.process.join(_GRACE_SECONDS)  # the connection breaks a moment before the process ends
-        code, process = worker.process.exitcode, f"worker process {worker.process.pid}"
-        if not worker.ready and self._method != "fork":
-            return DataError(f"DatasetLoader: {process} {_ending(code)} before it read a sample. {self._guard()}")
-        return DataError(
-            f"DatasetLoader: {process} {_ending(code)} while it read {worker.reads() or 'nothing'} of {self._name}. "
-            + (_OUT_OF_MEMORY if code == -signal.SIGKILL else _OTHER_REASON)
-        )
-
-    def _guard(self) -> str:
-        how = f"With start_method={self._method!r} each worker imports the script again: the code that trains"
-        return f"{how} must be under `if __name__ == '__main__':`, or pass workers='thread:2' or start_method='fork'"
+        code, way = worker.process.exitcode, _OTHER_REASON
+        if code == -signal.SIGKILL:
+            way = _OUT_OF_MEMORY
+        elif not worker.ready and self._method != "fork":
+            way = _GUARD
+        how = "broke its connection" if code is None else f"ended with exit code {code}"
+        if code in _SIGNALS:
+            how = f"was killed by {_SIGNALS[code]} (signal {-code})"
+        what = f"{how} while it read {worker.reads() or 'nothing'} of {self._name}"
+        return DataError(f"DatasetLoader: worker process {worker.process.pid} {what}. {way}")
 
     def _timed_out(self) -> DataError:
-        reading = "; ".join(f"process {one.process.pid}: {one.reads()}" for one in self._workers if one.reading)
+        reading = "; ".join(one.reads() for one in self._workers if one.reading)
         text = f"no batch of {self._name} came for {self._timeout:g} seconds. The workers are reading {reading}"
         return DataError(f"DatasetLoader: {text}. Pass a larger timeout, or None to wait for ever")
 
@@ -540,17 +466,7 @@ def _failure(worker: _Worker, message: str, text: str, packed: bytes) -> DataErr
     return error
 
 
+_SIGNALS: Dict[Optional[int], str] = {-one: one.name for one in signal.Signals}
+_GUARD = "With spawn and forkserver, the code that trains must be under `if __name__ == '__main__':`"
 _OTHER_REASON = "Something in the dataset or a transform ended it: look for sys.exit, os._exit and crashes in C code"
-_OUT_OF_MEMORY = (
-    "Usually the system kills a process because memory ran out (`dmesg` shows it): use fewer workers, smaller batches, "
-    "or workers='thread:2'"
-)
-
-
-def _ending(code: Optional[int]) -> str:
-    if code is None:
-        return "broke its connection"
-    if code < 0:
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name} (signal {-code})"
-    return f"ended with exit code {code}"
+_OUT_OF_MEMORY = "Usually memory ran out (`dmesg` shows it): use fewer workers, smaller batches, or workers='thread:2'"

@@ -12,7 +12,6 @@ from sharing import examples
 from sklearn.utils.class_weight import compute_class_weight
 
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(np.array)
-ORDERS_OF_SEED_7 = [[3, 6, 2, 5, 6, 1, 4], [6, 2, 5, 3, 5, 1, 6]]
 KINDS = {
     "arrays": lambda labels, **options: ArrayLoader(np.arange(len(labels)), labels, balance=labels, **options),
     "dataset": lambda labels, **options: DatasetLoader(
@@ -21,7 +20,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(labels=LABELS)
 def test_class_weights_are_those_of_scikit_learn(labels):
     classes = np.unique(labels)
@@ -31,7 +30,7 @@ def test_class_weights_are_those_of_scikit_learn(labels):
     np.testing.assert_allclose(np.mean([class_weights(labels)[one] for one in labels]), 1)
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(
     kind=st.sampled_from(sorted(KINDS)), labels=LABELS, batch_size=st.integers(1, 9), seed=st.integers(0, 2**40),
     epoch=st.integers(0, 1000), shares=st.integers(1, 3), data=st.data(),
@@ -63,15 +62,6 @@ def test_each_class_and_each_of_its_samples_occurs_equally_often(kind, labels, b
         assert list(map(list, parts[share])) == list(map(list, expected))
 
 
-def test_orders_differ_between_epochs_and_seeds_and_are_fixed_for_good():
-    def orders(seed):
-        loader = ArrayLoader(np.arange(7.0), None, 7, shuffle=True, seed=seed, balance=[0, 0, 0, 0, 0, 1, 1])
-        return [loader.order(epoch).tolist() for epoch in (0, 1)]
-
-    assert orders(7) == ORDERS_OF_SEED_7
-    assert len({str(order) for seed in (7, 8) for order in orders(seed)}) == 4
-
-
 def test_a_repeated_sample_draws_other_random_numbers_with_all_workers():
     def batches(workers):
         return read(DatasetLoader(
@@ -85,28 +75,13 @@ def test_a_repeated_sample_draws_other_random_numbers_with_all_workers():
     assert_same(batches("process:1"), [(x, y)])
 
 
-def test_a_run_killed_within_an_epoch_goes_on_with_the_same_bits(tmp_path):
-    x, y = np.random.RandomState(0).rand(40, 3), np.repeat([0, 1], [34, 6])
+def test_another_balance_than_that_of_the_stopped_run_is_told(tmp_path):
+    def run(balance, **options):
+        net = mx.gluon.nn.Dense(2, in_units=1)
+        net.initialize()
+        data = ArrayLoader(np.ones((6, 1)), [0, 0, 0, 0, 1, 1], 2, shuffle=True, seed=5, balance=balance)
+        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", progress=False, checkpoint=tmp_path, **options)
 
-    def weights(folder, resume=False, stop=None, **limits):
-        net = mx.gluon.nn.Dense(2, in_units=3)
-        net.initialize(mx.init.One())
-        data = ArrayLoader(x, y, 4, shuffle=True, seed=5, balance=limits.pop("balance", y))
-
-        def interrupt(state, update):
-            if update.step == stop:
-                raise KeyboardInterrupt
-
-        mxkit.fit(
-            net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}), epochs=3,
-            progress=False, checkpoint=folder, resume=resume,
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=interrupt)],
-        )  # fmt: skip
-        return net.weight.data().asnumpy()
-
-    expected = weights(tmp_path / "whole")
-    weights(tmp_path / "cut", stop=13)
-    np.testing.assert_array_equal(weights(tmp_path / "cut", resume=True), expected)
-    weights(tmp_path / "other", stop=13)
+    run([0, 0, 0, 0, 1, 1], epochs=1)
     with pytest.warns(mxkit.errors.CheckpointWarning, match="balance was"):
-        weights(tmp_path / "other", resume=True, balance=None)
+        run(None, epochs=2, resume=True)

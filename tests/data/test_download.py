@@ -23,7 +23,13 @@ import pytest
 
 CONTENT = np.random.RandomState(0).bytes(300_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
-SHA1 = "sha1:" + hashlib.sha1(CONTENT).hexdigest()
+
+
+def sha1_of(content):
+    return "sha1:" + hashlib.sha1(content).hexdigest()
+
+
+SHA1 = sha1_of(CONTENT)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -184,8 +190,7 @@ def test_faults_are_said_in_words_and_only_what_may_change_is_asked_again(
 @pytest.mark.parametrize("way", ["redirects", "says_gzip"])
 def test_servers_with_habits(server, tmp_path, way):
     server.content = gzip.compress(CONTENT)  # which arrives as it is
-    digest = "sha1:" + hashlib.sha1(server.content).hexdigest()
-    assert get(server, tmp_path, way, digest=digest, size=None).read_bytes() == server.content
+    assert get(server, tmp_path, way, digest=sha1_of(server.content), size=None).read_bytes() == server.content
 
 
 def test_a_busy_server_is_asked_again(server, tmp_path, pauses, monkeypatch):
@@ -303,8 +308,8 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
     monkeypatch.setenv("MXNET_HOME", str(tmp_path))
     monkeypatch.setattr(Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]))
     places = [f"{server.url}/missing/", f"{server.url}/good/"]
-    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in datasets._IDX_NAMES]
-    changed = datasets._PUBLISHED["mnist"]._replace(places=places, known=digests)
+    known = [{"name": name, "size": len(file), "digest": sha1_of(file)} for name, file in files.items()]
+    changed = {"places": places, "files": [{**file, "of_mxnet": file["digest"]} for file in known]}
     monkeypatch.setitem(datasets._PUBLISHED, "mnist", changed)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)

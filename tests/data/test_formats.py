@@ -81,16 +81,6 @@ def test_binary_files_are_read_as_mxnet_reads_them(tmp_path, layout, oracle):
     assert found_y.dtype == np.int32
 
 
-def test_batches_stand_in_the_order_of_their_names(tmp_path):
-    parts = [cifar_arrays(3, [10], seed) for seed in range(5)]
-    names = CIFAR10_FILES.train
-    files = [(f"cifar-10-batches-bin/{name}", binary_bytes(*part)) for name, part in zip(names, parts)]
-    (tmp_path / "a.tar.gz").write_bytes(tar_bytes(files[::-1]))
-    x, y = read_cifar(tmp_path / "a.tar.gz", names, CIFAR10_FILES)
-    np.testing.assert_array_equal(x.reshape(15, 3072), np.concatenate([part[0] for part in parts]))
-    np.testing.assert_array_equal(y, np.concatenate([part[1] for part in parts]))
-
-
 def test_the_other_cifar_is_told(tmp_path):
     (tmp_path / "test.bin").write_bytes(binary_bytes(*cifar_arrays(3073, [20, 100])))
     with pytest.raises(DataError, match="Is it the other CIFAR"):

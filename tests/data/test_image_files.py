@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 import io
-import multiprocessing
 import pickle
 import shutil
 
@@ -71,22 +70,26 @@ def test_pixels_are_those_of_mxnet(kind, mode, channels):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, -14])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_files_that_were_cut_off(kind, cut):
-    content = picture(1, kind)
-    content = content[: int(len(content) * cut) if cut > 0 else cut]
-    with pytest.raises(DataError, match=f"some/file: the {kind} ends before its end"):
+NO_PICTURES = [
+    *[
+        (picture(1, kind)[: int(len(picture(1, kind)) * cut)], f"some/file: the {kind} ends before its end")
+        for kind in ("JPEG", "PNG")
+        for cut in (0.1, 0.5, 0.9, 0.99)
+    ],
+    (b"", "some/file: the file is empty. Fetch it again or remove it"),
+    (b"<html>not found</html>", "file: it is no image that OpenCV knows; it begins with b'<html>.*Remove it"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), NO_PICTURES)
+def test_files_that_were_cut_off_or_are_no_images(content, words):
+    with pytest.raises(DataError, match=words):
         decode(content, "some/file")
-    if (kind, cut) == ("JPEG", 0.5):  # MXNet takes it (T102)
-        assert mx.image.imdecode(content).shape == (30, 40, 3)
 
 
-def test_bytes_that_are_no_image():
-    with pytest.raises(DataError, match="a: the file is empty. Fetch it again or remove it"):
-        decode(b"", "a")
-    with pytest.raises(DataError, match="a: it is no image that OpenCV knows; it begins with b'<html>.*Remove it"):
-        decode(b"<html>not found</html>", "a")
+def test_mxnet_takes_a_jpeg_that_was_cut_off():
+    """T102."""
+    assert mx.image.imdecode(picture(1)[: len(picture(1)) // 2]).shape == (30, 40, 3)
 
 
 def test_pictures_with_a_thumbnail_and_an_orientation_are_those_of_mxnet():
@@ -273,14 +276,12 @@ def test_threads_spawned_and_forked_processes_read_the_same(tmp_path):
     records = ImageRecords(write_records(tmp_path / "a.rec"))
     for part in (train, records):
         alone = [part[row][0] for row in range(12)]
-        with ThreadPoolExecutor(4) as threads:
-            for one, other in zip(alone, threads.map(lambda row, part=part: part[row][0], range(12))):
-                np.testing.assert_array_equal(one, other)
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            for one, (other, _) in zip(alone, pool.map(part.__getitem__, range(12))):
-                np.testing.assert_array_equal(one, other)
         copy = pickle.loads(pickle.dumps(part))
         np.testing.assert_array_equal(copy[3][0], alone[3])
+        for workers in ("thread:4", "process:2"):
+            with DatasetLoader(part, 1, workers=workers) as loader:
+                for one, (other, _) in zip(alone, loader):
+                    np.testing.assert_array_equal(other.asnumpy()[0], one)
 
 
 # Records
@@ -316,7 +317,7 @@ def test_records_are_read_as_gluon_reads_them(tmp_path, index):
 
 def test_threads_do_not_move_each_others_reading_position(tmp_path):
     found = ImageRecords(write_records(tmp_path / "a.rec"))
-    rows = np.random.RandomState(0).randint(0, 12, 3000).tolist()
+    rows = np.random.RandomState(0).randint(0, 12, 1500).tolist()
     with ThreadPoolExecutor(8) as threads:
         assert [label for _, label in threads.map(found.__getitem__, rows)] == rows
 
@@ -361,28 +362,21 @@ def test_files_of_insightface_give_the_images_and_the_persons(index, last, tmp_p
 def test_a_record_file_that_was_cut_off(tmp_path):
     path = write_records(tmp_path / "a.rec")
     whole, index = path.read_bytes(), path.with_suffix(".idx").read_text()
-    for end in (len(whole) - 1, len(whole) // 2, 10):
-        path.write_bytes(whole[:end])
-        with pytest.raises(DataError, match=r"a\.(rec|idx): .*cut off"):
+    ends = (len(whole) - 1, len(whole) // 2, 10)
+    for content, lines, words in [
+        *[(whole[:end], index, r"a\.(rec|idx): .*cut off") for end in ends],
+        *[(whole[:end], None, r"a\.rec: .*cut off") for end in ends],
+        (whole, "".join(index.splitlines(True)[:-1]), "it does not end where the last record of a.idx ends"),
+        (whole, "no index", "a.idx: expected lines of a key, a tab and a place"),
+        (b"", index, "the file is empty"),
+        (b"<html>not a record</html>", None, "no record begins at byte 0: .* no RecordIO file"),
+    ]:
+        path.write_bytes(content)
+        path.with_suffix(".idx").write_text(lines or "")
+        if lines is None:
+            path.with_suffix(".idx").unlink()
+        with pytest.raises(DataError, match=words):
             ImageRecords(path)
-        path.with_suffix(".idx").unlink()
-        with pytest.raises(DataError, match=r"a\.rec: .*cut off"):
-            ImageRecords(path)
-        path.with_suffix(".idx").write_text(index)
-    path.write_bytes(whole)
-    path.with_suffix(".idx").write_text("".join(index.splitlines(True)[:-1]))
-    with pytest.raises(DataError, match="it does not end where the last record of a.idx ends"):
-        ImageRecords(path)
-    path.with_suffix(".idx").write_text("no index")
-    with pytest.raises(DataError, match="a.idx: expected lines of a key, a tab and a place"):
-        ImageRecords(path)
-    path.write_bytes(b"")
-    with pytest.raises(DataError, match="the file is empty"):
-        ImageRecords(path)
-    path.write_bytes(b"<html>not a record</html>")
-    path.with_suffix(".idx").unlink()
-    with pytest.raises(DataError, match="no record begins at byte 0: .* no RecordIO file"):
-        ImageRecords(path)
 
 
 def test_a_damaged_record_is_told_when_it_is_read(tmp_path):
@@ -453,7 +447,6 @@ def test_imagenet_in_folders(tmp_path, monkeypatch):
     [
         ("LOC_val_solution.csv", "ILSVRC2012_val_{0:08},{1} 85 1 499 272"),
         ("val.txt", "ILSVRC2012_val_{0:08}.JPEG {2}"),
-        ("imagenet_2012_validation_synset_labels.txt", "{1}"),
         ("val/val.txt", "ILSVRC2012_val_{0:08}.JPEG {1}"),
     ],
 )
@@ -469,7 +462,6 @@ def test_imagenet_with_a_file_of_labels(tmp_path, name, line):
     ("text", "words"),
     [
         ("490\n361\n", "no label for 4 images"),
-        ("n01440764\n", "1 labels for 4 images"),
         ("ILSVRC2012_val_00000001.JPEG n01440764\n", "no label for 3 images of .*like ILSVRC2012_val_00000002"),
         ("ILSVRC2012_val_00000001.JPEG 1000\n", "expected a class from 0 to 999"),
     ],
@@ -482,15 +474,12 @@ def test_imagenet_labels_that_cannot_be(tmp_path, text, words):
         imagenet(tmp_path)
 
 
-def test_imagenet_that_is_not_there(tmp_path):
+def test_imagenet_that_is_not_there_and_imagenet_as_records(tmp_path):
     with pytest.raises(DataError, match="registered users get ImageNet"):
         imagenet(tmp_path)
     write_classes(tmp_path / "train", ["ant"])
     with pytest.raises(DataError, match="expected folders like n01440764; there is 'ant'"):
         imagenet(tmp_path)
-
-
-def test_imagenet_as_records(tmp_path):
     write_records(tmp_path / "rec/train.rec", [0, 999, 1])
     write_records(tmp_path / "rec/val.rec", [2, 2])
     data = imagenet(tmp_path)

@@ -7,7 +7,7 @@ import struct
 
 from files_of_old_mxnet import run_without_mxnet
 from mxkit.data import records as command
-from mxkit.data.records import extract, records, summarize
+from mxkit.data.records import check, extract, records, rows, summarize
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
@@ -101,14 +101,14 @@ def test_a_file_of_insightface(tmp_path, capsys):
         expected = {"0/1.jpg": images[0][2], "0/2.jpg": images[1][2], "1/3.jpg": images[2][2]}
         assert files_of(tmp_path / order) == expected
         assert labels_of(tmp_path / order)["1/3.jpg"] == "1 0"
+        assert check(file)[1:] == (6, 3, 6, [])
+        assert sorted((row.id, row.format) for row in rows(file) if row.id in (0, 1)) == [(0, ""), (1, ".jpg")]
 
 
 def test_ids_that_are_not_distinct(tmp_path):
     file = write(tmp_path / "a.rec", [(1, 0, picture(number)) for number in range(3)])
-    found = summarize(file)
-    assert not found.distinct
-    extract(file, tmp_path / "out", found)
-    assert sorted(files_of(tmp_path / "out")) == ["1/0.jpg", "1/1.jpg", "1/2.jpg"]
+    extract(file, tmp_path / "out", summarize(file))
+    assert sorted(files_of(tmp_path / "out")) == ["1/0-1.jpg", "1/0-2.jpg", "1/0.jpg"]
 
 
 def command_line(*words):

@@ -39,24 +39,19 @@ def test_ready_batches():
     (((a, b),),) = StreamLoader(lambda: [([np.zeros(3), np.zeros(3)],)], None)
     assert a.shape == b.shape == (3,)
     assert [len(batch) for batch in StreamLoader(lambda: [np.zeros((2, 2))], None)] == [1]
+    loader = StreamLoader([1.0, 2.0, 3.0], 2)
+    assert labels(loader) == labels(loader) == [[1.0, 2.0], [3.0]]
     shuffled = StreamLoader(lambda: [(np.zeros(1), np.array([number])) for number in range(9)], None, shuffle_buffer=5)
     assert sorted(labels(shuffled)) == [[number] for number in range(9)]
 
 
-def test_a_list_starts_again_by_itself():
-    loader = StreamLoader([1.0, 2.0, 3.0], 2)
-    assert labels(loader) == labels(loader) == [[1.0, 2.0], [3.0]]
-
-
-@pytest.mark.parametrize("make", [numbers(9), lambda: map(float, range(9))])
-def test_a_function_that_returns_one_generator_again_is_refused_in_the_second_epoch(make):
+def test_a_function_that_returns_one_generator_again_is_refused_in_the_second_epoch():
     """T62."""
-    shared = make()
+    shared = numbers(9)()
     loader = StreamLoader(lambda: shared, 2)
     next(iter(loader))  # the first epoch ends early: the second would go on in the middle of it
-    with pytest.raises(DataError, match="returned the same (generator|map) as for the epoch before"):
+    with pytest.raises(DataError, match="returned the same generator as for the epoch before"):
         next(iter(loader))
-    assert labels(StreamLoader(make, 9)) == labels(StreamLoader(make, 9))
 
 
 def test_it_has_a_length_only_if_one_is_given():
@@ -66,6 +61,8 @@ def test_it_has_a_length_only_if_one_is_given():
     assert len(list(loader)) == 3
     with pytest.raises(TypeError, match=r"'StreamLoader' has no len\(\)"):  # a resumed run would know less than this
         len(loader)
+    assert repr(StreamLoader(numbers(3), 2, seed=3)) == "StreamLoader(samples, batch_size=2, shuffle_buffer=0, seed=3)"
+    assert [loader.shuffle, StreamLoader([1], 1, shuffle_buffer=2).shuffle] == [False, True]
     assert len(StreamLoader(numbers(5), 2, length=5)) == 3
     assert len(StreamLoader(numbers(5), 2, length=5, drop_last=True)) == 2
 
@@ -186,12 +183,6 @@ def test_a_break_closes_the_stream(prefetch):
     assert loader.epoch == 1  # it lives on, and does not hold what it read
 
 
-def test_the_text_of_a_stream():
-    loader = StreamLoader(numbers(3), 2, seed=3)
-    assert repr(loader) == "StreamLoader(samples, batch_size=2, shuffle_buffer=0, seed=3)"
-    assert [loader.shuffle, StreamLoader([1], 1, shuffle_buffer=2).shuffle] == [False, True]
-
-
 # ---- lines
 
 
@@ -251,8 +242,7 @@ def test_a_bad_line_is_named(tmp_path, suffix):
         list(loader)
     assert isinstance(e.value.__cause__, ValueError)
     loader = from_lines(path, lambda line: int(line[-1]) if line[-1].isdigit() else None, 1)
-    message = "line 6: byte 0xff in column 1 is not utf-8-sig; encoding='latin-1'"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="line 6: a byte is not utf-8-sig; encoding='latin-1'"):
         list(loader)
     assert len(list(from_lines(path, lambda line: 1, 1, encoding="latin-1"))) == 6
 
@@ -276,19 +266,6 @@ def test_encodings(tmp_path):
         path.write_bytes("1 é\n2 ü\n".encode(encoding))
         read_as = "utf-8-sig" if encoding == "utf-8" else encoding
         assert labels(from_lines(path, lambda line: int(line[0]), 2, encoding=read_as)) == [[1, 2]]
-
-
-def test_a_file_that_grows_is_told_once(logs):
-    path = logs / "a.log"
-    size = path.stat().st_size
-    loader = from_lines(path, parse, 2)
-    list(loader)
-    with path.open("a") as file:
-        file.write("\n3 1.5 3\n")
-    text = rf"a\.log had {size} bytes when the loader was made, and has {size + 9}: read"
-    with pytest.warns(TrapWarning, match=text):
-        assert labels(loader) == [[0, 1], [2, 3]]
-    list(loader)
 
 
 def test_empty_and_damaged_files(tmp_path):

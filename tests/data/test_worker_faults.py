@@ -133,7 +133,7 @@ def test_an_exception_in_a_worker():
 
 def test_a_worker_that_hangs_ends_by_the_timeout():
     text, _ = fails(lambda: time.sleep(1000), timeout=0.7)
-    assert "no batch of Samples came for 0.7 seconds. The workers are reading process " in text
+    assert "no batch of Samples came for 0.7 seconds. The workers are reading " in text
     assert "batch 4, samples 12, 13, 14, 15" in text
 
 
@@ -147,32 +147,32 @@ def test_what_spawn_cannot_pickle():
     assert left() == before
 
 
-class Rebuilt:
+class Rebuilt(Samples):
     """Cannot be built where it arrives, as a class of a notebook's `__main__`."""
 
-    draws = ()
-
     def __reduce__(self):
-        return (_not_there, ())
-
-    def __len__(self):
-        return 4
+        return self.deed, ()
 
 
 def _not_there():
-    if multiprocessing.parent_process() is not None:
-        raise AttributeError("Can't get attribute 'Pictures' on <module '__main__'>")
-    return Rebuilt()
+    raise AttributeError("Can't get attribute 'Pictures' on <module '__main__'>")
 
 
-def test_what_cannot_be_unpickled_in_the_worker_is_told(monkeypatch):
+def _leave():
+    os._exit(1)  # as a script without a guard does
+
+
+def test_what_fails_before_the_worker_reads_is_told(monkeypatch):
     forking = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: forking)  # nothing is imported for it
     before = left()
-    loader = DatasetLoader(Rebuilt(), 2, workers="process:1", start_method="spawn")
-    with pytest.raises(DataError, match="a worker process failed: AttributeError: Can't get attribute 'Pictures'"):
-        list(loader)
-    assert left() == before
+    for deed, words in (
+        (_not_there, "a worker process failed: AttributeError: Can't get attribute 'Pictures'"),
+        (_leave, "ended with exit code 1 .* code that trains must be under `if __name__ == '__main__':`"),
+    ):
+        with pytest.raises(DataError, match=words):
+            list(DatasetLoader(Rebuilt(deed), 2, workers="process:1", start_method="spawn"))
+        assert left() == before
 
 
 def test_memory_that_is_missing_is_explained(monkeypatch):
@@ -198,6 +198,7 @@ def script(tmp_path, forks):
 ENDLESS = """
 import os, sys, time
 import mxkit, numpy as np
+from mxkit.data import workers
 from mxkit.data.dataset_loader import DatasetLoader
 class Slow:
     draws = ()
@@ -210,6 +211,8 @@ children = lambda: sorted(int(pid) for task in os.listdir("/proc/self/task")
                           for pid in open(f"/proc/self/task/{task}/children").read().split())
 idle = DatasetLoader(range(4), 2, workers="process:2")
 list(idle)
+threads = iter(DatasetLoader(np.zeros((99, 1)), 1, workers="thread:2"))
+next(threads)
 batches = iter(DatasetLoader(Slow(), 1, workers="process:2"))
 next(batches)
 try:
@@ -217,9 +220,9 @@ try:
     for batch in batches:
         pass
 except KeyboardInterrupt:
-    del batches
+    del batches, threads
     idle.close()
-    print("interrupted, left:", *children(), flush=True)
+    print("interrupted, left:", *children(), *workers._busy, flush=True)
 """
 
 
@@ -296,20 +299,13 @@ def main():
     read = lambda workers, method: [
         (x.asnumpy().tolist(), y.asnumpy().tolist())
         for x, y in DatasetLoader(Samples(), 3, workers=workers, seed=1, start_method=method, transform=noisy)]
-    print([read("process:1", method) == read(0, None) for method in METHODS])
-GUARD
+    print(read("process:1", "METHOD") == read(0, None))
+if __name__ == "__main__":
     main()
 """
 
 
 @pytest.mark.parametrize("method", ["spawn", long("forkserver")])
 def test_spawn_and_forkserver_give_the_same_batches(script, method):
-    done = script(SPAWNED.replace("METHODS", repr([method])).replace("GUARD", "if __name__ == '__main__':"))
-    assert done.stdout == "[True]\n", done.stderr
-
-
-def test_a_script_without_a_main_guard_is_explained(script):
-    err = script(SPAWNED.replace("METHODS", "['spawn']").replace("GUARD", "if True:")).stderr
-    text = "before it read a sample. With start_method='spawn' each worker imports the script again: the code that"
-    assert text in err
-    assert "if __name__ == '__main__':" in err
+    done = script(SPAWNED.replace("METHOD", method))
+    assert done.stdout == "True\n", done.stderr
