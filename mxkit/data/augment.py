@@ -65,7 +65,7 @@ PRESETS: Dict[str, Tuple[Callable[[int], List[Any]], int]] = {
 
 _lock = threading.RLock()
 _executor: Optional[ThreadPoolExecutor] = None
-_thread = threading.local()
+_NAME = "mxkit-augment"
 
 
 def _reset() -> None:
@@ -118,11 +118,11 @@ class Foreign(Step):
     def _call(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
         if self.with_rng:
             return self.function(pixels, rng=np.random.Generator(np.random.PCG64(drawn)))
-        if MXNET not in self.sources or getattr(_thread, "of_executor", False):
+        if MXNET not in self.sources or threading.current_thread().name.startswith(_NAME):
             return self._call_seeded(pixels, drawn)
         global _executor
         with _lock:
-            _executor = _executor or ThreadPoolExecutor(1, "mxkit-augment", _mark_thread)
+            _executor = _executor or ThreadPoolExecutor(1, _NAME)
         return _executor.submit(self._call_in_thread, switches_here(), pixels, drawn).result()
 
     def _call_in_thread(self, callers: Switches, pixels: "np.ndarray", drawn: List[int]) -> Any:
@@ -165,10 +165,6 @@ def _unshuffled(function: Any) -> Any:
     copied = copy.copy(function)
     copied.ts = [_unshuffled(inner) for inner in function.ts]
     return copied
-
-
-def _mark_thread() -> None:
-    _thread.of_executor = True
 
 
 StepSpec = Union[str, Tuple[str, Mapping[str, Any]], Callable[..., Any]]

@@ -12,8 +12,6 @@ from mxkit.data.splits import Share, Split, Splits, channel_statistics, chosen_p
 from mxkit.errors import DataError
 import numpy as np
 
-_TEST_EVERY = 6
-_VALID_EVERY = 10
 Root = Union[str, Path, None]
 
 
@@ -238,8 +236,8 @@ def _stratified_parts(y: "np.ndarray") -> "np.ndarray":
     part = np.zeros(len(y), np.int8)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
-        part[rows[_TEST_EVERY - 1 :: _TEST_EVERY]] = 2
-        part[np.delete(rows, slice(_TEST_EVERY - 1, None, _TEST_EVERY))[_VALID_EVERY - 1 :: _VALID_EVERY]] = 1
+        part[rows[5::6]] = 2
+        part[np.delete(rows, slice(5, None, 6))[9::10]] = 1
     return part
 
 

@@ -4,7 +4,6 @@ Data is read batch by batch, in memory that hardly grows with it.
 """
 
 from array import array as compact_array
-from functools import reduce
 import hashlib
 from itertools import chain, combinations, islice
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
@@ -23,14 +22,13 @@ import numpy as np
 MOST_CLASSES = 10_000
 # Number of values that are converted to float64 at once.
 _CHUNK = 2**20
-_MOST_SHAPES = 8
 
 
 class ArraySummary:
     """Statistics of one input or label.
 
     Attributes:
-        shapes: Shapes of samples, at most 8 different ones.
+        shapes: Shapes of samples.
         dtypes: Names of their dtypes.
         samples: Number of samples.
         low: Smallest finite value; None if there is none.
@@ -50,12 +48,11 @@ class ArraySummary:
         self.nan = self.infinite = 0
         self.whole = True
         self.classes: Optional[Dict[int, int]] = None
-        self._channels: Optional[_Moments] = None
+        self._moments: List[np.ndarray] = []
 
     def add(self, array: "np.ndarray", labels: bool = False) -> None:
         """Add a batch, shape (B, ...)."""
-        if len(self.shapes) < _MOST_SHAPES:
-            self.shapes.add(array.shape[1:])
+        self.shapes.add(array.shape[1:])
         self.dtypes.add(array.dtype.name)
         if labels:
             self._count_classes(array)
@@ -77,14 +74,12 @@ class ArraySummary:
     @property
     def mean(self) -> Tuple[float, ...]:
         """Mean of the finite values, of each channel if there are channels."""
-        return () if self._channels is None else tuple(self._channels.mean.tolist())
+        return _combined(self._moments)[0]
 
     @property
     def std(self) -> Tuple[float, ...]:
         """Standard deviation of the finite values, of each channel if there are channels."""
-        if self._channels is None:
-            return ()
-        return tuple(np.sqrt(self._channels.squares / np.maximum(self._channels.counts, 1)).tolist())
+        return _combined(self._moments)[1]
 
     def _count_classes(self, array: "np.ndarray") -> None:
         if not self.samples:
@@ -113,8 +108,7 @@ class ArraySummary:
             self.low = low if self.low is None else min(low, self.low)
             self.high = high if self.high is None else max(high, self.high)
             self.whole = self.whole and (array.dtype.kind in "iub" or bool((values == np.floor(values))[finite].all()))
-            moments = _moments(_by_channel(values))
-            self._channels = moments if self._channels is None else self._channels.joined(moments)
+            self._moments.append(_moments(_by_channel(values)))
 
 
 def _by_channel(values: "np.ndarray") -> "np.ndarray":
@@ -126,36 +120,27 @@ def _by_channel(values: "np.ndarray") -> "np.ndarray":
     return values.reshape(1, -1)
 
 
-class _Moments(NamedTuple):
-    """Number of values, mean and sum of squared deviations of each channel."""
-
-    counts: "np.ndarray"
-    mean: "np.ndarray"
-    squares: "np.ndarray"
-
-    def joined(self, other: "_Moments") -> "_Moments":
-        """Moments of both, by Chan's formula; over all channels together if their numbers differ."""
-        if len(self.mean) != len(other.mean):
-            return self._pooled().joined(other._pooled())
-        counts = self.counts + other.counts
-        total = np.maximum(counts, 1)
-        apart = other.mean - self.mean
-        squares = self.squares + other.squares + apart**2 * self.counts * other.counts / total
-        return _Moments(counts, self.mean + apart * other.counts / total, squares)
-
-    def _pooled(self) -> "_Moments":
-        channels = [_Moments(*(part[i : i + 1] for part in self)) for i in range(len(self.mean))]
-        return reduce(_Moments.joined, channels)
-
-
-def _moments(values: "np.ndarray") -> _Moments:
-    """Moments of each row, without NaN."""
+def _moments(values: "np.ndarray") -> "np.ndarray":
+    """Counts, means and sums of squared deviations of each row, without NaN: shape (3, rows)."""
     valid = ~np.isnan(values)
     counts = valid.sum(axis=1)
     values = np.where(valid, values, 0)
     first = values[:, :1]  # subtracted, so that a constant's mean is exact and its deviation 0
     mean = first[:, 0] + np.where(valid, values - first, 0).sum(axis=1) / np.maximum(counts, 1)
-    return _Moments(counts, mean, (np.where(valid, values - mean[:, None], 0) ** 2).sum(axis=1))
+    return np.stack([counts, mean, (np.where(valid, values - mean[:, None], 0) ** 2).sum(axis=1)])
+
+
+def _combined(parts: Sequence["np.ndarray"]) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
+    """Mean and standard deviation over all parts; over all channels together if their numbers differ."""
+    if not parts:
+        return (), ()
+    if len({part.shape for part in parts}) > 1:
+        parts = [part[:, [channel]] for part in parts for channel in range(part.shape[1])]
+    counts, means, squares = np.stack(parts, axis=1)
+    total = np.maximum(counts.sum(axis=0), 1)
+    mean = means[0] + (counts * (means - means[0])).sum(axis=0) / total
+    variance = (squares + counts * (means - mean) ** 2).sum(axis=0) / total
+    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def sample_hashes(arrays: Sequence["np.ndarray"]) -> List[int]:

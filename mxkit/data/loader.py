@@ -96,9 +96,8 @@ class ArrayLoader(EpochOrder):
             check_number("ArrayLoader: scale", scale, least_0=False)
         self.scale = scale
         self.transform = transform
-        self.prefetch = (
-            self._default_prefetch() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
-        )
+        prefetch = self._default_prefetch() if prefetch is None else prefetch
+        self.prefetch = whole_number(prefetch, "ArrayLoader: prefetch", 0)
 
     def __iter__(self) -> Iterator[Any]:
         return handed_over(self._batches(packed=False))

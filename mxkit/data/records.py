@@ -346,9 +346,8 @@ def make(root: Path, entries: Sequence[Entry], path: Path, encoding: Encoding) -
         for made, name in zip(aside, names):
             made.replace(name)
     finally:
-        for made in aside:
-            if made.exists():
-                made.unlink()
+        for made in filter(Path.exists, aside):
+            made.unlink()
     return Made(path, count, left_out)
 
 

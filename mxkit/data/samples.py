@@ -168,12 +168,8 @@ def _seed(numbers: Sequence[int], draws: FrozenSet[str]) -> None:
         mx.random.seed(numbers[2], ctx=mx.cpu())
 
 
-class _Step(NamedTuple):
-    """A function of a sample, or of its first element, and what computes it in its place, if `pixels` does."""
-
-    function: Any
-    first: bool
-    change: Optional[pixels.Change] = None
+# A function of a sample, or of its first element if True, and what computes it in its place, if `pixels` does.
+_Step = Tuple[Any, bool, Optional[pixels.Change]]
 
 
 class _Plan(NamedTuple):
@@ -228,18 +224,18 @@ def _plan(dataset: Any, transform: Any) -> _Plan:
     steps: List[_Step] = []
     for function, first in functions:
         parts = pixels.changes(function) if source and first else [(function, None)]
-        steps += [_Step(part, first, change) for part, change in parts]
+        steps += [(part, first, change) for part, change in parts]
     count = _computed(steps)
-    return _Plan(dataset, rows, source, [step.change for step in steps[:count] if step.change], steps[count:])
+    return _Plan(dataset, rows, source, [change for _, _, change in steps[:count] if change], steps[count:])
 
 
 def _computed(steps: Sequence[_Step]) -> int:
     """How many of the first steps `pixels` computes."""
     count, of_tensor = 0, False
-    for step in steps:
-        if step.change is None or isinstance(step.function, transforms.Normalize) != of_tensor:
+    for function, _, change in steps:
+        if change is None or isinstance(function, transforms.Normalize) != of_tensor:
             break
-        of_tensor = of_tensor or isinstance(step.function, transforms.ToTensor)
+        of_tensor = of_tensor or isinstance(function, transforms.ToTensor)
         count += 1
     # a generator that a later function draws from must have gone as far as today
     while _drawn(steps[:count]) & _drawn(steps[count:]):
@@ -248,7 +244,7 @@ def _computed(steps: Sequence[_Step]) -> int:
 
 
 def _drawn(steps: Iterable[_Step]) -> FrozenSet[str]:
-    return frozenset().union(*(drawn_by_transform(step.function) for step in steps))
+    return frozenset().union(*(drawn_by_transform(function) for function, _, _ in steps))
 
 
 def _checked_draws(plan: _Plan, draws: Optional[Iterable[str]]) -> FrozenSet[str]:

@@ -120,7 +120,6 @@ class StreamLoader(Epochs):
         self.length = None if length is None else whole_number(length, "StreamLoader: length")
         self.transform, self.batchify = transform, batchify
         self.prefetch = whole_number(prefetch, "StreamLoader: prefetch", least=0)
-        self._warned_of_length = False
         self._last_iterator: Callable[[], Any] = lambda: None
         if drop_last and (self.length or batch_size or 0) < (batch_size or 0):
             raise EmptyDataError(f"StreamLoader: drop_last leaves no batch: length is {length}, not {batch_size}")
@@ -186,7 +185,7 @@ class StreamLoader(Epochs):
         try:
             for sample in self._open(epoch):
                 if count == self.length:
-                    self._warn_of_length(epoch, f"more than {self.length}")
+                    self._warn_of_length(f"more than {self.length}")
                 yield (count, *(sample if type(sample) is NamedSample else (str(count), sample)))
                 count += 1
         except (MxkitError, TrapWarning):
@@ -195,7 +194,7 @@ class StreamLoader(Epochs):
             text = f"it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
             raise DataError(f"{self._name}: {text}") from error
         if count < (self.length or 0):
-            self._warn_of_length(epoch, str(count))
+            self._warn_of_length(str(count))
 
     def _open(self, epoch: int) -> Iterator[Any]:
         source: Any = self.factory
@@ -241,11 +240,9 @@ class StreamLoader(Epochs):
             raise DataError(f"{self._name}: transform failed on sample {name}: {error_text(error)}") from error
         return (first, *parts[1:]) if isinstance(sample, tuple) else first
 
-    def _warn_of_length(self, epoch: int, count: str) -> None:
-        if not self._warned_of_length:
-            self._warned_of_length = True
-            text = f"length is {self.length}, but epoch {epoch + 1} has {count}: schedules that use it are wrong"
-            warnings.warn(f"{self._name}: {text}. Pass the true number, or none", TrapWarning, stacklevel=2)
+    def _warn_of_length(self, count: str) -> None:
+        text = f"length is {self.length}, but an epoch has {count}: schedules that use it are wrong"
+        warnings.warn(f"{self._name}: {text}. Pass the true number, or none", TrapWarning, stacklevel=2)
 
     @property
     def _name(self) -> str:
@@ -311,7 +308,6 @@ class TextLines:
             raise ValueError(f"from_lines: bad: expected 'raise' or 'skip'; received {bad!r}")
         self.paths = _files(paths)
         self._parse, self._encoding, self._skip, self._shuffle = parse, encoding, bad == "skip", shuffle
-        self._skipped = 0
 
     def __call__(self, rng: "np.random.Generator") -> Iterator[NamedSample]:
         total, skipped, first = 0, 0, ""
@@ -328,8 +324,7 @@ class TextLines:
                     continue
                 if sample is not None:
                     yield NamedSample(name, sample)
-        if skipped != self._skipped:  # warn once, and again only if the number changes
-            self._skipped = skipped
+        if skipped:
             warnings.warn(f"from_lines: {skipped} of {total} lines were left out. {first}", TrapWarning, stacklevel=2)
 
     def _sample(self, line: str, name: str) -> Any:

@@ -1,10 +1,9 @@
 """Augment: pixels as MXNet's own operators make them, random numbers of the sample only, nothing corrupted."""
 
-import os
+from concurrent.futures import ThreadPoolExecutor
 import pickle
 import random
 import re
-import threading
 import time
 
 from gluoncv.data.transforms.block import RandomCrop, RandomErasing
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
 from mxkit.core.arrays import switches, to_host
-from mxkit.data import augment as augmentation
 from mxkit.data.augment import STEPS, Augment
 from mxkit.data.augment_steps import INTERPOLATIONS
 from mxkit.data.dataset_loader import DatasetLoader
@@ -361,17 +359,8 @@ def test_threads_at_once_get_what_one_gets():
     image = picture()
     augment = Augment([slow, mx.image.ColorJitterAug(0.4, 0.4, 0.4), transforms.RandomHue(0.3), "flip"])
     expected = [augment(image, generator(number)) for number in range(24)]
-    found = [None] * 24
-
-    def work(first):
-        for number in range(first, 24, 4):
-            found[number] = augment(image, generator(number))
-
-    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: augment(image, generator(number)), range(24)))
     np.testing.assert_array_equal(np.stack(found), np.stack(expected))
 
 
@@ -420,34 +409,6 @@ def test_it_can_be_sent_to_a_fresh_process():
     image = picture(0, 32, 32)
     np.testing.assert_array_equal(copy(image, generator(2)), augment(image, generator(2)))
     assert repr(copy) == repr(augment)
-
-
-def augment_in_a_fork():
-    augment, image = Augment([transforms.RandomHue(0.4), mx.image.BrightnessJitterAug(0.5)]), picture()
-    expected = augment(image, generator(1)).tobytes()
-    locked, done = threading.Event(), threading.Event()
-
-    def hold():
-        with augmentation._lock:
-            locked.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    locked.wait()
-    child = os.fork()
-    if not child:
-        os._exit(0 if augment(image, generator(1)).tobytes() == expected else 3)
-    status = os.waitpid(child, 0)[1]
-    done.set()
-    thread.join()
-    assert status == 0
-
-
-def test_a_forked_process_has_its_own_lock_and_thread(forks):
-    # in a process of its own, because no thread may compute while it is forked: MXNet's child would hang now and then
-    done = forks.run("test_augment:augment_in_a_fork")
-    assert done.returncode == 0, done.stderr
 
 
 def test_colour_steps_leave_grey_images_what_they_have_not():

@@ -1,6 +1,6 @@
 """BucketLoader: each sequence once, padded as little as its bucket allows, in an order of (seed, epoch)."""
 
-from batches import assert_same, read
+from batches import read
 from gluoncv.data.batchify import Pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,13 +24,13 @@ def sequences(lengths, shape=(), dtype="float32"):
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=50), batch_size=st.integers(1, 12),
     buckets=st.one_of(st.integers(1, 12), st.sampled_from([(30,), (5, 10, 30), (29, 30, 31)])),
     pad_to=st.sampled_from(["bucket", "longest"]), shuffle=st.booleans(), drop_last=st.booleans(),
-    epoch=st.integers(0, 1000), data=st.data(),
+    epoch=st.integers(0, 1000),
 )  # fmt: skip
-def test_each_epoch_holds_every_sequence_once(lengths, batch_size, buckets, pad_to, shuffle, drop_last, epoch, data):
-    arguments = {"buckets": buckets, "pad": -1, "pad_to": pad_to, "shuffle": shuffle, "seed": 3}
+def test_each_epoch_holds_every_sequence_once(lengths, batch_size, buckets, pad_to, shuffle, drop_last, epoch):
+    options = {"buckets": buckets, "pad": -1, "pad_to": pad_to, "shuffle": shuffle, "seed": 3, "drop_last": drop_last}
     numbers = np.arange(len(lengths))
     try:
-        loader = BucketLoader(sequences(lengths), numbers, batch_size, drop_last=drop_last, **arguments)
+        loader = BucketLoader(sequences(lengths), numbers, batch_size, **options)
     except EmptyDataError:
         assert drop_last
         assert len(lengths) < batch_size * (buckets if isinstance(buckets, int) else len(buckets))
@@ -53,11 +53,6 @@ def test_each_epoch_holds_every_sequence_once(lengths, batch_size, buckets, pad_
         limit = min(limit for limit in loader.limits if limit >= told.max())
         assert x.shape[1] == (limit if pad_to == "bucket" else told.max())
         assert told.min() > max([below for below in loader.limits if below < limit], default=0)
-    skipped = data.draw(st.integers(0, len(batches)))
-    again = BucketLoader(sequences(lengths), numbers, batch_size, drop_last=drop_last, **arguments)
-    again.epoch = epoch
-    again.skip(skipped)
-    assert_same(read(again), batches[skipped:])
 
 
 def test_padding_equals_gluoncvs():
@@ -105,14 +100,11 @@ def test_limits_are_quantiles_and_sizes_about_equal():
     assert BucketLoader(sequences([3, 3, 3, 9]), None, 10, buckets=np.array([1, 4, 6, 12])).limits == [4, 12]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kept"), [("float64", "float32"), ("int64", "int32"), ("uint8", "uint8"), ("float16", "float16")]
-)
-def test_types(dtype, kept):
+def test_types():
     """T14."""
-    (((x, _), y),) = BucketLoader(sequences([2, 3], (4,), dtype), np.array([0, 1], dtype), 2, buckets=1)
-    assert (x.dtype, y.dtype) == (np.dtype(kept), np.dtype(kept))
-    assert x.shape == (2, 3, 4)
+    for dtype, kept in (("float64", "float32"), ("int64", "int32"), ("uint8", "uint8"), ("float16", "float16")):
+        (((x, _), y),) = BucketLoader(sequences([2, 3], (4,), dtype), np.array([0, 1], dtype), 2, buckets=1)
+        assert (x.dtype, y.dtype, x.shape) == (np.dtype(kept), np.dtype(kept), (2, 3, 4))
 
 
 def test_lists_ndarrays_and_labels_of_any_shape(kind):

@@ -16,8 +16,9 @@ from batches import assert_same, read
 import gluoncv
 import mxkit
 from mxkit.core.arrays import switches
-from mxkit.data import samples
+from mxkit.data import augment, samples
 from mxkit.data import workers as reading
+from mxkit.data.augment import Augment
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.pixels import drawn_by_dataset, drawn_by_transform
 from mxkit.data.workers import switches_here
@@ -132,7 +133,7 @@ def gluon_images():
     return gluon.data.ArrayDataset(mx.nd.array(IMAGES, dtype="uint8"), np.arange(10, dtype="int32"))
 
 
-@pytest.mark.parametrize("workers", [0, "thread:3", "process:2"])
+@pytest.mark.parametrize("workers", [0, "thread:3", long("process:2")])
 def test_gluons_datasets_and_transforms_equal_gluons_loader(workers):
     dataset = gluon_images().transform_first(transforms.Compose([transforms.CenterCrop(6), transforms.ToTensor()]))
     ours = read(DatasetLoader(dataset, 4, workers=workers))
@@ -181,7 +182,7 @@ def test_workers_run_code_under_the_switches_of_the_caller(workers, method):
             assert all(isinstance(array, mx.np.ndarray) == here[1] for batch in batches for array in batch)
 
 
-@pytest.mark.parametrize("workers", [0, "thread:2", "process:2"])
+@pytest.mark.parametrize("workers", ["process:2", long(0), long("thread:2")])
 def test_gluons_random_transforms_draw_the_same_for_each_kind(workers):
     jitters = [getattr(transforms, f"Random{name}")(0.4) for name in ("Brightness", "Contrast", "Saturation", "Hue")]
     moves = [transforms.RandomFlipLeftRight(), transforms.RandomFlipTopBottom(), transforms.RandomResizedCrop(6)]
@@ -358,17 +359,21 @@ def test_blocks_are_not_traced_by_two_threads_at_once():
 
 def test_workers_do_not_wait_for_a_lock_that_another_thread_held_when_they_were_forked():
     held, done = threading.Event(), threading.Event()
+    steps = Augment([transforms.RandomHue(0.4), mx.image.BrightnessJitterAug(0.5)])
+    loaders = [DatasetLoader(Drawing(), 4, workers="process:1", timeout=15)]
+    loaders += [DatasetLoader(IMAGES, 4, workers="process:1", timeout=15, transform=steps, draws=())]
+    steps(IMAGES[0])  # begins a thread that no fork has
 
     def hold():
-        with samples._LOCK:
+        with samples._LOCK, augment._lock:
             held.set()
-            done.wait(20)
+            done.wait(40)
 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
     try:
-        assert len(read(DatasetLoader(Drawing(), 4, workers="process:1", timeout=15))) == 3
+        assert [len(read(loader)) for loader in loaders] == [3, 3]
     finally:
         done.set()
         thread.join()
@@ -404,31 +409,29 @@ def test_processes_stay_until_the_loader_is_closed_or_forgotten():
 def test_processes_that_stay_read_what_the_loader_has_now():
     """T188."""
 
-    class Sized(Counted):
+    class Shifted(Counted):
         shift = 0
 
         def __getitem__(self, number):
             return super().__getitem__(number)[0] + np.uint8(self.shift), number
 
-    dataset = Sized(4)
-    loader = DatasetLoader(dataset, 4, workers="process:1")
+    loader = DatasetLoader(Shifted(4), 4, workers="process:1")
 
     def first():
         return float(next(iter(read(loader)))[0][0, 0, 0])
 
     assert first() == 0
-    dataset.shift = 5  # another object as an attribute
+    loader.dataset.shift = 5  # another object as an attribute
     assert first() == 5
-    loader.dataset = Sized(4)
+    loader.dataset = Shifted(4)
     assert first() == 0
     loader.transform = lambda image, rng: image + np.uint8(9)
     assert first() == 9
     loader.transform = noisy
-    drawn = [first()]
+    drawn = first()
     loader.load_state_dict({"seed": loader.seed + 1})
     loader.epoch -= 1
-    drawn.append(first())
-    assert drawn[0] != drawn[1]
+    assert first() != drawn
 
 
 LATE = {

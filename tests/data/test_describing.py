@@ -98,12 +98,11 @@ def test_several_inputs_labels_and_none():
     assert (soft.parts["data"].labels[0].classes, soft.warnings) == (None, [])
 
 
-@pytest.mark.parametrize(("kind", "samples"), [("list", 10), ("ArrayLoader", 10), ("Split", 23), ("Dataset", 23)])
-def test_a_part_of_the_data(kind, samples):
-    part = describe(SOURCES[kind](), limit_batches=2).parts["data"]
-    assert part.samples == samples
-    assert part.whole == (samples == N)
-    assert ("the first of more" in str(part)) == (samples < N)
+def test_a_part_of_the_data():
+    for kind, samples in (("list", 10), ("ArrayLoader", 10), ("Split", 23), ("Dataset", 23)):
+        part = describe(SOURCES[kind](), limit_batches=2).parts["data"]
+        whole = samples == N
+        assert (part.samples, part.whole, "the first of more" in str(part)) == (samples, whole, not whole)
     x = np.zeros((600, 1), np.float32)
     assert describe(Split(x, x[:, 0]), limit_batches=2).parts["data"].samples == 512
     with pytest.raises(ValueError, match="limit_batches"):

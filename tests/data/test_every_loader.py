@@ -150,7 +150,9 @@ PLACED = {
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_switch(name, kind, tmp_path):
+def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_switch(name, kind, tmp_path, monkeypatch):
+    """T133: on the CPU, also where a driver shows a GPU."""
+    monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
     (tmp_path / "lines").write_text("1\n2\n3\n")
     expected = read(PLACED[name](tmp_path / "lines", X.astype("float32"), Y.astype("int32")))
     loader = PLACED[name](tmp_path / "lines", kind.of(X), kind.of(Y.astype("int32")))
@@ -162,6 +164,9 @@ def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_swit
             loader.skip(1)
             rest = read(loader)
         assert all(Kind(numpy).holds(leaf) for batch in batches for leaf in leaves(batch))
+        packed = list(loader.packed()) if hasattr(loader, "packed") else []
+        # packed bytes are an array too
+        assert {str(getattr(leaf, "array", leaf).context) for leaf in leaves([*batches, *packed])} == {"cpu(0)"}
         assert_same([tuple(leaf.asnumpy() for leaf in leaves(batch)) for batch in batches], expected)
         assert_same(rest, expected[1:])
 
@@ -208,18 +213,6 @@ def test_every_source_trains_nets_of_each_kind_under_either_switch(name, kind):
             mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=2, seed=5, progress=False)
         weights.append(net[0].weight.data().asnumpy())
         np.testing.assert_array_equal(weights[-1], weights[0])
-
-
-def test_batches_of_loaders_lie_on_the_cpu_where_a_driver_shows_a_gpu(tmp_path, monkeypatch):
-    """T133."""
-    monkeypatch.setattr(mx.context, "num_gpus", lambda: 1)
-    (tmp_path / "lines").write_text("1\n2\n3\n")
-    for make_loader in PLACED.values():
-        loader = make_loader(tmp_path / "lines")
-        for batches in (loader, *([loader.packed()] if hasattr(loader, "packed") else [])):
-            # packed bytes are an array too
-            found = {str(getattr(leaf, "array", leaf).context) for batch in batches for leaf in leaves(batch)}
-            assert found == {"cpu(0)"}
 
 
 def test_a_hybridized_net_takes_a_users_pinned_batches():

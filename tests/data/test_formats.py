@@ -50,15 +50,13 @@ def test_idx_files_that_are_none(tmp_path, content, words, zipped):
 
 def test_gzip_files_that_were_cut_off_or_changed(tmp_path):
     content, path = gzip.compress(GOOD), tmp_path / "images.gz"
-    for cut in (11, 30, -4):
-        path.write_bytes(content[:cut])
-        with pytest.raises(DataError, match="damaged or was cut off"):
-            read_idx(path)
-    for place in range(10, len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 0x55
+    damaged = [(content[:cut], "damaged or was cut off") for cut in (11, 30, -4)]
+    damaged += [
+        (content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :], "images.gz") for at in range(10, len(content))
+    ]
+    for changed, words in damaged:
         path.write_bytes(changed)
-        with pytest.raises(DataError):
+        with pytest.raises(DataError, match=words):
             read_idx(path)
 
 
@@ -82,12 +80,13 @@ def test_binary_files_are_read_as_mxnet_reads_them(tmp_path, layout, oracle):
 
 
 def test_the_other_cifar_is_told(tmp_path):
-    (tmp_path / "test.bin").write_bytes(binary_bytes(*cifar_arrays(3073, [20, 100])))
-    with pytest.raises(DataError, match="Is it the other CIFAR"):
-        read_cifar(tmp_path, ["test.bin"], CIFAR10_FILES)
-    (tmp_path / "test.bin").write_bytes(binary_bytes(*cifar_arrays(2, [10])))
-    with pytest.raises(DataError, match="expected records of 3074 bytes; received 6146 bytes"):
-        read_cifar(tmp_path, ["test.bin"], CIFAR100_FILES)
+    for layout, arrays, words in (
+        (CIFAR10_FILES, cifar_arrays(3073, [20, 100]), "Is it the other CIFAR"),
+        (CIFAR100_FILES, cifar_arrays(2, [10]), "expected records of 3074 bytes; received 6146 bytes"),
+    ):
+        (tmp_path / "test.bin").write_bytes(binary_bytes(*arrays))
+        with pytest.raises(DataError, match=words):
+            read_cifar(tmp_path, ["test.bin"], layout)
 
 
 def test_archives_write_nothing_wherever_their_paths_point(tmp_path):

@@ -1,11 +1,11 @@
 """Folders and records of images: the same pixels as MXNet's, in splits that new files do not change."""
 
 from concurrent.futures import ThreadPoolExecutor
-import io
 import pickle
 import shutil
 
 import gluoncv
+from made_images import picture, write_records
 from mxkit.data.augment import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.image_bytes import decode, pack, write_record
@@ -18,14 +18,6 @@ from mxnet.gluon.data.vision import transforms
 import numpy as np
 from PIL import Image
 import pytest
-
-
-def picture(seed, kind="JPEG", mode="RGB", size=(40, 30), **settings):
-    """An image file as bytes; smooth, so that JPEG keeps it."""
-    small = np.random.RandomState(seed).randint(0, 256, (5, 6, 3), dtype="u1")
-    file = io.BytesIO()
-    Image.fromarray(small).resize(size, Image.BICUBIC).convert(mode).save(file, kind, **settings)
-    return file.getvalue()
 
 
 def write(path, content):
@@ -119,6 +111,7 @@ def test_a_folder_is_read_as_gluon_reads_it(tmp_path, channels):
         assert str(data.train.path(row)) == oracle.items[row][0]
     assert data.train.labels.dtype == np.int32
     assert data.train[-1][1] == 2
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(data.train))[3][0], data.train[3][0])
     for index, error in ((6, IndexError), (slice(0, 2), TypeError)):
         with pytest.raises(error):
             data.train[index]
@@ -197,37 +190,27 @@ def test_nested_folders_and_odd_names(tmp_path):
     assert [data.train[row][0].shape for row in range(3)] == [(30, 40, 3)] * 3
 
 
+ONE = ["ant/1.jpg", "bee/1.jpg"]
+
+
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("names", "shares", "error", "words"),
     [
-        (lambda root: (root / "dog").mkdir(), r"dog: this folder is a class without an image"),
-        (lambda root: shutil.rmtree(str(root)), "there is no folder"),
-        (
-            lambda root: [shutil.rmtree(str(one)) for one in root.iterdir()],
-            "expected one folder for each class; it has none",
-        ),
-        (
-            lambda root: (
-                (write_classes(root / "train"), write_classes(root / "val", ["dog"]))
-                + tuple(shutil.rmtree(str(root / one)) for one in ("ant", "bee", "cat"))
-            ),
-            r"of the training part; it has \['dog'\] too",
-        ),
+        ([*ONE, "dog/"], (0, 0), DataError, "dog: this folder is a class without an image"),
+        (None, (0, 0), DataError, "there is no folder"),
+        ([], (0, 0), DataError, "expected one folder for each class; it has none"),
+        (["train/ant/1.jpg", "val/dog/1.jpg"], (0, 0), DataError, r"of the training part; it has \['dog'\] too"),
+        (ONE, (0.45, 0.45), DataError, "the training part has no image of"),
+        (ONE, (0.5, 0.5), ValueError, "expected shares, below 1 together; received"),
+        (ONE, (5, 0), ValueError, "expected shares, below 1 together; received"),
     ],
 )
-def test_folders_that_cannot_be_trained_on(tmp_path, make, words):
-    make(write_classes(tmp_path / "root") and tmp_path / "root")
-    with pytest.raises(DataError, match=words):
-        image_folder(tmp_path / "root")
-
-
-def test_shares_that_leave_a_class_nothing(tmp_path):
-    write_classes(tmp_path, count=1)
-    with pytest.raises(DataError, match="the training part has no image of"):
-        image_folder(tmp_path, valid=0.45, test=0.45)
-    for valid, test in ((0.5, 0.5), (5, 0)):
-        with pytest.raises(ValueError, match="expected shares, below 1 together; received"):
-            image_folder(tmp_path, valid=valid, test=test)
+def test_folders_that_cannot_be_trained_on(tmp_path, names, shares, error, words):
+    for name in names or ():
+        write(tmp_path / "root" / name, picture(1)) if name[-1] != "/" else (tmp_path / "root" / name).mkdir()
+    (tmp_path / "root").mkdir(exist_ok=True) if names == [] else None
+    with pytest.raises(error, match=words):
+        image_folder(tmp_path / "root", valid=shares[0], test=shares[1])
 
 
 def test_a_part_without_a_class_is_told(tmp_path):
@@ -250,13 +233,11 @@ def test_damaged_files_are_told_when_they_are_read(tmp_path):
     write(tmp_path / "bee/1.jpg", content[: len(content) // 2])
     write(tmp_path / "bee/2.jpg", b"<html></html>")
     train = whole_folder(tmp_path).train
-    with pytest.raises(DataError, match=r"bee/1\.jpg: the JPEG ends before its end"):
-        train[5]
-    with pytest.raises(DataError, match=r"bee/2\.jpg: it is no image"):
-        train[6]
     train.path(7).unlink()
-    with pytest.raises(DataError, match=r"bee/3\.jpg: the image cannot be read: No such file"):
-        train[7]
+    damages = ("the JPEG ends before its end", "it is no image", "the image cannot be read: No such file")
+    for row, words in enumerate(damages, 1):
+        with pytest.raises(DataError, match=rf"bee/{row}\.jpg: {words}"):
+            train[4 + row]
     assert train[4][0].shape == (30, 40, 3)
 
 
@@ -270,36 +251,16 @@ def test_gluons_transforms_and_loaders_take_it(tmp_path):
     assert train.transform(lambda image, label: (type(image), label))[0] == (mx.nd.NDArray, 0)
 
 
-def test_threads_spawned_and_forked_processes_read_the_same(tmp_path):
-    write_classes(tmp_path)
-    train = whole_folder(tmp_path).train
-    records = ImageRecords(write_records(tmp_path / "a.rec"))
-    for part in (train, records):
-        alone = [part[row][0] for row in range(12)]
-        copy = pickle.loads(pickle.dumps(part))
-        np.testing.assert_array_equal(copy[3][0], alone[3])
-        for workers in ("thread:4", "process:2"):
-            with DatasetLoader(part, 1, workers=workers) as loader:
-                for one, (other, _) in zip(alone, loader):
-                    np.testing.assert_array_equal(other.asnumpy()[0], one)
-
-
 # Records
 
 
-def write_records(path, labels=tuple(range(12))):
-    """As MXNet's im2rec writes them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
-    for key, label in enumerate(labels):
-        record.write_idx(key, mx.recordio.pack(mx.recordio.IRHeader(0, label, key, 0), picture(key)))
-    record.close()
-    return path
+def write_labels(path, labels=tuple(range(12))):
+    return write_records(path, [(label, key, picture(key)) for key, label in enumerate(labels)])
 
 
 @pytest.mark.parametrize("index", [True, False])
 def test_records_are_read_as_gluon_reads_them(tmp_path, index):
-    path = write_records(tmp_path / "a.rec")
+    path = write_labels(tmp_path / "a.rec")
     oracle = mx.gluon.data.vision.ImageRecordDataset(str(path))
     expected = [(image.asnumpy(), label) for image, label in oracle]
     if not index:
@@ -316,21 +277,21 @@ def test_records_are_read_as_gluon_reads_them(tmp_path, index):
 
 
 def test_threads_do_not_move_each_others_reading_position(tmp_path):
-    found = ImageRecords(write_records(tmp_path / "a.rec"))
+    found = ImageRecords(write_labels(tmp_path / "a.rec"))
     rows = np.random.RandomState(0).randint(0, 12, 1500).tolist()
     with ThreadPoolExecutor(8) as threads:
         assert [label for _, label in threads.map(found.__getitem__, rows)] == rows
 
 
 def test_labels_of_several_numbers(tmp_path):
-    path = write_records(tmp_path / "a.rec", labels=[np.array([1, 0.5]), np.array([2, 3])])
+    path = write_labels(tmp_path / "a.rec", labels=[np.array([1, 0.5]), np.array([2, 3])])
     found = ImageRecords(path)
     np.testing.assert_array_equal(found.labels, [[1, 0.5], [2, 3]])
     np.testing.assert_array_equal(found[0][1], np.float32([1, 0.5]))
     assert found.classes == []
-    assert ImageRecords(write_records(tmp_path / "b.rec", labels=[0.25, 1])).labels.tolist() == [0.25, 1]
-    assert ImageRecords(write_records(tmp_path / "c.rec", labels=[0, 2.0**30])).classes == []
-    beyond = ImageRecords(write_records(tmp_path / "d.rec", labels=[0, 1e20])).labels
+    assert ImageRecords(write_labels(tmp_path / "b.rec", labels=[0.25, 1])).labels.tolist() == [0.25, 1]
+    assert ImageRecords(write_labels(tmp_path / "c.rec", labels=[0, 2.0**30])).classes == []
+    beyond = ImageRecords(write_labels(tmp_path / "d.rec", labels=[0, 1e20])).labels
     np.testing.assert_array_equal(beyond, np.float32([0, 1e20]))
 
 
@@ -360,7 +321,7 @@ def test_files_of_insightface_give_the_images_and_the_persons(index, last, tmp_p
 
 
 def test_a_record_file_that_was_cut_off(tmp_path):
-    path = write_records(tmp_path / "a.rec")
+    path = write_labels(tmp_path / "a.rec")
     whole, index = path.read_bytes(), path.with_suffix(".idx").read_text()
     ends = (len(whole) - 1, len(whole) // 2, 10)
     for content, lines, words in [
@@ -380,34 +341,33 @@ def test_a_record_file_that_was_cut_off(tmp_path):
 
 
 def test_a_damaged_record_is_told_when_it_is_read(tmp_path):
-    path = write_records(tmp_path / "a.rec")
+    path = write_labels(tmp_path / "a.rec")
     places = [int(line.split("\t")[1]) for line in path.with_suffix(".idx").read_text().splitlines()]
     content = bytearray(path.read_bytes())
     content[places[3]] ^= 1
     content[places[5] + 40 : places[6] - 8] = bytes(places[6] - places[5] - 48)
     path.write_bytes(content)
     found = ImageRecords(path)
-    with pytest.raises(DataError, match=r"a\.rec, record 3: it is damaged"):
-        found[3]
-    with pytest.raises(DataError, match=r"a\.rec, record 5: "):
-        found[5]
+    for row, words in ((3, "it is damaged"), (5, "")):
+        with pytest.raises(DataError, match=rf"a\.rec, record {row}: {words}"):
+            found[row]
     assert found[4][1] == 4
 
 
 def test_records_in_parts(tmp_path):
     labels = [0, 1, 2, 3] * 5
-    write_records(tmp_path / "train.rec", labels)
+    write_labels(tmp_path / "train.rec", labels)
     data = image_records(tmp_path / "train.rec", valid=4, test=0.4)
     assert sizes(data) == [8, 4, 8]
     assert sorted(data.test.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.classes == list("0123")
     keys = [part[row][0].tobytes() for part in data[:3] for row in range(len(part))]
     assert len(set(keys)) == 20
-    write_records(tmp_path / "val.rec", [0, 1])
+    write_labels(tmp_path / "val.rec", [0, 1])
     data = image_records(tmp_path, classes=["a", "b", "c", "d"])
     assert sizes(data) == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
-    write_records(tmp_path / "rare.rec", [0] * 9 + [1])
+    write_labels(tmp_path / "rare.rec", [0] * 9 + [1])
     with pytest.warns(TrapWarning, match="test has 1 samples, and none of 1: "):
         image_records(tmp_path / "rare.rec", valid=0)
     with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
@@ -480,8 +440,8 @@ def test_imagenet_that_is_not_there_and_imagenet_as_records(tmp_path):
     write_classes(tmp_path / "train", ["ant"])
     with pytest.raises(DataError, match="expected folders like n01440764; there is 'ant'"):
         imagenet(tmp_path)
-    write_records(tmp_path / "rec/train.rec", [0, 999, 1])
-    write_records(tmp_path / "rec/val.rec", [2, 2])
+    write_labels(tmp_path / "rec/train.rec", [0, 999, 1])
+    write_labels(tmp_path / "rec/val.rec", [2, 2])
     data = imagenet(tmp_path)
     assert sizes(data) == [3, 2, 0]
     assert len(data.classes) == 1000

@@ -29,16 +29,13 @@ def read(loader):
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda sizes: max(sizes) > 1),
     length=st.one_of(st.none(), st.integers(1, 50)), batch_size=st.integers(1, 20), seed=st.integers(0, 99),
     same=st.sampled_from([0.0, 0.3, 0.5, 1.0]), kind=st.sampled_from(["pairs", "triplets"]), balanced=st.booleans(),
-    data=st.data(),
 )  # fmt: skip
-def test_pairs_and_triplets_are_what_they_are_said_to_be(sizes, length, batch_size, seed, same, kind, balanced, data):
+def test_pairs_and_triplets_are_what_they_are_said_to_be(sizes, length, batch_size, seed, same, kind, balanced):
     y = np.random.RandomState(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     x = np.arange(len(y), dtype="float32")
-    arguments = {"kind": kind, "same": same, "length": length, "seed": seed, "balanced": balanced}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrapWarning)  # of classes with one sample
-        loader = PairLoader(x, y, batch_size, **arguments)
-        again = PairLoader(x, y, batch_size, **arguments)
+        loader = PairLoader(x, y, batch_size, kind=kind, same=same, length=length, seed=seed, balanced=balanced)
     drawn, labels = read(loader)
     assert len(drawn) == (length or len(y))
     anchors = drawn[:, 0]
@@ -55,13 +52,6 @@ def test_pairs_and_triplets_are_what_they_are_said_to_be(sizes, length, batch_si
         assert (np.array(sizes)[y[anchors]] > 1).all()
     counts = np.bincount(y[anchors] if balanced else anchors)
     assert np.ptp(counts[counts > 0]) <= 1
-    skipped = data.draw(st.integers(0, len(loader)))
-    again.skip(skipped)
-    rest = list(again)
-    assert len(rest) == len(loader) - skipped
-    if rest:
-        columns = np.concatenate([np.stack([part.asnumpy() for part in batch[0]], axis=1) for batch in rest])
-        np.testing.assert_array_equal(columns, drawn[skipped * batch_size :])
 
 
 def test_all_partners_are_drawn_and_none_more_often():

@@ -4,6 +4,7 @@ import random
 import warnings
 
 import cv2
+from made_images import write_records
 from mxkit.core.arrays import switches
 from mxkit.data import samples
 from mxkit.data.dataset_loader import DatasetLoader
@@ -14,6 +15,7 @@ from mxnet import gluon
 from mxnet.gluon.data.vision import ImageFolderDataset, ImageRecordDataset, transforms
 import numpy as np
 import pytest
+from sharing import pairs
 
 NORMALIZE = transforms.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.1))
 # Steps, and how many of them are computed here.
@@ -67,8 +69,7 @@ def by_gluon(dataset, transform, epoch, row):
     return transform(dataset[row][0]).asnumpy()
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("workers", [0, "thread:2", "process:2"])
+@pytest.mark.parametrize(("chain", "workers"), pairs(list(CHAINS), [0, "thread:2", "process:2"]))
 def test_pixels_and_draws_are_gluons(folder, chain, workers):
     steps, computed = CHAINS[chain]
     transform = transforms.Compose(steps())
@@ -133,17 +134,13 @@ def test_users_functions_get_what_gluon_gives_them(folder):
             seen.clear()
 
 
-def write_records(folder, target):
+def records_of(folder, target):
     paths = sorted(folder.glob("*/[0-9].jpg"))
-    writer = mx.recordio.MXIndexedRecordIO(str(target / "a.idx"), str(target / "a.rec"), "w")
-    for number, path in enumerate(paths):
-        writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number, number, 0), path.read_bytes()))
-    writer.close()
+    return write_records(target / "a.rec", [(row, row, path.read_bytes()) for row, path in enumerate(paths)])
 
 
 def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
-    write_records(folder, tmp_path)
-    dataset = ImageRecordDataset(str(tmp_path / "a.rec"))
+    dataset = ImageRecordDataset(str(records_of(folder, tmp_path)))
     batches = list(DatasetLoader(dataset, 1))
     assert [int(y.asscalar()) for _, y in batches] == list(range(5))
     for (x, _), (image, _) in zip(batches, dataset):
@@ -152,8 +149,7 @@ def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
 
 def test_an_augmentation_of_records_follows_from_the_sample_alone(folder, tmp_path):
     """T191."""
-    write_records(folder, tmp_path)
-    part = image_records(tmp_path / "a.rec", valid=0, test=0).train
+    part = image_records(records_of(folder, tmp_path), valid=0, test=0).train
     transform = transforms.Compose([transforms.RandomResizedCrop(9), transforms.RandomFlipLeftRight()])
 
     def epoch(batch_size, workers, first):

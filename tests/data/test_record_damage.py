@@ -165,21 +165,3 @@ def test_what_is_damaged_is_named_and_the_rest_is_read(count, turns, drawn):
             with suppress(DataError, IndexError):  # the file is shorter than before
                 assert ImageRecords(path)[number][0].shape[2] == 3
     assert not wrong, (len(wrong), wrong[:20])
-
-
-@pytest.mark.parametrize(("count", "damaged"), [(100, 24), long(10_000, 500)])
-def test_many_damages_of_one_file_are_named(count, damaged, drawn):
-    path, records, lines = drawn(count)
-    before, draw = [key(record) for record in sound(path)], random.Random(count)
-    chosen = sorted(draw.sample(range(1, count, 2), damaged))
-    for place, number in enumerate(chosen):
-        case = Case(records, lines, draw)
-        case.at = number
-        (magic, number_of_labels, start_of_payload)[place % 3](case)
-        records = case.records
-    path.write_bytes(b"".join(records))
-    damages = check(path).damages
-    assert [damage.number for damage in damages] == chosen
-    assert [damage.keys for damage in damages] == [[lines[number].split("\t")[0]] for number in chosen]
-    after = {key(record) for record in sound(path)}
-    assert [number for number, one in enumerate(before) if one not in after and number not in chosen] == []

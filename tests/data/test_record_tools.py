@@ -8,7 +8,7 @@ import cv2
 from mxkit.cli.commands import app
 from mxkit.data import image_records
 from mxkit.data.image_bytes import MAGIC, pack, write_record
-from mxkit.data.records import Encoding, check, make, of_folder, of_list, split
+from mxkit.data.records import Encoding, check, make, of_folder, of_list, records, split
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
@@ -118,6 +118,7 @@ def test_folders_and_ratios_that_give_no_file_are_refused(photos, tmp_path):
 
 def test_what_is_written_is_what_mxnet_writes(tmp_path):
     contents = [MAGIC, MAGIC * 3, b"abcd" + MAGIC + b"xy", b"abc" + MAGIC, b"", bytes(range(101))]
+    contents += [pack([1], number, content) for number, content in enumerate(contents)]
     with (tmp_path / "own.rec").open("wb") as file:
         for content in contents:
             write_record(file, content)
@@ -126,6 +127,10 @@ def test_what_is_written_is_what_mxnet_writes(tmp_path):
         writer.write(content)
     writer.close()
     assert (tmp_path / "own.rec").read_bytes() == (tmp_path / "upstream.rec").read_bytes()
+    with (tmp_path / "own.rec").open("wb") as file:
+        for content in contents[6:]:
+            write_record(file, content)
+    assert [record.content for _, record in records(tmp_path / "own.rec")] == contents[:6]
     for labels, number in (([1.5], 7), ([1, 2], 2**70)):
         header = mx.recordio.IRHeader(0, labels if len(labels) > 1 else labels[0], number % 2**64, number >> 64)
         assert pack(labels, number, b"x") == mx.recordio.pack(header, b"x")

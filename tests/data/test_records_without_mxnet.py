@@ -1,35 +1,18 @@
 """RecordIO files are read, checked and extracted without MXNet; MXNet's own writer and reader are the oracle."""
 
 import csv
-from io import BytesIO
 import re
 import struct
 
 from files_of_old_mxnet import run_without_mxnet
+from made_images import picture, write_records
 from mxkit.data import records as command
-from mxkit.data.records import check, extract, records, rows, summarize
+from mxkit.data.records import check, extract, rows, summarize
 from mxkit.errors import DataError
-import mxnet as mx
 import numpy as np
-from PIL import Image
 import pytest
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
-
-
-def picture(number, form="JPEG"):
-    output = BytesIO()
-    Image.fromarray(np.random.RandomState(number).randint(0, 256, (6, 8, 3), np.uint8)).save(output, form)
-    return output.getvalue()
-
-
-def write(path, contents):
-    """Write `(labels, id, content)` with MXNet; the keys of the index are the ids."""
-    writer = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
-    for labels, number, content in contents:
-        writer.write_idx(number % 2**64, mx.recordio.pack((0, labels, number % 2**64, number >> 64), content))
-    writer.close()
-    return path
 
 
 def files_of(folder):
@@ -53,7 +36,7 @@ EXTRACTED = {
 
 @pytest.mark.parametrize("index", [True, False])
 def test_a_file_is_extracted_in_a_fresh_interpreter_without_mxnet(index, tmp_path):
-    file = write(tmp_path / "a.rec", CONTENTS)
+    file = write_records(tmp_path / "a.rec", CONTENTS)
     if not index:
         file.with_suffix(".idx").unlink()
     done = run_without_mxnet(tmp_path, "mxkit.data.records", file, "--to", "out/images")
@@ -62,26 +45,15 @@ def test_a_file_is_extracted_in_a_fresh_interpreter_without_mxnet(index, tmp_pat
     assert labels_of(tmp_path / "out/images") == dict(zip(EXTRACTED, ("0", "2", "0.5", "2")))
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["record", "byte", "id", "labels", "bytes", "image", "size"]
-    assert lines[1].split() == ["0", "0", "5", "0", str(len(CONTENTS[0][2])), ".jpg", "8", "x", "6"]
+    assert lines[1].split() == ["0", "0", "5", "0", str(len(CONTENTS[0][2])), ".jpg", "40", "x", "30"]
     state = "its .idx file fits" if index else "no .idx file"
     assert f"{file}: 4 records (1 .jpg, 1 .png, 1 .bmp, 1 .bin); {state}" in lines
     assert lines[-1] == "wrote 4 images and labels.csv into out/images"
 
 
-def test_records_in_several_parts_are_read_as_mxnet_reads_them(tmp_path):
-    image = picture(1)
-    image += bytes(-len(image) % 4)
-    contents = [MAGIC, MAGIC * 3, image + MAGIC + image, MAGIC + b"x", image]
-    file = write(tmp_path / "a.rec", [(1, number, content) for number, content in enumerate(contents)])
-    assert file.read_bytes().count(MAGIC) > len(contents) + 5
-    assert [record.content for _, record in records(file)] == contents
-    reader = mx.recordio.MXRecordIO(str(file), "r")
-    assert [mx.recordio.unpack(reader.read())[1] for _ in contents] == contents
-
-
 def test_several_labels_stand_in_the_table(tmp_path):
     boxes = np.array([4, 5, 0.1, 0.25], np.float32)
-    file = write(tmp_path / "a.rec", [(boxes, 1, picture(1)), ([7], 2, picture(2)), ([], 3, picture(3))])
+    file = write_records(tmp_path / "a.rec", [(boxes, 1, picture(1)), ([7], 2, picture(2)), ([], 3, picture(3))])
     found = summarize(file)
     assert not found.faces
     assert extract(file, tmp_path / "out", found) == 3  # an empty array of labels is a flag of 0: a label of 0
@@ -93,7 +65,7 @@ def test_a_file_of_insightface(tmp_path, capsys):
     images = [(0, 1, picture(1)), (0, 2, picture(2)), ([1, 0], 3, picture(3))]
     ranges = [([4, 6], 0, b""), ([1, 3], 4, b""), ([3, 4], 5, b"")]
     for order, contents in (("first", [ranges[0], *images, *ranges[1:]]), ("last", [*images, *ranges[1:], ranges[0]])):
-        file = write(tmp_path / f"{order}.rec", contents)
+        file = write_records(tmp_path / f"{order}.rec", contents)
         command_line(file, "--to", tmp_path / order)
         printed = capsys.readouterr().out
         assert re.search(r": 6 records \(.*3 without an image", printed)
@@ -106,7 +78,7 @@ def test_a_file_of_insightface(tmp_path, capsys):
 
 
 def test_ids_that_are_not_distinct(tmp_path):
-    file = write(tmp_path / "a.rec", [(1, 0, picture(number)) for number in range(3)])
+    file = write_records(tmp_path / "a.rec", [(1, 0, picture(number)) for number in range(3)])
     extract(file, tmp_path / "out", summarize(file))
     assert sorted(files_of(tmp_path / "out")) == ["1/0-1.jpg", "1/0-2.jpg", "1/0.jpg"]
 
@@ -117,7 +89,7 @@ def command_line(*words):
 
 @pytest.mark.parametrize("change", [lambda lines: lines[:-1], lambda lines: [*lines[:3], "6\t4\n"], lambda lines: "x"])
 def test_an_index_that_does_not_fit_is_told_and_not_needed(tmp_path, change):
-    file = write(tmp_path / "a.rec", CONTENTS)
+    file = write_records(tmp_path / "a.rec", CONTENTS)
     index = file.with_suffix(".idx")
     index.write_text("".join(change(index.read_text().splitlines(True))))
     found = summarize(file)
@@ -158,7 +130,7 @@ def test_what_is_refused(data, expected, tmp_path):
 
 
 def test_the_folder_is_complete_or_absent(tmp_path):
-    file = write(tmp_path / "a.rec", CONTENTS)
+    file = write_records(tmp_path / "a.rec", CONTENTS)
     found = summarize(file)
     with file.open("ab") as end:
         end.write(b"more")
@@ -166,7 +138,7 @@ def test_the_folder_is_complete_or_absent(tmp_path):
         extract(file, tmp_path / "out", found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "a.rec"]
     (tmp_path / "empty").mkdir()
-    assert extract(write(tmp_path / "b.rec", CONTENTS), tmp_path / "empty", found) == 4
+    assert extract(write_records(tmp_path / "b.rec", CONTENTS), tmp_path / "empty", found) == 4
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("")
     with pytest.raises(DataError, match="out is not empty: expected a new folder. Name another one, or remove it"):

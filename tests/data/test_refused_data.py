@@ -19,6 +19,9 @@ NAMES = np.array(["cat", "dog", "cat"])
 WHOLE, LIMITS = "expected a whole number, at least", "buckets: expected increasing limits; received"
 WAY = r"number the classes: classes, y = numpy.unique\(labels, return_inverse=True\)"
 MANY = "2 of 3 sequences are longer than the last limit 8, the first is 1: add a limit of 12"
+BELOW = "valid: expected a number below 100"
+COUNTS = ("batch_size", "shuffle_buffer", "length", "prefetch")
+NONE = ("ab" * 32, "sha1:12", "crc:abc", "SHA1:" + "AB" * 20)
 ONE_LOADER = ArrayLoader(X, Y, 4)
 
 
@@ -113,48 +116,31 @@ OF_DATASETS = [
     (lambda: list(dataset(batchify=lambda _: 1 / 0)), DataError, "could not join the samples 0, 1 of tuple: ZeroDiv"),
     (lambda: ImageFiles("a", ["a.jpg"], [0, 1], ["x", "y"]), DataError, "1 images and 2 labels"),
     (lambda: ImageFiles("a", ["a.jpg", "b.jpg"], [0, 2], ["x", "y"]), DataError, "labels 0 to 2 of 2 classes"),
-    *[
-        (lambda size=size: mxkit.data.digits(size), ValueError, f"expected 8, or .*; received {size}")
-        for size in (0, 7, 9, 29, -8)
-    ],
-    *[
-        (lambda part=part: chosen_part(None, 100, part, "valid"), ValueError, "valid: expected a number below 100")
-        for part in (-1, 1.0, 100, 1000, -0.1, 1.5)
-    ],
+    *[(lambda size=size: mxkit.data.digits(size), ValueError, f"received {size}") for size in (0, 7, 9, 29, -8)],
+    *[(lambda part=part: chosen_part(None, 100, part, "valid"), ValueError, BELOW) for part in (-1, 1.0, 100, 1.5)],
 ]
+ONCE = ((number for number in (1, 2)), map(float, range(3)), zip(range(3)), iter([1]))
+READY = ({"drop_last": True}, {"transform": float}, {"batchify": list})
+AHEAD = [{"prefetch": 0}, {"prefetch": 3}]
+ONLY_ONCE = r"can be read only once.*\(T62\).*StreamLoader\(samples, "
+LEFT_OUT = "epoch 1 has 1 samples, and drop_last leaves them out"
+
+
+def stream(samples, batch_size=2, **options):
+    return StreamLoader(samples, **{"batch_size": batch_size, **options})
+
+
 OF_STREAMS = [
-    *[
-        (lambda digest=digest: fetch("http://127.0.0.1:9/a", digest=digest), ValueError, "digest: expected sha256:")
-        for digest in ("ab" * 32, "sha1:12", "crc:abc", "SHA1:" + "AB" * 20)
-    ],
-    *[
-        (lambda once=once: StreamLoader(once, 2), DataError, r"can be read only once.*\(T62\).*StreamLoader\(samples, ")
-        for once in ((number for number in (1, 2)), map(float, range(3)), zip(range(3)), iter([1]))
-    ],
-    *[
-        (lambda name=name: StreamLoader([1], **{"batch_size": 1, name: -1}), ValueError, f"{name}: expected a whole")
-        for name in ("batch_size", "shuffle_buffer", "length", "prefetch")
-    ],
-    *[
-        (lambda wrong=wrong: StreamLoader([1], None, **wrong), ValueError, "need a batch_size")
-        for wrong in ({"drop_last": True}, {"transform": float}, {"batchify": list})
-    ],
-    (lambda: StreamLoader([1], 2).skip(-1), ValueError, f"StreamLoader.skip: {WHOLE} 0; received -1"),
-    (lambda: StreamLoader([1], 2, drop_last=True, length=1), EmptyDataError, "leaves no batch: length is 1, not 2"),
-    (lambda: list(StreamLoader(lambda: None, 2)), DataError, "expected an iterable of samples; .* NoneType"),
-    (lambda: list(StreamLoader(3, 2)), DataError, "expected an iterable of samples; .* int"),
-    *[
-        (lambda ahead=ahead: list(StreamLoader([], 2, prefetch=ahead)), EmptyDataError, "epoch 1 has no sample")
-        for ahead in (0, 3)
-    ],
-    *[
-        (
-            lambda ahead=ahead: list(StreamLoader([1], 2, drop_last=True, prefetch=ahead)),
-            EmptyDataError,
-            "epoch 1 has 1 samples, and drop_last leaves them out",
-        )
-        for ahead in (0, 3)
-    ],
+    *[(lambda once=once: stream(once), DataError, ONLY_ONCE) for once in ONCE],
+    *[(lambda name=name: stream([1], **{name: -1}), ValueError, f"{name}: expected a whole") for name in COUNTS],
+    *[(lambda wrong=wrong: stream([1], None, **wrong), ValueError, "need a batch_size") for wrong in READY],
+    (lambda: stream([1]).skip(-1), ValueError, f"StreamLoader.skip: {WHOLE} 0; received -1"),
+    (lambda: stream([1], drop_last=True, length=1), EmptyDataError, "leaves no batch: length is 1, not 2"),
+    (lambda: list(stream(lambda: None)), DataError, "expected an iterable of samples; .* NoneType"),
+    (lambda: list(stream(3)), DataError, "expected an iterable of samples; .* int"),
+    *[(lambda ahead=ahead: list(stream([], **ahead)), EmptyDataError, "epoch 1 has no sample") for ahead in AHEAD],
+    *[(lambda ahead=ahead: list(stream([1], drop_last=True, **ahead)), EmptyDataError, LEFT_OUT) for ahead in AHEAD],
+    *[(lambda digest=digest: fetch("http://127.0.0.1:9/a", digest=digest), ValueError, "sha256:") for digest in NONE],
     (lambda: from_lines([], float, 2), FileNotFoundError, "from_lines: paths names no file"),
     (lambda: from_lines(["/dev", __file__], float, 2), FileNotFoundError, "/dev is no file; the current folder is "),
     (lambda: from_lines("/dev/null", float, 2), FileNotFoundError, "from_lines: /dev/null is no file"),
