@@ -1,13 +1,12 @@
 """Published datasets as `Splits`: URLs, sizes and digests of their files, and the names of their classes."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.data.download import Mirror, RemoteFile, dataset_folder, fetch_files, homes, is_right
-from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
+from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, PUBLISHED, CifarFiles, read_cifar, read_idx
 from mxkit.data.splits import Share, Split, Splits, channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError
 import numpy as np
@@ -17,9 +16,7 @@ Root = Union[str, Path, None]
 
 # MXNet's own host, unless the variable MXNET_GLUON_REPO names another. Gluon's datasets.py lists its SHA-1 digests.
 _MXNET = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
-# Base URLs, sizes and digests of the files of each dataset, the digests of MXNet's copies, and the names of classes.
-_PUBLISHED: Dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
-_CLASSES: Dict[str, List[str]] = _PUBLISHED["classes"]
+_CLASSES: Dict[str, List[str]] = PUBLISHED["classes"]
 CIFAR100_COARSE, CIFAR100_FINE = _CLASSES["cifar100 coarse"], _CLASSES["cifar100"]
 
 
@@ -28,9 +25,9 @@ def files_of(dataset: str) -> List[RemoteFile]:
     repository = os.environ.get("MXNET_GLUON_REPO") or _MXNET
     last = f"{repository.rstrip('/')}/gluon/dataset/{dataset}/"
     files = []
-    for file in _PUBLISHED[dataset]["files"]:
+    for file in PUBLISHED[dataset]["files"]:
         name, size, digest, of_mxnet = file["name"], file["size"], file["digest"], file["of_mxnet"]
-        mirrors = [Mirror(place + name, digest, size) for place in _PUBLISHED[dataset]["places"]]
+        mirrors = [Mirror(place + name, digest, size) for place in PUBLISHED[dataset]["places"]]
         mirrors.append(Mirror(last + name, of_mxnet, size if of_mxnet == digest else None))
         files.append(RemoteFile(name, mirrors))
     return files

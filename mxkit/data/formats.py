@@ -1,10 +1,11 @@
 """Reads the file formats of published datasets: IDX, and CIFAR's binary version."""
 
 import gzip
+import json
 import math
 from pathlib import Path
 import tarfile
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import zlib
 
 from mxkit.errors import DataError
@@ -32,20 +33,9 @@ class CifarFiles(NamedTuple):
     labels: Dict[str, int]
 
 
-CIFAR10_FILES = CifarFiles(
-    "cifar-10-binary.tar.gz",
-    "cifar-10-batches-bin",
-    [f"data_batch_{number}.bin" for number in range(1, 6)],
-    ["test_batch.bin"],
-    {"labels": 10},
-)
-CIFAR100_FILES = CifarFiles(
-    "cifar-100-binary.tar.gz",
-    "cifar-100-binary",
-    ["train.bin"],
-    ["test.bin"],
-    {"coarse_labels": 20, "fine_labels": 100},
-)
+# Base URLs, sizes and digests of the files of each dataset, the digests of MXNet's copies, and the names of classes.
+PUBLISHED: Dict[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
+CIFAR10_FILES, CIFAR100_FILES = (CifarFiles(**PUBLISHED["layouts"][name]) for name in ("cifar10", "cifar100"))
 
 
 def read_idx(path: Path) -> "np.ndarray":

@@ -71,7 +71,8 @@ def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Itera
     futures = deque(pool.submit(run, number) for number in islice(rest, ahead))
     try:
         while futures:
-            result = futures.popleft().result()
+            result = futures[0].result()  # it stays in the list, to be waited for after a Ctrl-C
+            futures.popleft()
             futures.extend(pool.submit(run, number) for number in islice(rest, 1))
             yield result
             del result
@@ -82,6 +83,7 @@ def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Itera
             # the garbage collector may run this in one of the threads, which would wait for itself
             if not threading.current_thread().name.startswith(_NAME):
                 wait(running)
+            futures.clear()  # an error's traceback refers to this frame
             del task  # which the thread would free a moment later
             _busy.remove(pool)
             _idle[threads].append(pool)

@@ -320,10 +320,9 @@ def test_breaking_off_and_two_iterators_at_once(workers):
     for _ in loader:
         break
     one, other = iter(loader), iter(loader)
-    second, first = next(other), next(one)
-    np.testing.assert_array_equal(first[1].asnumpy(), loader.order(1)[:2])
-    np.testing.assert_array_equal(second[1].asnumpy(), loader.order(2)[:2])
-    del one, other
+    for epoch, batches in ((2, other), (1, one)):
+        np.testing.assert_array_equal(next(batches)[1].asnumpy(), loader.order(epoch)[:2])
+    del one, other, batches
     assert left() == before
     read(loader)
     loader.close()

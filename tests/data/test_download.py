@@ -303,7 +303,7 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
     places = [f"{server.url}/missing/", f"{server.url}/good/"]
     known = [{"name": name, "size": len(file), "digest": sha1_of(file)} for name, file in files.items()]
     changed = {"places": places, "files": [{**file, "of_mxnet": file["digest"]} for file in known]}
-    monkeypatch.setitem(datasets._PUBLISHED, "mnist", changed)
+    monkeypatch.setitem(datasets.PUBLISHED, "mnist", changed)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)
     assert kept(tmp_path / "datasets/mnist") == sorted(files)

@@ -166,7 +166,7 @@ def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_swit
         assert all(Kind(numpy).holds(leaf) for batch in batches for leaf in leaves(batch))
         packed = list(loader.packed()) if hasattr(loader, "packed") else []
         # packed bytes are an array too
-        assert {str(getattr(leaf, "array", leaf).context) for leaf in leaves([*batches, *packed])} == {"cpu(0)"}
+        assert {str(getattr(leaf, "array", leaf).ctx) for leaf in leaves([*batches, *packed])} == {"cpu(0)"}
         assert_same([tuple(leaf.asnumpy() for leaf in leaves(batch)) for batch in batches], expected)
         assert_same(rest, expected[1:])
 

@@ -54,7 +54,8 @@ def test_dtypes_of_labels_and_inputs(given_dtype):
     """T14."""
     array, kept = np.array([0, 1, 1], given_dtype), "int32" if "int" in given_dtype else "float32"
     loader = ArrayLoader(array, np.ma.masked_equal(array, 99), 2)  # no value is masked
-    assert {loader.x.dtype, loader.y.dtype, *(part.dtype for batch in loader for part in batch)} == {np.dtype(kept)}
+    parts = [loader.x, loader.y, *(part for batch in loader for part in batch)]
+    assert {np.dtype(part.dtype) for part in parts} == {np.dtype(kept)}
 
 
 def test_ndarrays_and_inputs_alone(kind):

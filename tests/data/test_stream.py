@@ -149,19 +149,20 @@ def test_what_fails_is_named_and_chained():
         yield from (np.zeros(3) for _ in range(5))
         yield np.zeros(4)
 
-    batches = iter(StreamLoader(breaks, 2))
-    assert len(list(islice(batches, 2))) == 2
-    with pytest.raises(DataError, match=r"StreamLoader\(breaks\): it failed in epoch 1 after 5 samples: KeyError") as e:
-        next(batches)
-    assert isinstance(e.value.__cause__, KeyError)
-    text = r"StreamLoader\(<lambda>\): the samples 0 to 1 give no batch: ZeroDivisionError"
-    with pytest.raises(DataError, match=text) as e:
-        list(StreamLoader(lambda: range(2), 2, batchify=lambda samples: 1 / 0))
-    assert isinstance(e.value.__cause__, ZeroDivisionError)
-    with pytest.raises(DataError, match="transform failed on sample 3: ZeroDivisionError"):
-        list(StreamLoader(lambda: range(5), 2, transform=lambda x: 1 / (3 - x)))
-    with pytest.raises(DataError, match=r"StreamLoader\(ragged\): samples 4 and 5 differ in shape: \(3,\) and \(4,\)"):
-        list(StreamLoader(ragged, 2))
+    def numbered():
+        return range(5)
+
+    for function, options, cause, words in (
+        (breaks, {}, KeyError, "it failed in epoch 1 after 5 samples: KeyError"),
+        (numbered, {"batchify": lambda _: 1 / 0}, ZeroDivisionError, "the samples 0 to 1 give no batch: ZeroDivision"),
+        (numbered, {"transform": lambda x: 1 / (3 - x)}, ZeroDivisionError, "transform failed on sample 3: ZeroDivi"),
+        (ragged, {}, type(None), r"samples 4 and 5 differ in shape: \(3,\) and \(4,\)"),
+    ):
+        read = []
+        with pytest.raises(DataError, match=rf"StreamLoader\({function.__name__}\): {words}") as e:
+            read.extend(StreamLoader(function, 2, **options))
+        assert isinstance(e.value.__cause__, cause)
+        assert len(read) == {"batchify": 0, "transform": 1}.get("".join(options), 2)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

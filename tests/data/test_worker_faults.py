@@ -92,9 +92,8 @@ def test_a_worker_killed_while_it_reads(number):
 
 
 def test_a_worker_killed_from_outside_while_it_waits():
-    loader = DatasetLoader(Samples(lambda: None), 1, workers="process:2")
     before = left()
-    batches = iter(loader)
+    batches = iter(DatasetLoader(Samples(lambda: None), 1, workers="process:2"))
     next(batches)
     os.kill(max(children() - before[1]), signal.SIGKILL)
     begun = time.monotonic()
