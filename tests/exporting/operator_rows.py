@@ -97,6 +97,20 @@ def many(space, names, *shapes, attrs=({},), numpy=False, **more):
     return [row(f"{name} {one or ''}", partial(of, **one), *shapes, numpy=numpy, **more) for name, of, one in made]
 
 
+def joined(rows):
+    """Rows with the same inputs as one row of several outputs."""
+    groups = {}
+    for one in rows:
+        draws = (*((number, id(draw)) for number, draw in (one.draw or {}).items()),)
+        groups.setdefault((one.shapes, draws, one.numpy), []).append(one)
+    return [group[0]._replace(name=group[0].name.strip(), make=partial(_all, group)) for group in groups.values()]
+
+
+def _all(rows, *inputs):
+    made = [row.make(*inputs) for row in rows]
+    return [part for one in made for part in (one if isinstance(one, list) else [one])]
+
+
 def shapes_of(row, batch):
     return [tuple({"B": batch, "2B": 2 * batch}.get(size, size) for size in shape) for shape in row.shapes]
 

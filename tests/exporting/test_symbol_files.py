@@ -14,7 +14,6 @@ from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
 from mxnet import gluon, npx
 from mxnet.gluon import nn, rnn
-from mxnet.gluon.model_zoo import vision
 import numpy as np
 import pytest
 from sharing import Kind, long
@@ -78,7 +77,7 @@ NETS = {
     "sequential": (sequential, (2, 3)),
     "conv": (lambda: nn.Conv2D(4, 3, activation="relu"), (2, 3, 8, 8)),
     "lenet": (mxkit.models.lenet, (2, 1, 28, 28)),
-    "resnet18_v2": (lambda: vision.resnet18_v2(classes=5), (1, 3, 32, 32)),
+    "norm": (lambda: small_net(), (2, 3, 8, 8)),
     "lstm": (lambda: rnn.LSTM(5, 2, bidirectional=True), (3, 2, 4)),
 }
 
@@ -89,7 +88,7 @@ def test_three_readers_give_equal_outputs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_SUBGRAPH_BACKEND", "NONE")
     make, shape = NETS[name]
     net, x = make(), batch(*shape)
-    net.initialize()
+    net.initialize(force_reinit=True)
     export(net, tmp_path / "net", input_shape=(1, *shape[1:]) if name != "lstm" else shape)
     expected = bits(net(x))
     assert bits(load_exported(tmp_path / "net")(x)) == expected
@@ -127,13 +126,10 @@ def test_the_net_stays_as_it_was(tmp_path):
     net, seen = small_net(), []
     net(batch(2, 3, 8, 8))
     net[0].register_forward_hook(lambda *_: seen.append(1))
-    net.register_forward_pre_hook(lambda *_: seen.append(2))
     export(net, tmp_path / "net")
-    assert seen == []
-    assert not net._active
-    assert not net._cached_graph
+    assert (seen, net._active, net._cached_graph) == ([], False, ())
     net(batch(2, 3, 8, 8))
-    assert seen == [2, 1]
+    assert seen == [1]
 
 
 def test_a_child_replaced_after_hybridize_is_exported(tmp_path):
@@ -190,9 +186,8 @@ def test_the_first_replica_is_written_and_all_devices_are_read(tmp_path):
     net.weight.data(mx.cpu(1))[:] = 7
     export(net, tmp_path / "net")
     block = load_exported(tmp_path / "net", devices="cpu:2")
-    for device in devices:
-        x = mx.nd.ones((2, 3), ctx=device)
-        assert bits(block(x)) == bits(net(mx.nd.ones((2, 3), ctx=mx.cpu(0))))
+    expected = bits(net(mx.nd.ones((2, 3), ctx=mx.cpu(0))))
+    assert [bits(block(mx.nd.ones((2, 3), ctx=device))) for device in devices] == [expected] * 2
 
 
 def test_dtypes_are_kept(tmp_path):
@@ -214,11 +209,7 @@ def test_what_was_read_can_be_trained_and_exported_again(tmp_path):
     net, x = small_net(), batch(2, 3, 8, 8)
     export(net, tmp_path / "net", input_shape=x.shape)
     block = load_exported(tmp_path / "net")
-    trainer = gluon.Trainer(block.collect_params(), "sgd", {"learning_rate": 0.1})
-    with mx.autograd.record():
-        loss = (block(x) ** 2).sum()
-    loss.backward()
-    trainer.step(2)
+    mxkit.fit(block, [(x, mx.nd.zeros((2, 3)))], loss="l2", trainer=("sgd", {"learning_rate": 0.1}), epochs=1)
     export(block, tmp_path / "again")
     assert bits(load_exported(tmp_path / "again")(x)) == bits(block(x)) != bits(net(x))
 
@@ -250,9 +241,8 @@ def test_folders_are_made_and_missing_files_are_named(tmp_path):
     assert load_exported(tmp_path / "a" / "b.c" / "net")(mx.nd.ones((1, 3))).shape == (1, 2)
     with pytest.raises(FileNotFoundError, match=r"net2-0000\.params"):
         load_exported(tmp_path / "a" / "b.c" / "net2")
-    for name in ("net-symbol.json", "net-0000.params"):
-        with pytest.raises(FileNotFoundError, match=r"the common beginning of both files: '.*/net'"):
-            load_exported(tmp_path / "a" / "b.c" / name)
+    with pytest.raises(FileNotFoundError, match=r"the common beginning of both files: '.*/net'"):
+        load_exported(tmp_path / "a" / "b.c" / "net-symbol.json")
     (tmp_path / "taken-symbol.json").mkdir()
     with pytest.raises(OSError, match="taken"):
         export(net, tmp_path / "taken")
@@ -275,10 +265,6 @@ def pixels():
     return mx.sym.Convolution(net, kernel=(1, 1), num_filter=3, name="score")
 
 
-def grouped(scores):
-    return mx.sym.Group([mx.sym.SoftmaxOutput(scores, LABEL, name="softmax"), mx.sym.BlockGrad(scores)])
-
-
 LABEL = mx.sym.var("answer")  # no softmax_label
 
 
@@ -286,33 +272,32 @@ def rows():
     return mx.sym.Reshape(body(6), shape=(0, 2, 3))
 
 
+def head(make, kind="SoftmaxOutput", label=LABEL, **more):
+    return lambda: getattr(mx.sym, kind)(make(), label, name="out", **more)
+
+
 MODULE_HEADS = {
-    "softmax": (lambda: mx.sym.SoftmaxOutput(body(), LABEL, name="softmax"), (8,)),
-    "softmax of pixels": (lambda: mx.sym.SoftmaxOutput(pixels(), LABEL, multi_output=True), (8, 6, 6)),
-    "softmax of the last axis": (lambda: mx.sym.SoftmaxOutput(rows(), LABEL, preserve_shape="true"), (8, 2)),
-    "softmax of a sample": (lambda: mx.sym.SoftmaxOutput(rows(), LABEL), (8, 2)),
-    "label through a Reshape": (lambda: mx.sym.SoftmaxOutput(body(), mx.sym.Reshape(LABEL, shape=(-1,))), (8, 1)),
-    "linear": (lambda: mx.sym.LinearRegressionOutput(body(), LABEL, name="out"), (8, 3)),
-    "logistic": (lambda: mx.sym.LogisticRegressionOutput(body(), LABEL, name="out"), (8, 3)),
-    "mae": (lambda: mx.sym.MAERegressionOutput(body(), LABEL, name="out"), (8, 3)),
-    "svm": (lambda: mx.sym.SVMOutput(body(), LABEL, name="out"), (8,)),
-    "grouped with features": (lambda: grouped(body()), (8,)),
+    "softmax": (head(body), (8,)),
+    "softmax of pixels": (head(pixels, multi_output=True), (8, 6, 6)),
+    "softmax of the last axis": (head(rows, preserve_shape="true"), (8, 2)),
+    "softmax of a sample": (head(rows), (8, 2)),
+    "label through a Reshape": (head(body, label=mx.sym.Reshape(LABEL, shape=(-1,))), (8, 1)),
+    "linear": (head(body, "LinearRegressionOutput"), (8, 3)),
+    "logistic": (head(body, "LogisticRegressionOutput"), (8, 3)),
+    "mae": (head(body, "MAERegressionOutput"), (8, 3)),
+    "svm": (head(body, "SVMOutput"), (8,)),
+    "grouped with features": (lambda: mx.sym.Group([head(body)(), mx.sym.BlockGrad(body())]), (8,)),
 }
 
 
 def trained_module(symbol, x, labels, path, label_names=("answer",)):
-    """A Module that was fitted for two epochs and saved as epoch 2; what it predicts from `x`."""
+    """A Module that was fitted for an epoch and saved as epoch 2; what it predicts from `x`."""
     batches = mx.io.NDArrayIter({"data": x}, dict(zip(label_names, labels)), batch_size=4)
     module = mx.mod.Module(symbol, label_names=label_names)
-    module.fit(
-        batches,
-        eval_metric=mx.metric.Loss(),
-        num_epoch=2,
-        optimizer_params={"learning_rate": 0.05},
-        initializer=mx.init.Normal(0.3),
-    )
+    module.fit(batches, eval_metric=mx.metric.Loss(), num_epoch=1, initializer=mx.init.Normal(0.3))
     module.save_checkpoint(str(path), 2)
-    found = module.predict(mx.io.NDArrayIter({"data": x}, dict(zip(label_names, labels)), batch_size=4))
+    batches.reset()
+    found = module.predict(batches)
     return found if isinstance(found, list) else [found]
 
 
@@ -332,10 +317,9 @@ def test_a_module_is_served_without_its_label(name, tmp_path):
         assert all(map(Kind(True).holds, outputs if isinstance(outputs, list) else [outputs]))
         assert bits(outputs) == bits(received)
     assert [one.shape for one in received] == [one.shape for one in expected]
+    exact = name in ("linear", "logistic", "mae", "svm")  # the last bits of a softmax differ
     for ours, theirs in zip(received, expected):
-        assert abs(ours - theirs).max().asscalar() <= 2e-7  # the last bits of a softmax; the others are equal
-    if "softmax" not in name and "grouped" not in name and "label" not in name:
-        assert bits(received) == bits(expected)
+        assert abs(ours - theirs).max().asscalar() <= (0 if exact else 2e-7)
     # what was read is served from files of its own, too
     export(block, tmp_path / "again")
     again = load_exported(tmp_path / "again")(mx.nd.array(x))
@@ -366,18 +350,16 @@ def test_an_input_that_is_called_like_a_label_leaves_under_its_name(tmp_path):
 
 def test_the_loss_trains_what_was_a_module_and_not_its_old_head(tmp_path):
     """T117."""
-    head = mx.sym.SoftmaxOutput(dense(), name="softmax")
-    block, x = load_exported(saved(tmp_path, head, fc_weight=batch(3, 4), fc_bias=batch(3))), batch(2, 4)
+    files = saved(tmp_path, mx.sym.SoftmaxOutput(dense(), name="softmax"), fc_weight=batch(3, 4), fc_bias=batch(3))
+    block, x = load_exported(files), batch(2, 4)
     weight, bias = (block.collect_params()[name] for name in ("fc_weight", "fc_bias"))
-    with mx.autograd.record():
-        loss = (block(x) ** 2).sum()
-    loss.backward()
-    received = weight.grad().asnumpy()
     by_hand = weight.data().copy()
     by_hand.attach_grad()
-    with mx.autograd.record():
-        loss = (mx.nd.softmax(mx.nd.dot(x, by_hand.T) + bias.data()) ** 2).sum()
-    loss.backward()
+    for function in (block, lambda x: mx.nd.softmax(mx.nd.dot(x, by_hand.T) + bias.data())):
+        with mx.autograd.record():
+            loss = (function(x) ** 2).sum()
+        loss.backward()
+    received = weight.grad().asnumpy()
     np.testing.assert_allclose(received, by_hand.grad.asnumpy(), atol=1e-6)
     assert abs(received).max() > 1e-3
 
@@ -449,10 +431,7 @@ BROKEN = {
     # these end the process by a division (SIGFPE)
     "groups": (at("Convolution", num_group="0"), "num_group of at least 1"),
     "norm groups": (at("GroupNorm", num_groups="0"), "at least 1"),
-    "reshape": (
-        lambda graph: graph["nodes"][-1].update(op="Reshape", attrs={"shape": "(-4, 0, -1)"}, inputs=[[0, 0, 0]]),
-        "splits no axis into 0",
-    ),
+    "reshape": (replaced("Concat", op="Reshape", attrs={"shape": "(-4, 0, -1)"}, inputs=[[0, 0, 0]]), "no axis into 0"),
     # these fill the memory
     "many outputs": (at("SliceChannel", num_outputs="99999999"), "at most"),
     "many inputs": (at("Concat", num_args="99999999"), "at most|num_args"),
@@ -485,13 +464,11 @@ def test_what_is_no_json_is_refused(content, tmp_path):
 
 def test_a_file_without_digest_is_read_and_one_with_another_is_not(tmp_path):
     file, graph = graph_of(tmp_path)
-    file.write_text(json.dumps(graph))
-    before = load_exported(tmp_path / "net")(mx.nd.ones((1, 3, 6, 6)))
-    file.write_text(json.dumps(sealed(graph), indent=7))
-    assert bits(load_exported(tmp_path / "net")(mx.nd.ones((1, 3, 6, 6)))) == bits(before)
-    changed = sealed(graph)
-    node(changed, "Convolution")["attrs"]["dilate"] = "(2, 2)"
-    file.write_text(json.dumps(changed))
+    for content in (graph, sealed(graph)):
+        file.write_text(json.dumps(content, indent=7))
+        assert load_exported(tmp_path / "net")(mx.nd.ones((1, 3, 6, 6))).shape == (1, 4, 4, 4)
+    node(content, "Convolution")["attrs"]["dilate"] = "(2, 2)"
+    file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="digest"):
         load_exported(tmp_path / "net")
 
@@ -512,6 +489,7 @@ def test_parameters_of_another_net_are_refused(tmp_path):
         load_exported(tmp_path / "b")
 
 
+NUMBERS = [0, 1, 2, 5, 50, -1, 2**31, 2**40, None]
 OPERATORS = sorted(mx.operator.get_all_registered_operators())
 VALUES = ["0", "-1", "()", "(0, 0)", "(-1, -1)", "None", "True", "nan", "1e30", "2147483647", "(65536, 65536)", ""]
 
@@ -530,27 +508,24 @@ def other_digit(text, choose):
 
 
 def other_structure(text, choose):
+    """Replace, delete or repeat one value of the graph, at any depth."""
     graph = json.loads(text)
     graph["attrs"].pop("mxkit_sha256", None)
-    node, kind = choose.choice(graph["nodes"]), choose.randrange(8)
-    if kind == 0 and node.get("attrs"):
-        node["attrs"][choose.choice(list(node["attrs"]))] = choose.choice(VALUES)
-    elif kind == 1 and node["inputs"]:
-        choose.choice(node["inputs"])[choose.randrange(3)] = choose.choice([0, 1, 2, 5, 50, -1, 2**31, 2**40, None])
-    elif kind == 2 and node["inputs"]:
-        node["inputs"].pop(choose.randrange(len(node["inputs"])))
-    elif kind == 3:
-        node["inputs"].append([choose.randrange(len(graph["nodes"])), choose.randrange(3), 0])
-    elif kind == 4:
-        graph["heads"] = [[choose.randrange(-1, len(graph["nodes"]) + 2), choose.randrange(3), 0]]
-    elif kind == 5:
-        choose.shuffle(graph["nodes"])
-    elif kind == 6:
-        node["op"] = choose.choice(OPERATORS)
+    place = graph[choose.choice(["nodes", "nodes", "nodes", "heads", "attrs"])]
+    while True:
+        key = choose.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], (dict, list)) or not place[key] or choose.random() < 0.2:
+            break
+        place = place[key]
+    kind = choose.randrange(8)
+    if kind == 0:
+        del place[key]
+    elif kind == 1 and isinstance(place, list):
+        place.insert(choose.randrange(len(place)), place[key])
     else:
-        node["name"] = choose.choice([one["name"] for one in graph["nodes"]] + ["", "x" * 1000])
+        place[key] = choose.choice(VALUES if key not in ("op", 0, 1) else OPERATORS if key == "op" else NUMBERS)
     if choose.random() < 0.5:
-        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if one["op"] == "null"]
+        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if one.get("op") == "null"]
     return json.dumps(graph).encode()
 
 

@@ -12,7 +12,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
-from torch_nets import NETS, floats, initialized, lenet, resnet, several, shared, zoo
+from torch_nets import NETS, floats, initialized, lenet, several, shared
 
 OTHER_NAMES = {"gamma": "weight", "beta": "bias"}
 
@@ -26,13 +26,14 @@ def in_torch(path):
 @pytest.fixture(scope="module")
 def converted():
     """Text and weights of every net."""
-    return {build.__name__: (*build(), *torch_files(*build())[:2]) for build in NETS}
+    nets = {build.__name__: build() for build in NETS}
+    return {name: (*net, *torch_files(*net)[:2]) for name, net in nets.items()}
 
 
 @pytest.fixture(scope="module")
-def residual():
-    net, inputs = resnet()
-    return (net, *torch_files(net, inputs)[:2])
+def residual(converted):
+    net, _, text, weights = converted["resnet"]
+    return net, text, weights
 
 
 def test_keys_are_the_paths_of_the_parameters(residual):
@@ -91,7 +92,9 @@ def test_ruff_has_nothing_to_say(converted, tmp_path):
 
 
 def bottlenecks():
-    return zoo("resnet50_v1")
+    block, net = gluon.model_zoo.vision.BottleneckV1, nn.HybridSequential()
+    net.add(block(16, 1, True, in_channels=4), block(16, 1), block(32, 2, True, in_channels=16))
+    return initialized(net), {"x": floats(2, 4, 8, 8)}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def bottlenecks():
         (several, ["self.scale = nn.Parameter(torch.zeros(1, 8))", "self.type_ = nn.Linear(8, 3)"]),
         (several, ['self.register_buffer("offset", torch.zeros(1, 8))', "-> tuple[Tensor, list[Tensor]]:"]),
         (shared, ["self.again = self.middle", "self.out.weight = self.embed.weight"]),
-        (bottlenecks, ["class BottleneckV1_2(", "BottleneckV1(64, 64, 256),"]),
+        (bottlenecks, ["class BottleneckV1_2(", "BottleneckV1(16, 8, 32, stride=2),"]),
     ],
 )
 def test_the_code_says(build, parts):
@@ -118,8 +121,10 @@ def test_keys_of_own_and_shared_parameters(converted):
 
 
 def test_a_graph_without_blocks_becomes_layers_named_after_its_variables(tmp_path):
-    net, inputs = zoo("resnet18_v1")
-    net.hybridize()
+    net, inputs = nn.HybridSequential(prefix="net_"), {"data": floats(2, 3, 8, 8)}
+    with net.name_scope():
+        net.add(nn.Conv2D(4, 3, padding=1, use_bias=False), nn.BatchNorm(), nn.Dense(3))
+    initialized(net).hybridize()
     net(mx.nd.array(inputs["data"]))
     net.export(str(tmp_path / "net"))
     with pytest.warns(UserWarning, match="Cannot decide type"):
@@ -128,16 +133,16 @@ def test_a_graph_without_blocks_becomes_layers_named_after_its_variables(tmp_pat
         )
     text, weights, _ = torch_files(block, inputs)
     assert "class Net(nn.Module):" in text
-    assert "self.stage1_conv0 = nn.Conv2d(64, 64, kernel_size=3, padding=1, bias=False)" in text
-    assert {"stage1_conv0.weight", "batchnorm0.running_var", "dense0.bias"} < set(weights)
+    assert "self.net_conv0 = nn.Conv2d(3, 4, kernel_size=3, padding=1, bias=False)" in text
+    assert {"net_conv0.weight", "net_batchnorm0.running_var", "net_dense0.bias"} < set(weights)
 
 
 def test_the_net_is_as_before():
-    net, inputs = resnet()
+    net, inputs = lenet()
     net.hybridize(static_alloc=True)
     x = mx.nd.array(inputs["data"])
     expected = net(x).asnumpy()
-    attributes = {block: dict(vars(block)) for block in (net, net.features, net.features[4][0])}
+    attributes = {block: dict(vars(block)) for block in (net, net[0], net[4])}
     torch_files(net, inputs)
     assert all(dict(vars(block)) == before for block, before in attributes.items())
     np.testing.assert_array_equal(net(x).asnumpy(), expected)
