@@ -62,8 +62,6 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     if isinstance(spec, str):
         if spec.lower() not in mx.optimizer.Optimizer.opt_registry:
             raise unknown_name("optimizer", spec, optimizer_names())
-    elif isinstance(spec, type):
-        raise TypeError(f"trainer: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     elif not isinstance(spec, mx.optimizer.Optimizer):
         raise TypeError(
             f"trainer: expected one Trainer, a name, (name, arguments) or an optimizer; received {spec!r:.100}"

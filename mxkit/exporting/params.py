@@ -7,7 +7,7 @@ from pathlib import Path
 import re
 import struct
 import sys
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 import zipfile
 
 from mxkit.core.arguments import require
@@ -84,34 +84,6 @@ WRITERS: Dict[str, Callable[[Mapping[str, "np.ndarray"]], bytes]] = {
 }
 
 
-class Listed(NamedTuple):
-    """An array of a parameter file.
-
-    Attributes:
-        size: Bytes of its dense values.
-        version: Magic number of its format; 0 for the oldest.
-        nans: Number of its values that are NaN.
-        infinities: Number of its values that are infinite.
-    """
-
-    name: str
-    shape: Sequence[int]
-    dtype: str
-    size: int
-    version: int
-    nans: int
-    infinities: int
-
-
-def list_array(name: str, version: int, array: "np.ndarray") -> Listed:
-    """Describe an array, and count its values that are not finite."""
-    numbers = widened(array)
-    nans = infinities = 0
-    if numbers.dtype.kind == "f":
-        nans, infinities = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
-    return Listed(name, array.shape, dtype_name(array.dtype), array.nbytes, version, nans, infinities)
-
-
 def naming(names: Sequence[str]) -> str:
     """Return the functions of MXNet that name arrays in this way.
 
@@ -149,38 +121,33 @@ def without_roles(arrays: Mapping[str, "np.ndarray"], path: Path) -> Dict[str, "
     return renamed
 
 
-def report(path: Path, listed: Sequence[Listed]) -> List[str]:
-    """Lines that describe a parameter file."""
-    rows = [["name", "shape", "dtype", "bytes", ""]]
-    for array in listed:
-        counts = ((array.nans, "NaN"), (array.infinities, "infinite"))
-        faults = ", ".join(f"{count} {what}" for count, what in counts if count)
-        rows.append([shown(array.name), str(tuple(array.shape)), array.dtype, str(array.size), faults])
-    total = sum(array.size for array in listed)
-    version = _VERSIONS[listed[0].version] if listed else "no arrays"
-    faulty = sum(bool(array.nans or array.infinities) for array in listed)
-    return [
-        *aligned(rows, left=(0, 1, 2, 4)),
-        f"{shown(str(path))}: {len(listed)} arrays, {total:,} bytes; format {version}; "
-        f"names: {naming([array.name for array in listed])}",
-        f"{faulty} arrays have values that are not finite" if faulty else "all values are finite",
-    ]
-
-
 def run(path: Path, target: Optional[Path]) -> int:
     """List and check a file, and convert it; return how many arrays are not finite."""
-    listed, kept = [], {}
+    rows = [["name", "shape", "dtype", "bytes", ""]]
+    kept: Dict[str, Any] = {}
+    total, version = 0, "no arrays"
     for name, headers, array in each_array(path, unnamed=True):
-        listed.append(list_array(name, headers.version, array))
-        if target:
-            kept[name] = array
-    write_lines(report(path, listed))
+        numbers = widened(array)
+        found = {"NaN": np.isnan, "infinite": np.isinf} if numbers.dtype.kind == "f" else {}
+        counts = {what: int(test(numbers).sum()) for what, test in found.items()}
+        faults = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        rows.append([shown(name), str(tuple(array.shape)), dtype_name(array.dtype), str(array.nbytes), faults])
+        kept[name] = array if target else None
+        total, version = total + array.nbytes, _VERSIONS[headers.version]
+    faulty = sum(bool(row[-1]) for row in rows)
+    write_lines(
+        [
+            *aligned(rows, left=(0, 1, 2, 4)),
+            f"{shown(str(path))}: {len(kept)} arrays, {total:,} bytes; format {version}; names: {naming(list(kept))}",
+            f"{faulty} arrays have values that are not finite" if faulty else "all values are finite",
+        ]
+    )
     if target:
         arrays = without_roles(kept, path)
         content = WRITERS[target.suffix](arrays)
         write_atomically(target, content)
         write_lines([f"wrote {shown(str(target))}: {len(arrays)} arrays, {len(content):,} bytes"])
-    return sum(bool(array.nans or array.infinities) for array in listed)
+    return faulty
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:

@@ -82,7 +82,12 @@ def find_source(source: Any, which: Optional[str] = None, epoch: Optional[int] =
     numbered = re.fullmatch(r"(.+)-(\d{4,})\.params", str(path))
     prefix = re.sub(r"-symbol\.json$", "", numbered[1] if numbered else str(path))
     if not Path(f"{prefix}-symbol.json").is_file():
-        raise FileNotFoundError(_missing(path))
+        raise FileNotFoundError(
+            f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's "
+            "files, a model.tar.gz, or a name like 'zoo:resnet18_v2'; received "
+            f"{'something else' if path.exists() else 'none'}. A file .params holds arrays alone: load it into its net "
+            "with mxkit.load_parameters, and export the net"
+        )
     return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
 
 
@@ -121,19 +126,6 @@ def _of_symbol_files(path: GraphPath, epoch: Optional[int], names: Mapping[str, 
     numbered = re.fullmatch(r".+-(\d{4,})\.params", file.name)
     notes = (f"the parameters are those of {file.name}", *heads)
     return Source(net, notes=notes, epoch=int(numbered[1]) if numbered else 0)
-
-
-def _missing(path: Path) -> str:
-    if path.suffix == ".params" and path.is_file():
-        return (
-            f"export: {path} holds arrays without a graph. Load it into its net (mxkit.load_parameters(net, path)) and "
-            f"export the net; or convert the arrays alone: `python -m mxkit.exporting.params {path}`"
-        )
-    received = "not found" if not path.exists() else f"received another {'folder' if path.is_dir() else 'file'}"
-    return (
-        f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's files, "
-        f"a model.tar.gz, or a name like 'zoo:resnet18_v2'; {received}"
-    )
 
 
 def _of_archive(path: Path, epoch: Optional[int], names: Mapping[str, Any]) -> Source:

@@ -224,9 +224,7 @@ def parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
     files = {int(match[1]): file for match, file in matches if match}
     if not files:
         whole = re.fullmatch(r"(.+)(-symbol\.json|-\d{4,}\.params)", str(path))
-        others = [f"{path}{ending}" for ending in (".onnx", ".py", ".safetensors") if Path(f"{path}{ending}").exists()]
         hint = f". Pass the common beginning of both files: {whole[1]!r}" if whole else ""
-        hint += f". Pass {' or '.join(others)} with its ending" if others else ""
         raise FileNotFoundError(f"{path}: there is no file {name}-0000.params, of any number, beside it{hint}")
     if epoch is not None and whole_number(epoch, "epoch", least=0) not in files:
         there = ", ".join(map(str, sorted(files)))

@@ -68,9 +68,9 @@ def test_an_archive_as_of_sagemaker(folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "error", "text"),
     [
-        ("alone.params", FileNotFoundError, r"holds arrays without a graph. Load it into its net"),
-        ("", FileNotFoundError, "expected a net, a run's folder, .*received another folder"),
-        ("nothing", FileNotFoundError, "nothing: expected a net.*not found"),
+        ("alone.params", FileNotFoundError, "A file .params holds arrays alone: load it into its net"),
+        ("", FileNotFoundError, "expected a net, a run's folder, .*received something else"),
+        ("nothing", FileNotFoundError, "nothing: expected a net.*received none"),
         ("no.tar.gz", ValueError, "is damaged, or no archive"),
         ("model.tar.gz", ValueError, "expected a NAME-symbol.json .*received alone.params"),
         (3, TypeError, "expected a net, a gluon.Block; received int"),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from all_rows import ROWS
 from mxkit.core.arrays import switches
+from mxkit.core.graph import Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Node
 from mxkit.exporting.to_torch.operators import (
@@ -29,32 +30,21 @@ def torch():
 
 
 def nodes_of(symbol, row, arrays):
-    """Yield the operators of a symbol as Nodes, with the number of each in the symbol and its inputs' entries."""
-    given = {f"x{number}": array for number, array in enumerate(arrays)}
+    """Yield the operators of a symbol as Nodes."""
+    given = {f"x{number}": array for number, array in enumerate(arrays) if f"x{number}" in symbol.list_inputs()}
     internals = symbol.get_internals()
-    described = json.loads(internals.tojson())
-    have = set(symbol.list_inputs())
-    shapes, auxiliary = {}, internals.list_auxiliary_states()
-    known = {name: array.shape for name, array in given.items() if name in have}
-    _, outputs, _ = internals.infer_shape(**known)
-    types = {name: array.dtype for name, array in given.items() if name in have}
-    _, dtypes, _ = internals.infer_type(**types)
-    kinds = {}
-    for (number, output, *_), shape, dtype in zip(described["heads"], outputs, dtypes):
-        shapes[number, output], kinds[number, output] = shape, np.dtype(dtype).name
-    assert auxiliary is not None
-    for number, one in enumerate(described["nodes"]):
-        if one["op"] != "null":
-            entries = [(source, output) for source, output, *_ in one["inputs"]]
-            names = [described["nodes"][source]["name"] for source, _ in entries]
-            own = [shapes[key] for key in sorted(shapes) if key[0] == number]
-            parameters = [f"x{place}" for place in row.parameters]
-            values = [given[name] if name in parameters else None for name in names]
-            expressions = [name if name in given else f"v{entry[0]}_{entry[1]}" for name, entry in zip(names, entries)]
-            yield number, Node(
-                one["op"], one.get("attrs", {}), expressions, [tuple(shapes[entry]) for entry in entries],
-                [tuple(shape) for shape in own], values, [kinds[entry] for entry in entries], one["name"],
-            )  # fmt: skip
+    graph = Graph.of(internals)
+    _, shapes, _ = internals.infer_shape(**{name: array.shape for name, array in given.items()})
+    _, types, _ = internals.infer_type(**{name: array.dtype for name, array in given.items()})
+    shapes, kinds = dict(zip(graph.heads, shapes)), dict(zip(graph.heads, (np.dtype(one).name for one in types)))
+    parameters = {f"x{number}": arrays[number] for number in row.parameters}
+    for node in graph.nodes:
+        if not node.is_variable:
+            pairs = zip(graph.sources(node), node.inputs)
+            names = [one.name if one.is_variable else f"v_{one.name}_{entry.output}" for one, entry in pairs]
+            own = [shape for entry, shape in shapes.items() if entry.node == node.index]
+            inputs = [shapes[entry] for entry in node.inputs], own, [parameters.get(name) for name in names]
+            yield Node(node.operator, node.attrs, names, *inputs, [kinds[entry] for entry in node.inputs], node.name)
 
 
 def evaluated(torch, row, symbol, inputs, built, nested):
@@ -62,14 +52,10 @@ def evaluated(torch, row, symbol, inputs, built, nested):
 
     With `nested`, the inputs are no names but expressions that bind weaker than any operator.
     """
-    nn = torch.nn.functional
     names = {f"x{number}": value for number, value in enumerate(inputs)}
-    names.update(
-        torch=torch, F=nn, self=SimpleNamespace(training=row.gradients), device=inputs[0].device, batch_size=None
-    )
-    described = json.loads(symbol.tojson())
-    results = {}
-    for number, node in nodes_of(symbol, row, built):
+    own = SimpleNamespace(training=row.gradients)
+    names.update(torch=torch, F=torch.nn.functional, self=own, device=inputs[0].device, batch_size=None)
+    for node in nodes_of(symbol, row, built):
         if nested:
             node = node._replace(inputs=[f"{name} if True else {name}" for name in node.inputs])
         code = expression(node)
@@ -80,11 +66,9 @@ def evaluated(torch, row, symbol, inputs, built, nested):
         many = result if len(node.outputs) > 1 else [result]
         assert isinstance(many, (list, tuple))
         assert len(many) == len(node.outputs), code
-        for output, value in enumerate(many):
-            results[number, output] = names[f"v{number}_{output}"] = value
-    internals = json.loads(symbol.get_internals().tojson())
-    order = {node["name"]: place for place, node in enumerate(internals["nodes"])}
-    return [results[order[described["nodes"][number]["name"]], output] for number, output, *_ in described["heads"]]
+        names.update({f"v_{node.name}_{output}": value for output, value in enumerate(many)})
+    graph = Graph.of(symbol)
+    return [names[f"v_{graph.nodes[head.node].name}_{head.output}"] for head in graph.heads]
 
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom typing import Sequence\n"
@@ -148,7 +132,7 @@ def compare(torch, row):
 @pytest.mark.parametrize("row", [row for row in ROWS if row.layer], ids=lambda row: row.name)
 def test_a_layer_gives_what_mxnet_gives(torch, row):
     symbol, built = symbol_of(row), drawn(row, 2)
-    ((_, node),) = nodes_of(symbol, row, built)
+    (node,) = nodes_of(symbol, row, built)
     made = layer(node)
     module = eval(str(made.constructor), {"nn": torch.nn})
     missing, unexpected = module.load_state_dict(
@@ -187,7 +171,7 @@ def test_a_dropout_keeps_and_scales(torch):
 
 def test_batch_norm_keeps_the_momentum_and_leaves_a_fixed_scale(torch):
     (row,) = (row for row in ROWS if row.name == "BatchNorm scale")
-    ((_, node),) = nodes_of(symbol_of(row), row, drawn(row, 2))
+    (node,) = nodes_of(symbol_of(row), row, drawn(row, 2))
     module = eval(str(layer(node).constructor), {"nn": torch.nn})
     assert (module.momentum, module.eps) == (0.2, 0.1)
     assert "self.training, momentum=0.2, eps=0.1" in expression(node)

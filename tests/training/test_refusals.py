@@ -299,7 +299,7 @@ ROWS = [
         for one in ("lars", "lbsgd", "nadam", "sgld")
     ),
     (train(trainer=[gluon.Trainer(make_net().collect_params(), "sgd")] * 2), TypeError, "expected one Trainer, a name"),
-    (train(trainer=mx.optimizer.Adam), TypeError, r"expected an object; received the class Adam: write Adam\(\)$"),
+    (train(trainer=mx.optimizer.Adam), TypeError, r"expected one Trainer, a name, .*received <class .*Adam"),
     (fit(valid=[(np.ones((4, 9)), Y)]), ForwardError, r"^valid, batch x \(4, 9\) float64, .*: '0' \(Dense\) is built"),
     (("cpu", lambda net: mxkit.predict(net, np.ones((2, 9)))), ForwardError, r"got shape \(2, 9\)[^[]*$"),
 ]

@@ -49,19 +49,15 @@ def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> s
 
 @converts(*operators_that("compared"))
 def comparison(operator: Operator, writer: Writer) -> str:
-    first: Any = operator.inputs[0]
-    if len(operator.inputs) == 1:
-        number = operator.real("scalar")
-        if np.issubdtype(first.dtype, np.floating):
-            second: Any = like(first, number)
-        else:  # a whole number is compared with 2.5, not with 2
-            first, second = writer.cast(first, np.float64), np.float64(number)
-    else:
-        second = operator.inputs[1]
-        if second.dtype != first.dtype:
-            first, second = writer.cast(first, np.float64), writer.cast(second, np.float64)
+    first, *others = operator.inputs
+    second: Any = others[0] if others else np.float64(operator.real("scalar"))
+    if not others and np.issubdtype(first.dtype, np.floating):
+        second = like(first, second)
+    values = first, second
+    if second.dtype != first.dtype:  # a whole number is compared with 2.5, not with 2
+        values = tuple(one if one.dtype == np.float64 else writer.cast(one, np.float64) for one in values)
     negated, _, word = known(operator.operator).onnx.rpartition(" ")  # "not Equal"
-    made = writer.op(word, first, second)
+    made = writer.op(word, *values)
     return writer.cast(writer.op("Not", made) if negated else made, operator.outputs[0].dtype)
 
 
@@ -95,6 +91,7 @@ _TEMPLATES = {
     "Embedding": "Gather(y, clipped(x, y.size(0)), axis=0)",
     "gather_nd": "GatherND(x, transpose(cast(y, 'int64'), *range(1, len(y.dims)), 0))",
     "broadcast_to broadcast_like broadcast_axis _npi_broadcast_to": "Expand(x, shape(out.dims))",
+    "Pad": "Pad(x, integers(*pad_width[::2], *pad_width[1::2]), constant_value, mode=mode)",
     "shape_array": "Shape(x)",
     "size_array": "ReduceProd(Shape(x), axes=[0], keepdims=1)",
     # MXNet documents a softmax over all axes but the first, and computes one over the last axis

@@ -153,15 +153,6 @@ def upsampling(operator: Operator, writer: Writer) -> str:
     return writer.op("Resize", operator.inputs[0], "", scales, **mode)
 
 
-@converts("Pad")
-def pad(operator: Operator, writer: Writer) -> str:
-    data = operator.inputs[0]
-    widths = list(operator.get("pad_width"))
-    value = like(data, operator.real("constant_value"))
-    mode = operator.get("mode")
-    return writer.op("Pad", data, integers(*widths[::2], *widths[1::2]), value, mode=mode)
-
-
 @converts("norm", "_npi_norm")
 def norm(operator: Operator, writer: Writer) -> str:
     order = operator.get("ord")

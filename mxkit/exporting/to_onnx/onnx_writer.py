@@ -201,7 +201,9 @@ class _Names(Dict[str, Any]):
         inputs = operator.inputs
         super().__init__(x=inputs[0], y=inputs[-1], inputs=inputs, out=operator.outputs[0])
         self.update(cast=writer.cast, shape=writer.shape, transpose=writer.transpose, clipped=writer.clipped)
-        self.update(same=partial(writer.same, operator), bool=bool, float=float, len=len, range=range)
+        self.update(
+            same=partial(writer.same, operator), bool=bool, float=float, len=len, range=range, integers=integers
+        )
         self._operator, self._writer = operator, writer
 
     def __missing__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from mxkit.core.blocks import place_of
 from mxkit.core.operators import draws
 from mxkit.errors import ExportError
-from mxkit.exporting.to_torch.arrays import ARRAYS
+from mxkit.exporting.to_torch.arrays import ARRAYS, each
 from mxkit.exporting.to_torch.expressions import (
     Conversion,
     Layer,
@@ -420,22 +420,16 @@ def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, direc
 
 EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
     **ARRAYS,
-    "Convolution": _convolution,
-    "Deconvolution": _convolution,
+    **each("Convolution Deconvolution", _convolution),
     "FullyConnected": _fully_connected,
-    "BatchNorm": _batch_norm,
-    "_contrib_SyncBatchNorm": _batch_norm,
-    "_contrib_BatchNormWithReLU": _batch_norm,
+    **each("BatchNorm _contrib_SyncBatchNorm _contrib_BatchNormWithReLU", _batch_norm),
     "LayerNorm": _layer_norm,
     "GroupNorm": _group_norm,
     "InstanceNorm": _instance_norm,
     "L2Normalization": _l2_normalization,
     "LRN": _lrn,
-    "Activation": _activation,
-    "LeakyReLU": _activation,
-    "softmax": _softmax,
-    "softmin": _softmax,
-    "log_softmax": _softmax,
+    **each("Activation LeakyReLU", _activation),
+    **each("softmax softmin log_softmax", _softmax),
     # MXNet documents a softmax over all axes but the first, and computes one over the last axis
     "SoftmaxActivation": lambda node: f"F.softmax({node.x}, dim={1 if node.text('mode') == 'channel' else -1})",
     "Dropout": _dropout,
@@ -445,23 +439,20 @@ EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
 }
 
 MODULES: Dict[str, _Module] = {
-    "Convolution": _convolution_module,
-    "Deconvolution": _convolution_module,
+    **each("Convolution Deconvolution", _convolution_module),
     "FullyConnected": _fully_connected_module,
-    "BatchNorm": _batch_norm_module,
-    "_contrib_SyncBatchNorm": _batch_norm_module,
+    **each("BatchNorm _contrib_SyncBatchNorm", _batch_norm_module),
     "LayerNorm": _layer_norm_module,
     "GroupNorm": _group_norm_module,
     "InstanceNorm": _instance_norm_module,
     "Embedding": _embedding_module,
     "RNN": _recurrent_module,
-    **dict.fromkeys(["Activation", "LeakyReLU", "relu", "sigmoid", "tanh"], _activation_module),
+    **each("Activation LeakyReLU relu sigmoid tanh", _activation_module),
     "Pooling": _pooling_module,
     "_contrib_AdaptiveAvgPooling2D": lambda node: _plain("nn.AdaptiveAvgPool2d", ("size", _adaptive_size(node))),
     "Flatten": lambda node: _plain("nn.Flatten"),
     "Dropout": _dropout_module,
-    "softmax": _softmax_module,
-    "log_softmax": _softmax_module,
+    **each("softmax log_softmax", _softmax_module),
     "clip": lambda node: _plain("nn.ReLU6") if (node.number("a_min"), node.number("a_max")) == (0, 6) else None,
     "UpSampling": _up_sampling_module,
 }
