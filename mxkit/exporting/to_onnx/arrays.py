@@ -1,6 +1,6 @@
 """Conversions of operators of arrays: arithmetic, reductions, indices, shapes, sequences."""
 
-from typing import Any, List
+from typing import Any, List, Tuple
 
 from mxkit.core.operators import known, operators_that
 from mxkit.exporting.to_onnx.onnx_writer import (
@@ -53,7 +53,7 @@ def comparison(operator: Operator, writer: Writer) -> str:
     second: Any = others[0] if others else np.float64(operator.real("scalar"))
     if not others and np.issubdtype(first.dtype, np.floating):
         second = like(first, second)
-    values = first, second
+    values: Tuple[Any, ...] = first, second
     if second.dtype != first.dtype:  # a whole number is compared with 2.5, not with 2
         values = tuple(one if one.dtype == np.float64 else writer.cast(one, np.float64) for one in values)
     negated, _, word = known(operator.operator).onnx.rpartition(" ")  # "not Equal"
