@@ -1,7 +1,6 @@
 """Gluon's blocks and parameters by path, the net's devices, and the parts of Gluon's datasets and loaders."""
 
 from fnmatch import fnmatchcase
-import inspect
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 from mxkit.core.arrays import is_numpy
@@ -64,23 +63,6 @@ def own_parameters(block: Any) -> Dict[str, Any]:
     """Parameters of a block without those of its children, by attribute: Gluon's own dict; empty for a plain Block."""
     parameters: Dict[str, Any] = getattr(block, "_reg_params", {})
     return parameters
-
-
-def unfit_inputs(block: Any, inputs: Sequence[Any]) -> Optional[List[inspect.Parameter]]:
-    """Parameters of a block's forward pass if the number of inputs does not fit them; None if it fits."""
-    kind, leading, own = type(block), 0, {}
-    if kind.__call__ not in (gluon.Block.__call__, gluon.HybridBlock.__call__):
-        called = block.__call__
-    elif isinstance(block, gluon.HybridBlock) and kind.forward is gluon.HybridBlock.forward:
-        called, leading, own = block.hybrid_forward, 1, own_parameters(block)
-    else:
-        called = block.forward
-    signature = inspect.signature(called)
-    try:
-        signature.bind(*[mx.nd] * leading, *inputs, **own)
-    except TypeError:
-        return [parameter for name, parameter in list(signature.parameters.items())[leading:] if name not in own]
-    return None
 
 
 def replace_parameter(block: Any, name: str, new: Any) -> None:

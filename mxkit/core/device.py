@@ -78,13 +78,11 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
         count, failure = count_gpus()
         return _own(_automatic(count, _unusable(count), failure))
     match = _SPEC.fullmatch(text)
-    if match is None:
+    numbers = [int(number) for number in ((match and match["numbers"]) or "").split(",") if number]
+    if match is None or (match["kind"] == "cpu" and (len(numbers) > 1 or numbers == [0])):
         raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
-    numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
     if match["kind"] == "gpu":
         return [mx.gpu(number) for number in numbers] or _own([mx.gpu(i) for i in range(max(1, count_gpus()[0]))])
-    if len(numbers) > 1 or numbers == [0]:
-        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
 
 

@@ -14,15 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from mxkit.core.arrays import arrays_in, is_numpy
 from mxkit.core.arrays import call as call_of_kind
-from mxkit.core.blocks import (
-    blocks_by_path,
-    first_paths,
-    layer_settings,
-    operator_name,
-    own_parameters,
-    place_of,
-    unfit_inputs,
-)
+from mxkit.core.blocks import blocks_by_path, first_paths, layer_settings, operator_name, own_parameters, place_of
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
@@ -204,9 +196,6 @@ def _phrase(call: _Failed, error: Exception) -> str:
     module = str(frames[-1].f_globals.get("__name__")) if frames else "mxnet"
     if not isinstance(error, mx.MXNetError) and module.split(".")[0] != "mxnet":
         return f": {type(error).__name__}: {error}"
-    wrong_count = isinstance(error, TypeError) and module == "mxnet.gluon.block" and _wrong_count(call)
-    if wrong_count:
-        return wrong_count
     if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
         numpy = any(map(holds_numpy, call.block.collect_params().values()))
         way = "arrays of mx.np: mx.np.array" if numpy else "NDArrays: mx.nd.array"
@@ -218,15 +207,6 @@ def _phrase(call: _Failed, error: Exception) -> str:
         or (_operator(call, error) if isinstance(call.block, gluon.SymbolBlock) else "")
         or f" got {_described(call.inputs)}: {_brief(error)}"
     )
-
-
-def _wrong_count(call: _Failed) -> str:
-    taken = unfit_inputs(call.block, call.inputs)
-    if taken is None:
-        return ""
-    received, expected = (f"{len(inputs)} input{'s' if len(inputs) > 1 else ''}" for inputs in (call.inputs, taken))
-    hint = "" if call.path else ". A batch of two inputs is ((x1, x2), y)"
-    return f" was called with {received}, and takes {expected}: {', '.join(one.name for one in taken)}{hint}"
 
 
 def _filled(parameters: Any) -> List[Any]:

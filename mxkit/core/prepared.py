@@ -62,13 +62,7 @@ class PreparedCall:
         self._arrays = [*inputs, *outputs]  # MXNet gets their addresses only
         written = ctypes.cast(c_handle_array(outputs), ctypes.POINTER(NDArrayHandle))
         self._read = c_handle_array(inputs)
-        self._call = (
-            handle,
-            len(inputs),
-            self._read,
-            ctypes.byref(ctypes.c_int(len(outputs))),
-            ctypes.byref(written),
-        )
+        self._call = (handle, len(inputs), self._read, ctypes.byref(ctypes.c_int(len(outputs))), ctypes.byref(written))
         self.set(attributes)
 
     def set(self, attributes: Mapping[str, Any]) -> None:

