@@ -137,5 +137,3 @@ def mobilenet():
 
 
 NETS = [several, shared, language, unrolled, lenet, twice, branches, recurrent, one_layer, resnet, mobilenet]
-# Without a warning of another library: small, and quick to trace
-SMALL = NETS[:-2]
