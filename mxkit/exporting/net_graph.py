@@ -253,12 +253,13 @@ class GraphInput(NamedTuple):
         return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])
 
 
-def by_name(values: Mapping[str, Any], names: Sequence[str]) -> List[Any]:
+def by_name(values: Mapping[str, Any], net: Any) -> List[Any]:
     """Return `inputs=` or `input_shape=` of a dict in the order of the net's inputs.
 
     Raises:
         ValueError: The net has other inputs.
     """
+    names = input_names(net, len(values))
     if set(values) != set(names):
         raise ValueError(f"export: the net's inputs are {', '.join(names)}; received {', '.join(map(str, values))}")
     return [values[name] for name in names]

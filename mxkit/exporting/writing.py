@@ -11,17 +11,7 @@ from mxkit.core.graph import Graph
 from mxkit.core.operators import draws
 from mxkit.core.system import write_atomically
 from mxkit.errors import ArchitectureError, ExportError, unknown_name
-from mxkit.exporting.net_graph import (
-    SIZES,
-    GraphInput,
-    NetGraph,
-    as_arrays,
-    by_name,
-    example_batches,
-    graph_of,
-    input_names,
-    split_shapes,
-)
+from mxkit.exporting.net_graph import GraphInput, NetGraph, as_arrays, by_name, example_batches, graph_of, split_shapes
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof, Row, compare, compare_net, fixed_gammas
 from mxkit.exporting.sources import Source, find_source
@@ -243,8 +233,7 @@ def _chosen(format: Optional[str], path: Union[str, Path]) -> str:
 
 def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
     input_shape, inputs = (
-        by_name(one, input_names(found.net, len(one))) if isinstance(one, Mapping) else one
-        for one in (input_shape, inputs)
+        by_name(one, found.net) if isinstance(one, Mapping) else one for one in (input_shape, inputs)
     )
     stated, axes = split_shapes(input_shape)
     examples = as_arrays(inputs) or (() if stated else found.examples)
@@ -261,7 +250,7 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
             "not say: pass input_shape=(1, 3, 224, 224) (--shape 1,3,224,224) or the like, or inputs=an array"
         )
-    sizes: Sequence[Optional[int]] = SIZES if other else [None]  # the graph fits any size that the net fits
+    sizes = () if other else ([None],)  # the graph fits any size that the net fits
     if shapes and not axes:
         try:
             axes = operators_of(graph, shapes, dtypes).batch_axes
@@ -269,7 +258,7 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
             if other:
                 raise
     forms = [GraphInput(*one) for one in zip(graph.inputs, shapes, dtypes, axes or [0] * len(shapes))]
-    drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
+    drawn = example_batches(graph, forms, examples, *sizes) if forms and verify else []
     more = example_batches(graph, forms, examples, [7]) if drawn and other else []
     return Job(found, graph, forms, drawn, more, train)
 

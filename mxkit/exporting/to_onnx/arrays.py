@@ -3,18 +3,7 @@
 from typing import Any, List, Tuple
 
 from mxkit.core.operators import known, operators_that
-from mxkit.exporting.to_onnx.onnx_writer import (
-    END,
-    Batch,
-    Operator,
-    Tensor,
-    Writer,
-    axes_of,
-    converts,
-    count,
-    integers,
-    like,
-)
+from mxkit.exporting.to_onnx.onnx_writer import END, Batch, Operator, Tensor, Writer, converts, count, integers
 import numpy as np
 
 
@@ -30,7 +19,7 @@ def binary(operator: Operator, writer: Writer) -> str:
 def _operands(operator: Operator, writer: Writer) -> Any:
     """Return both operands in the dtype of the output; the second one may be a number."""
     first, *others = (writer.same(operator, tensor) for tensor in operator.inputs)
-    return first, others[0] if others else like(operator.outputs[0], operator.real("scalar"))
+    return first, others[0] if others else operator.outputs[0].like(operator.real("scalar"))
 
 
 def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> str:
@@ -38,9 +27,9 @@ def _remainder(first: Any, second: Any, operator: Operator, writer: Writer) -> s
     if not np.issubdtype(out.dtype, np.floating):
         return writer.op("Mod", first, second)
     # MXNet's remainder has the sign of the divisor, and is 0 for a divisor of 0; fmod has the sign of the dividend
-    zero = like(out, 0)
+    zero = out.like(0)
     by_zero = writer.op("Equal", second, zero)
-    rest = writer.op("Mod", first, writer.op("Where", by_zero, like(out, 1), second), fmod=1)
+    rest = writer.op("Mod", first, writer.op("Where", by_zero, out.like(1), second), fmod=1)
     other = writer.op("Xor", writer.op("Less", rest, zero), writer.op("Less", second, zero))
     nonzero = writer.op("Not", writer.op("Equal", rest, zero))
     rest = writer.op("Where", writer.op("And", other, nonzero), writer.op("Add", rest, second), rest)
@@ -52,7 +41,7 @@ def comparison(operator: Operator, writer: Writer) -> str:
     first, *others = operator.inputs
     second: Any = others[0] if others else np.float64(operator.real("scalar"))
     if not others and np.issubdtype(first.dtype, np.floating):
-        second = like(first, second)
+        second = first.like(second)
     values: Tuple[Any, ...] = first, second
     if second.dtype != first.dtype:  # a whole number is compared with 2.5, not with 2
         values = tuple(one if one.dtype == np.float64 else writer.cast(one, np.float64) for one in values)
@@ -144,7 +133,7 @@ def clip(operator: Operator, writer: Writer) -> str:
     made: Any = writer.named(data)
     for kind, name in (("Max", "a_min"), ("Min", "a_max")):
         if operator.text(name):
-            made = writer.op(kind, made, like(data, operator.real(name)))
+            made = writer.op(kind, made, data.like(operator.real(name)))
     return str(made)
 
 
@@ -165,9 +154,9 @@ def where(operator: Operator, writer: Writer) -> str:
 @converts(*(name for name in operators_that("onto") if known(name).onnx))
 def reduction(operator: Operator, writer: Writer) -> str:
     data, output, kind = operator.inputs[0], operator.outputs[0], known(operator.operator).onnx
-    axes, made = axes_of(operator), writer.same(operator, data)
+    axes, made = operator.axes(), writer.same(operator, data)
     if operator.operator == "nansum":
-        made = writer.op("Where", writer.op("IsNaN", made), like(data, 0), made)
+        made = writer.op("Where", writer.op("IsNaN", made), data.like(0), made)
     if kind == "ReduceSum":
         made = writer.op(kind, made, integers(*axes), keepdims=0)
     else:
@@ -249,7 +238,7 @@ def one_hot(operator: Operator, writer: Writer) -> str:
     column = writer.reshape(writer.cast(indices, np.int64), (*indices.dims, 1))
     same = writer.op("Equal", column, np.arange(depth, dtype=np.int64))
     values = operator.real("on_value"), operator.real("off_value")
-    return writer.op("Where", same, *(like(output, value) for value in values))
+    return writer.op("Where", same, *(output.like(value) for value in values))
 
 
 @converts("Reshape", "_np_reshape", "_npx_reshape", "reshape_like")
@@ -415,7 +404,7 @@ def sequence_mask(operator: Operator, writer: Writer) -> str:
     if not operator.flag("use_sequence_length"):
         return data.name
     inside = _before_end(data, lengths[0], operator.integer("axis"), writer)
-    return writer.op("Where", inside, data, like(data, operator.real("value")))
+    return writer.op("Where", inside, data, data.like(operator.real("value")))
 
 
 @converts("SequenceReverse")

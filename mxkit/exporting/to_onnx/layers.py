@@ -3,26 +3,15 @@
 import math
 from typing import Any, Dict, List, Sequence, Tuple
 
-from mxkit.exporting.to_onnx.onnx_writer import (
-    Batch,
-    Operator,
-    Size,
-    Tensor,
-    Unsupported,
-    Writer,
-    axes_of,
-    converts,
-    integers,
-    like,
-)
+from mxkit.exporting.to_onnx.onnx_writer import Batch, Operator, Size, Tensor, Writer, converts, integers
 import numpy as np
 
 
 def check_layout(operator: Operator) -> None:
     """Refuse layouts with the channels last."""
     layout = operator.text("layout")
-    if layout not in ("", "NCW", "NCHW", "NCDHW"):
-        raise Unsupported(f"layout {layout}: MXNet computes it on a GPU only. Transpose the input to NCHW in the net")
+    text = f"layout {layout}: MXNet computes it on a GPU only. Transpose the input to NCHW in the net"
+    operator.refuse((layout not in ("", "NCW", "NCHW", "NCDHW"), text))
 
 
 @converts("Convolution", "Deconvolution")
@@ -70,7 +59,7 @@ def batch_norm(operator: Operator, writer: Writer) -> str:
     scale: Any = np.ones(gamma.dims, gamma.dtype) if operator.flag("fix_gamma") else gamma
     if axis == 1:
         return writer.op("BatchNormalization", data, scale, beta, mean, variance, epsilon=eps)
-    scale = writer.op("Div", scale, writer.op("Sqrt", writer.op("Add", variance, like(variance, eps))))
+    scale = writer.op("Div", scale, writer.op("Sqrt", writer.op("Add", variance, variance.like(eps))))
     shift = writer.op("Sub", beta, writer.op("Mul", mean, scale))
     shape = tuple(gamma.size(0) if place == axis else 1 for place in range(operator.rank))
     return writer.op("Add", writer.op("Mul", data, writer.reshape(scale, shape)), writer.reshape(shift, shape))
@@ -109,7 +98,7 @@ def l2_normalization(operator: Operator, writer: Writer) -> str:
     ndim = len(data.dims)
     axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode")]
     total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
-    root = writer.op("Sqrt", writer.op("Add", total, like(data, operator.real("eps"))))
+    root = writer.op("Sqrt", writer.op("Add", total, data.like(operator.real("eps"))))
     return writer.op("Div", data, root)
 
 
@@ -124,13 +113,13 @@ def softmax(operator: Operator, writer: Writer) -> str:
     data, axis, heat = operator.inputs[0], operator.axis(), operator.real("temperature")
     made: Any = data
     made = writer.op("Neg", made) if operator.operator == "softmin" else made
-    made = writer.op("Div", made, like(data, heat)) if heat else made
+    made = writer.op("Div", made, data.like(heat)) if heat else made
     kind = "LogSoftmax" if "log" in operator.operator else "Softmax"
     if operator.flag("use_length"):
         operator.refuse((kind != "Softmax", "use_length"))
         inside = _inside(data, operator.inputs[1], axis, writer)
-        made = writer.op("Softmax", writer.op("Where", inside, made, like(data, -np.inf)), axis=axis)
-        made = writer.op("Where", inside, made, like(data, 0))
+        made = writer.op("Softmax", writer.op("Where", inside, made, data.like(-np.inf)), axis=axis)
+        made = writer.op("Where", inside, made, data.like(0))
     else:
         made = writer.op(kind, made, axis=axis)
     return made if operator.outputs[0].dtype == data.dtype else writer.cast(made, operator.outputs[0].dtype)
@@ -158,7 +147,7 @@ def norm(operator: Operator, writer: Writer) -> str:
     order = operator.get("ord")
     operator.refuse((order not in (1, 2), f"ord={order}"))
     kind = "ReduceL1" if order == 1 else "ReduceL2"
-    made = writer.op(kind, operator.inputs[0], axes=axes_of(operator), keepdims=0)
+    made = writer.op(kind, operator.inputs[0], axes=operator.axes(), keepdims=0)
     return writer.reshape(made, operator.outputs[0].dims)
 
 
@@ -188,9 +177,9 @@ def batch_dot(operator: Operator, writer: Writer) -> str:
     turned = _turned(first, operator.flag("transpose_a"), writer), _turned(second, operator.flag("transpose_b"), writer)
     made = writer.op("MatMul", *turned)
     alpha, beta = operator.real("alpha", 1), operator.real("beta", 1)
-    made = writer.op("Mul", made, like(first, alpha)) if alpha != 1 else made
+    made = writer.op("Mul", made, first.like(alpha)) if alpha != 1 else made
     if added:
-        made = writer.op("Add", made, writer.op("Mul", added[0], like(first, beta)))
+        made = writer.op("Add", made, writer.op("Mul", added[0], first.like(beta)))
     return made
 
 
@@ -220,7 +209,7 @@ def _windows(kind: str, operator: Operator, writer: Writer, **attributes: Any) -
     kernel, stride, pads = _geometry(operator)
     data: Any = operator.inputs[0]
     if any(pad >= size for pad, size in zip(pads, kernel * 2)):  # ONNX pools only with less padding than a window
-        value = like(data, float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
+        value = data.like(float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
         begin, end = pads[: len(kernel)], pads[len(kernel) :]
         data = writer.op("Pad", data, np.array([0, 0, *begin, 0, 0, *end], np.int64), value)
         pads = [0] * len(pads)
@@ -350,7 +339,7 @@ def attention_scores(operator: Operator, writer: Writer) -> str:
     heads, data, of_one = operator.integer("heads"), operator.inputs[0], "selfatt" in operator.operator
     query, width = _part(data, heads, 3 if of_one else 1, 0, writer)
     key, _ = _part(operator.inputs[-1], heads, 3 if of_one else 2, int(of_one), writer)
-    scaled = writer.op("Div", query, like(data, math.sqrt(width)))
+    scaled = writer.op("Div", query, data.like(math.sqrt(width)))
     return writer.op("MatMul", scaled, writer.transpose(key, 0, 2, 1))
 
 
@@ -371,12 +360,12 @@ def box_decode(operator: Operator, writer: Writer) -> str:
     center, size = writer.ops("Split", 2, anchors, axis=2)
     if operator.get("format") == "corner":
         size = writer.op("Sub", size, center)
-        center = writer.op("Add", center, writer.op("Mul", size, like(data, 0.5)))
+        center = writer.op("Add", center, writer.op("Mul", size, data.like(0.5)))
     scales = np.array([operator.real(f"std{number}", 1) for number in range(4)], data.dtype)
     move, growth = writer.ops("Split", 2, writer.op("Mul", data, scales), axis=2)
     limit = operator.real("clip")
-    growth = writer.op("Min", growth, like(data, limit)) if limit > 0 else growth
-    half = writer.op("Mul", writer.op("Mul", writer.op("Exp", growth), size), like(data, 0.5))
+    growth = writer.op("Min", growth, data.like(limit)) if limit > 0 else growth
+    half = writer.op("Mul", writer.op("Mul", writer.op("Exp", growth), size), data.like(0.5))
     middle = writer.op("Add", writer.op("Mul", move, size), center)
     return writer.op("Concat", writer.op("Sub", middle, half), writer.op("Add", middle, half), axis=2)
 
@@ -390,22 +379,22 @@ def box_nms(operator: Operator, writer: Writer) -> str:
     operator.refuse((len(data.dims) != 3, "boxes of other than three axes"))
     place, start = operator.integer("score_index"), operator.integer("coord_start")
     scores = _column(data, place, writer)
-    usable = writer.op("Greater", scores, like(data, operator.real("valid_thresh")))
+    usable = writer.op("Greater", scores, data.like(operator.real("valid_thresh")))
     kind, background = operator.integer("id_index"), operator.integer("background_id")
     if kind >= 0 and background >= 0:
-        other = writer.op("Not", writer.op("Equal", _column(data, kind, writer), like(data, background)))
+        other = writer.op("Not", writer.op("Equal", _column(data, kind, writer), data.like(background)))
         usable = writer.op("And", usable, other)
     total = data.size(1)
     count = min(operator.integer("topk"), total) if operator.integer("topk") > 0 else total
-    key = writer.op("Where", usable, scores, like(data, -np.inf))
+    key = writer.op("Where", usable, scores, data.like(-np.inf))
     best, order = writer.ops("TopK", 2, key, integers(count), axis=1)
     rows = _rows(data, order, count, writer)
     corners = writer.slice(rows, start, start + 4, 2)
-    near = writer.op("Greater", _overlaps(corners, data, writer), like(data, operator.real("overlap_thresh")))
+    near = writer.op("Greater", _overlaps(corners, data, writer), data.like(operator.real("overlap_thresh")))
     if kind >= 0 and not operator.flag("force_suppress"):
         ids = writer.slice(rows, kind, kind + 1, 2)
         near = writer.op("And", near, writer.op("Equal", ids, writer.transpose(ids, 0, 2, 1)))
-    usable = writer.op("Greater", best, like(data, -np.inf))
+    usable = writer.op("Greater", best, data.like(-np.inf))
     return _compacted(operator, rows, _survivors(near, usable, writer), count, writer)
 
 
@@ -425,7 +414,7 @@ def _overlaps(corners: str, data: Any, writer: Writer) -> str:
     """Write intersection over union of each box with each other one of its sample."""
     sides = writer.ops("Split", 4, corners, axis=2)
     turned = [writer.transpose(side, 0, 2, 1) for side in sides]
-    zero = like(data, 0)
+    zero = data.like(0)
     spans = []
     for axis in (0, 1):
         low = writer.op("Max", sides[axis], turned[axis])
@@ -436,7 +425,7 @@ def _overlaps(corners: str, data: Any, writer: Writer) -> str:
     area = writer.op("Mul", *lengths)
     union = writer.op("Sub", writer.op("Add", area, writer.transpose(area, 0, 2, 1)), common)
     none = writer.op("LessOrEqual", common, zero)
-    return writer.op("Where", none, zero, writer.op("Div", common, writer.op("Where", none, like(data, 1), union)))
+    return writer.op("Where", none, zero, writer.op("Div", common, writer.op("Where", none, data.like(1), union)))
 
 
 def _survivors(near: str, usable: str, writer: Writer) -> str:
@@ -471,7 +460,7 @@ def _compacted(operator: Operator, rows: str, stays: str, count: int, writer: Wr
     rank = writer.op("Where", stays, np.arange(count, 0, -1, dtype=np.float32), np.float32(0))
     left, order = writer.ops("TopK", 2, rank, integers(count), axis=1)
     kept = writer.op("Unsqueeze", writer.op("Greater", left, np.float32(0)), integers(2))
-    made = writer.op("Where", kept, _rows(data._replace(name=rows), order, count, writer), like(data, -1))
+    made = writer.op("Where", kept, _rows(data._replace(name=rows), order, count, writer), data.like(-1))
     if count == data.size(1):
         return made
-    return writer.op("Pad", made, integers(0, 0, 0, 0, data.size(1) - count, 0), like(data, -1))
+    return writer.op("Pad", made, integers(0, 0, 0, 0, data.size(1) - count, 0), data.like(-1))

@@ -7,22 +7,12 @@ from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph
 from mxkit.exporting.to_onnx import arrays as _arrays  # noqa: F401 - it registers its conversions
 from mxkit.exporting.to_onnx import layers as _layers  # noqa: F401 - likewise
-from mxkit.exporting.to_onnx.onnx_writer import (
-    CONVERTERS,
-    OPSET,
-    UNKNOWN,
-    Batch,
-    Operator,
-    Operators,
-    Tensor,
-    Unsupported,
-    Writer,
-    operators_of,
-)
+from mxkit.exporting.to_onnx.onnx_writer import CONVERTERS, Batch, Operator, Tensor, Unsupported, Writer, operators_of
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
 
+OPSET = 17  # the first with LayerNormalization; onnxruntime 1.12 of 2022 reads it
 _IR = 8  # onnx 1.12 of 2022 and later read it
 
 
@@ -92,7 +82,7 @@ def onnx_model(
     return model
 
 
-def _converted(parts: Operators) -> Writer:
+def _converted(parts: Any) -> Writer:
     """Convert all operators, or raise with all that cannot be converted."""
     writer = Writer((parts.inputs[0].name, parts.batch_axes[0]))
     refused: List[Tuple[Operator, str]] = []
@@ -112,7 +102,7 @@ def _convert(operator: Operator, writer: Writer) -> None:
     if convert is None:
         reason = "it draws random numbers, which no other library draws alike"
         raise Unsupported(reason if draws(operator) else "mxkit has no conversion of this operator")
-    if any(tensor.dims == UNKNOWN for tensor in [*operator.inputs, *operator.outputs]):
+    if any(-1 in tensor.dims for tensor in [*operator.inputs, *operator.outputs]):
         raise Unsupported("the shape of its inputs or outputs depends on values, or not linearly on the batch size")
     writer.prefix = operator.outputs[0].name
     begin = len(writer.nodes)

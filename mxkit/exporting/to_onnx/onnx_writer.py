@@ -13,7 +13,6 @@ from mxkit.exporting.net_graph import NetGraph
 import mxnet as mx
 import numpy as np
 
-OPSET = 17  # the first with LayerNormalization; onnxruntime 1.12 of 2022 reads it
 END = 2**63 - 1  # an end of Slice beyond every axis
 
 
@@ -51,6 +50,10 @@ class Tensor(NamedTuple):
             raise Unsupported(f"axis {axis} of {self.name!r} has the size of the batch")
         return size
 
+    def like(self, value: float) -> np.ndarray:
+        """Return a number in the dtype of the tensor."""
+        return np.array(value).astype(self.dtype)
+
 
 Value = Union[Tensor, str, np.ndarray, np.generic]
 Converter = Callable[["Operator", "Writer"], Union[str, List[str]]]
@@ -86,6 +89,12 @@ class Operator(_Fields, Attributes):
     def rank(self) -> int:
         """Number of axes of the first input."""
         return len(self.inputs[0].dims)
+
+    def axes(self, name: str = "axis") -> List[int]:
+        """Return an attribute with axes as a list, counted from 0; absent, None and () are all axes."""
+        every = range(self.rank)
+        axes = sorted(axis % self.rank for axis in self.ints(name) or every)
+        return [axis for axis in every if axis not in axes] if self.flag("exclude") else axes
 
     def refuse(self, *conditions: Tuple[Any, str]) -> None:
         """Raise Unsupported with the reason of the first condition that is true."""
@@ -210,7 +219,7 @@ class _Names(Dict[str, Any]):
         return partial(self._node, name) if name[0].isupper() else self._operator.get(name)
 
     def _node(self, kind: str, *inputs: Any, **attributes: Any) -> str:
-        values = (like(self._operator.inputs[0], one) if isinstance(one, (int, float)) else one for one in inputs)
+        values = (self._operator.inputs[0].like(one) if isinstance(one, (int, float)) else one for one in inputs)
         return self._writer.op(kind, *values, **attributes)
 
 
@@ -233,18 +242,6 @@ def integers(*values: int) -> np.ndarray:
 def count(dims: Dims, batch: int) -> int:
     """Return the number of elements at a batch size."""
     return math.prod(size if isinstance(size, int) else size.factor * batch + size.offset for size in dims)
-
-
-def like(tensor: Tensor, value: float) -> np.ndarray:
-    """Return a number in the dtype of a tensor."""
-    return np.array(value).astype(tensor.dtype)
-
-
-def axes_of(operator: Operator, name: str = "axis") -> List[int]:
-    """Return an attribute with axes as a list, counted from 0; absent, None and () are all axes."""
-    every = range(operator.rank)
-    axes = sorted(axis % operator.rank for axis in operator.ints(name) or every)
-    return [axis for axis in every if axis not in axes] if operator.flag("exclude") else axes
 
 
 def _vector(values: Any) -> np.ndarray:

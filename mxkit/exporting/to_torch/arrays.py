@@ -7,18 +7,7 @@ function of `emitted.py`.
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from mxkit.core.operators import Operator, book, known
-from mxkit.exporting.to_torch.expressions import (
-    TYPES,
-    Conversion,
-    Node,
-    atom,
-    axes_text,
-    binary,
-    cast,
-    listed,
-    literal,
-    options,
-)
+from mxkit.exporting.to_torch.expressions import Conversion, Node, atom, axes_of, binary, cast, listed, literal, options
 
 # MXNet's codes of Reshape as those of npx.reshape
 _CODES = {0: -2, -2: -4, -3: -5, -4: -6}
@@ -82,7 +71,7 @@ def _transpose(node: Node) -> str:
 
 def _squeeze(node: Node) -> str:
     axes = node.optional_ints("axis")
-    return f"{node.a}.squeeze({'' if axes is None else axes_text(axes)})"
+    return f"{node.a}.squeeze({'' if axes is None else axes_of(axes)})"
 
 
 def _split(node: Node) -> str:
@@ -436,10 +425,10 @@ def _reduction(method: str, extra: str = "") -> Conversion:
             x = _one_number(node, f"{x}.{method}({more})")
         else:
             axes = tuple(range(node.rank)) if axes is None else axes
-            for part in reversed(axes) if method == "prod" else [axes_text(axes)]:
+            for part in reversed(axes) if method == "prod" else [axes_of(axes)]:
                 x = f"{x}.{method}(dim={part}{node.keepdim}{', ' if more else ''}{more})"
         dtype = node.text("dtype")
-        return cast(x, dtype) if dtype in TYPES and dtype != node.dtypes[0] else x
+        return cast(x, dtype) if dtype not in ("", node.dtypes[0]) else x
 
     return convert
 
@@ -458,7 +447,7 @@ def _norm(node: Node) -> str:
         raise node.refused(f"the norm of {node.dtypes[0]}; cast it to float32 before")
     if node.text("out_dtype", node.dtypes[0]) != node.dtypes[0]:
         raise node.refused("out_dtype, which MXNet's CPU does not compute")
-    dims = "" if axes is None else f", dim={axes_text(axes)}"
+    dims = "" if axes is None else f", dim={axes_of(axes)}"
     result = f"torch.linalg.vector_norm({node.x}, {literal(node.number('ord', 2))}{dims}{node.keepdim})"
     return _one_number(node, result) if axes is None and not node.keepdim else result
 

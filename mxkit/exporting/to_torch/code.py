@@ -16,7 +16,7 @@ from mxkit.core.replicas import is_trainable, shape_of
 from mxkit.exporting.to_torch.expressions import Argument, Call
 from mxkit.exporting.to_torch.forward import Forward, Renderer
 from mxkit.exporting.to_torch.operators import HELPERS, Problem, helpers_used, refuse
-from mxkit.exporting.to_torch.program import Module, Operator, Program, extract, identifier, layer_of, modules
+from mxkit.exporting.to_torch.program import Module, Operator, Program, extract, identifier, modules
 from mxkit.storage.params_format import dtype_name
 from mxkit.version import __version__
 import mxnet as mx
@@ -263,7 +263,7 @@ def _entries(program: Program, module: Module, made: Mapping[str, Instance]) -> 
             continue
         around: List[Tuple[str, Any]] = []
         for label, operator in beside(child):
-            found = layer_of(program, operator)
+            found = program.layer_of(operator)
             around.append((f"{name}_{label}", found.constructor if found else _IDENTITY))
         count = len(child.part.before) if child.part else 0
         named.update([*around[:count], (name, _constructor(program, child, made)), *around[count:]])
@@ -441,7 +441,7 @@ def _own_state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[
     given = {id(one): program.value(entry) for entry, one in parameters.items()} if values is None else values
     fixed = {id(given[id(one)]) for one in parameters.values() if one.grad_req == "null"}
     for target, operator in layers_with_state(source):
-        layer: Any = layer_of(program, operator, values=given)
+        layer: Any = program.layer_of(operator, values=given)
         for name, value in layer.state.items():
             trained = name not in layer.frozen and id(value) not in fixed
             found[f"{target}.{name}"] = value, None if name.startswith("running_") else trained

@@ -212,7 +212,7 @@ def size(values: Sequence[int]) -> str:
     return literal(values[0] if len(set(values)) == 1 else tuple(values))
 
 
-def axes_text(axes: Sequence[Any]) -> str:
+def axes_of(axes: Sequence[Any]) -> str:
     """Write axes: one of them as a number."""
     return literal(axes[0] if len(axes) == 1 else tuple(axes))
 

@@ -11,21 +11,7 @@ from mxkit.core.graphs import traced_graph
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.expressions import Layer
 from mxkit.exporting.to_torch.operators import Problem, expression, names_used
-from mxkit.exporting.to_torch.program import (
-    Module,
-    Operator,
-    Program,
-    Scope,
-    accesses,
-    constants,
-    data_inputs,
-    flat,
-    identifier,
-    is_first_state,
-    layer_of,
-    node_of,
-    part_of,
-)
+from mxkit.exporting.to_torch.program import Module, Operator, Program, Scope, accesses, flat, identifier
 from mxnet import gluon
 
 
@@ -158,7 +144,7 @@ class Renderer:
         self.layers: Dict[str, Tuple[Layer, Operator]] = {}
         self.parameters: Dict[str, Any] = {}
         self.zeros: Dict[Entry, Operator] = {}
-        self.fixed = constants(program, scope.operators())
+        self.fixed = program.constants(scope.operators())
 
     def render(self) -> Forward:
         """Write it."""
@@ -182,7 +168,7 @@ class Renderer:
     def _actions(self, step: Union[Operator, Scope]) -> List[_Action]:
         """Return the steps of a call: a child's layer and the operators around it."""
         if isinstance(step, Operator):
-            if is_first_state(self.program, step):
+            if step.is_first_state:
                 self.zeros[step.outputs[0]] = step
                 return []
             return [] if step.number in self.fixed else [self._own(step)]
@@ -195,12 +181,12 @@ class Renderer:
         if child.kind != "layer":
             return [_Action(access, step, step.inputs, flat(step.outputs))]
         operators = step.all_operators()
-        part = part_of(self.program, operators)
+        part = self.program.part_of(operators)
         if part is None or part.core is None:  # an Identity
             return [_Action(access, step, step.inputs, flat(step.outputs))]
-        self.zeros.update({one.outputs[0]: one for one in operators if is_first_state(self.program, one)})
-        fixed = constants(self.program, operators)
-        core = _Action(access, part.core, data_inputs(self.program, part.core, fixed), part.core.outputs)
+        self.zeros.update({one.outputs[0]: one for one in operators if one.is_first_state})
+        fixed = self.program.constants(operators)
+        core = _Action(access, part.core, self.program.data_inputs(part.core, fixed), part.core.outputs)
         return [*map(_plain, part.before), core, *map(_plain, part.after)]
 
     def _own(self, operator: Operator) -> _Action:
@@ -210,9 +196,9 @@ class Renderer:
         others = [other for other in self.scope.operators() if other is not operator]
         alone = not any(entry in other.inputs for entry in used for other in others)
         of_symbol = used and isinstance(self.module.block, gluon.SymbolBlock)
-        alone = alone and bool(data_inputs(self.program, operator, self.fixed))
+        alone = alone and bool(self.program.data_inputs(operator, self.fixed))
         if alone and (of_symbol or operator.operator == "RNN"):
-            layer = layer_of(self.program, operator)
+            layer = self.program.layer_of(operator)
             if layer is not None:
                 return self._as_layer(operator, layer, self._common_name(operator, used))
         return _plain(operator)
@@ -224,7 +210,7 @@ class Renderer:
         while name in taken:
             name, number = f"{name.rstrip('0123456789') if number > 2 else name}{number}", number + 1
         self.layers[name] = layer, operator
-        inputs = data_inputs(self.program, operator, self.fixed)
+        inputs = self.program.data_inputs(operator, self.fixed)
         return _Action(f"self.{name}", operator, inputs, operator.outputs)
 
     def _common_name(self, operator: Operator, used: List[Entry]) -> str:
@@ -269,7 +255,7 @@ class Renderer:
             states = [text for text in inputs[2:] if text]  # zeros are torch's default
             given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
             return f"{action.access}({inputs[0]}{given})", [y, rest if len(rest) == 2 else rest[0] if rest else None]
-        layer = layer_of(self.program, operator, inputs=inputs)
+        layer = self.program.layer_of(operator, inputs=inputs)
         text = layer.call if layer and layer.call else "{layer}({0})"
         return text.format(*inputs, layer=action.access), [y, *rest] if rest else y
 
@@ -278,7 +264,7 @@ class Renderer:
         known = operator.operator != "RNN"
         inputs = [self._operand(entry) if known else "None" for entry in operator.inputs]
         try:
-            return expression(node_of(self.program, operator, inputs))
+            return expression(self.program.node_of(operator, inputs))
         except ExportError as error:
             reason = str(error).rpartition("cannot be converted to PyTorch: ")[2]
             self.problems.append(Problem(self.scope.path, self.scope.block, operator.operator, reason))

@@ -11,19 +11,7 @@ from mxkit.core.blocks import place_of
 from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.arrays import ARRAYS, each
-from mxkit.exporting.to_torch.expressions import (
-    Conversion,
-    Layer,
-    Node,
-    atom,
-    axes_text,
-    binary,
-    listed,
-    literal,
-    module,
-    options,
-    size,
-)
+from mxkit.exporting.to_torch.expressions import Conversion, Layer, Node, atom, listed, literal, module, options, size
 import numpy as np
 
 _Pairs = Dict[str, Tuple[Any, Any]]
@@ -209,7 +197,7 @@ def _instance_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
 def _l2_normalization(node: Node) -> str:
     first = {"instance": 1, "channel": 1, "spatial": 2}
     mode = node.text("mode")
-    dims = axes_text((1,) if mode == "channel" else tuple(range(first[mode], node.rank)))
+    dims = literal((1,) if mode == "channel" else tuple(range(first[mode], node.rank)))
     eps = literal(node.number("eps"))
     return f"{node.a} / ({node.a}.square().sum(dim={dims}, keepdim=True) + {eps}).sqrt()"
 
@@ -261,7 +249,7 @@ def _softmax(node: Node) -> str:
     if node.operator == "softmin":
         data = f"-{node.a}"
     if node.number("temperature", 1) != 1:
-        data = binary(data, "/", literal(node.number("temperature")))
+        data = f"{atom(data)} / {literal(node.number('temperature'))}"
     if node.flag("use_length"):
         if node.operator != "softmax":
             raise node.refused("use_length=True")

@@ -47,6 +47,11 @@ class Operator(NamedTuple):
     inputs: List[Entry]
     outputs: List[Entry]
 
+    @property
+    def is_first_state(self) -> bool:
+        """Whether it makes the zeros of a recurrent layer's first state."""
+        return self.operator in ("_zeros", "_npi_zeros") and not self.inputs
+
 
 class Scope(NamedTuple):
     """One call of a block.
@@ -163,6 +168,76 @@ class Program:
             ]
             result = mx.nd.CachedOp(legacy(symbol))(*arrays)
         return result.asnumpy()
+
+    def node_of(self, operator: Operator, inputs: Sequence[str], values: Optional[List[Any]] = None) -> Node:
+        """Return an operator as a Node, which the conversions take."""
+        if values is None:
+            values = [self.value(entry) for entry in operator.inputs]
+        return Node(
+            operator.operator,
+            operator.attrs,
+            list(inputs),
+            [self.shapes[entry] for entry in operator.inputs],
+            [self.shapes[entry] for entry in operator.outputs],
+            values,
+            [self.dtypes[entry] for entry in operator.inputs],
+            operator.name,
+        )
+
+    def part_of(self, operators: Sequence[Operator]) -> Optional["Part"]:
+        """Find the one operator that uses all parameters of a block, if it is a layer of torch.nn."""
+        fixed = self.constants(operators)
+        known = {*self.parameters, *(entry for one in fixed.values() for entry in one.outputs)}
+        cores = [one for one in operators if one.number not in fixed and known.intersection(one.inputs)]
+        if len(cores) > 1 or (not cores and len(operators) > 1):
+            return None
+        core = cores[0] if cores else operators[0]
+        found = self.layer_of(core)
+        if found is None:
+            return None
+        if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
+            return None
+        at = operators.index(core)
+        before, after = (
+            [one for one in side if one.number not in fixed and not one.is_first_state]
+            for side in (operators[:at], operators[at + 1 :])
+        )
+        return Part(core, found, before, after)
+
+    def constants(self, operators: Sequence[Operator]) -> Dict[int, Operator]:
+        """Operators that depend on parameters only and feed a recurrent layer, by their numbers."""
+        by_output = {entry: one for one in operators for entry in one.outputs}
+        found: Dict[int, Operator] = {}
+        waiting = [one.inputs[1] for one in operators if one.operator == "RNN"]
+        while waiting:
+            one = by_output.get(waiting.pop())
+            if one is not None:
+                found[one.number] = one
+                waiting.extend(one.inputs)
+        return found
+
+    def layer_of(
+        self, operator: Operator, inputs: Sequence[str] = (), values: Optional[Dict[int, Any]] = None
+    ) -> Optional[Layer]:
+        """The layer of torch.nn for an operator, or None.
+
+        Args:
+            operator: The operator.
+            inputs: Python expressions for its inputs.
+            values: NumPy arrays by the ids of Parameters, instead of the Parameters' own values.
+        """
+        inputs = inputs or [f"x{number}" for number in range(len(operator.inputs))]
+        given = [self.value(entry, values) for entry in operator.inputs]
+        if operator.operator == "RNN":
+            given[1] = self.computed(operator.inputs[1], values)
+        try:
+            return layer(self.node_of(operator, inputs, given))
+        except ExportError:
+            return None
+
+    def data_inputs(self, operator: Operator, fixed: Dict[int, Operator]) -> List[Entry]:
+        """Inputs of an operator that are no parameters."""
+        return [entry for entry in operator.inputs if entry not in self.parameters and entry.node not in fixed]
 
     def _events(self, index: int) -> Iterator[Tuple[int, Any]]:
         """Yield the begin and the end of a call, and those of all calls inside it, in their order in time."""
@@ -383,22 +458,6 @@ class Module:
             yield from child.walk()
 
 
-def node_of(program: Program, operator: Operator, inputs: Sequence[str], values: Optional[List[Any]] = None) -> Node:
-    """Return an operator as a Node, which the conversions take."""
-    if values is None:
-        values = [program.value(entry) for entry in operator.inputs]
-    return Node(
-        operator.operator,
-        operator.attrs,
-        list(inputs),
-        [program.shapes[entry] for entry in operator.inputs],
-        [program.shapes[entry] for entry in operator.outputs],
-        values,
-        [program.dtypes[entry] for entry in operator.inputs],
-        operator.name,
-    )
-
-
 def modules(program: Program) -> Module:
     """Build the tree of modules.
 
@@ -478,81 +537,16 @@ class _Builder:
         if part is None or part.layer.call is not None:
             return False
         around = part.before + part.after
-        return all(len(one.inputs) == 1 and layer_of(self.program, one) is not None for one in around)
+        return all(len(one.inputs) == 1 and self.program.layer_of(one) is not None for one in around)
 
-    def _part(self, scope: Scope) -> Optional[Part]:
+    def _part(self, scope: Scope) -> Optional["Part"]:
         operators = scope.all_operators()
         if not operators:
             same = len(scope.inputs) == 1 and scope.outputs == scope.inputs[0]
             return Part(None, Layer(Call("nn.Identity", ()), {}), [], []) if same else None
         if type(scope.outputs) is list and operators[-1].operator != "RNN":
             return None
-        return part_of(self.program, operators)
-
-
-def part_of(program: Program, operators: Sequence[Operator]) -> Optional[Part]:
-    """Find the one operator that uses all parameters of a block, if it is a layer of torch.nn."""
-    fixed = constants(program, operators)
-    known = {*program.parameters, *(entry for one in fixed.values() for entry in one.outputs)}
-    cores = [one for one in operators if one.number not in fixed and known.intersection(one.inputs)]
-    if len(cores) > 1 or (not cores and len(operators) > 1):
-        return None
-    core = cores[0] if cores else operators[0]
-    found = layer_of(program, core)
-    if found is None:
-        return None
-    if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
-        return None
-    at = operators.index(core)
-    before, after = (
-        [one for one in side if one.number not in fixed and not is_first_state(program, one)]
-        for side in (operators[:at], operators[at + 1 :])
-    )
-    return Part(core, found, before, after)
-
-
-def constants(program: Program, operators: Sequence[Operator]) -> Dict[int, Operator]:
-    """Operators that depend on parameters only and feed a recurrent layer, by their numbers."""
-    by_output = {entry: one for one in operators for entry in one.outputs}
-    found: Dict[int, Operator] = {}
-    waiting = [one.inputs[1] for one in operators if one.operator == "RNN"]
-    while waiting:
-        one = by_output.get(waiting.pop())
-        if one is not None:
-            found[one.number] = one
-            waiting.extend(one.inputs)
-    return found
-
-
-def is_first_state(program: Program, operator: Operator) -> bool:
-    """Whether an operator makes the zeros of a recurrent layer's first state."""
-    return operator.operator in ("_zeros", "_npi_zeros") and not operator.inputs
-
-
-def layer_of(
-    program: Program, operator: Operator, inputs: Sequence[str] = (), values: Optional[Dict[int, Any]] = None
-) -> Optional[Layer]:
-    """The layer of torch.nn for an operator, or None.
-
-    Args:
-        program: The program.
-        operator: The operator.
-        inputs: Python expressions for its inputs.
-        values: NumPy arrays by the ids of Parameters, instead of the Parameters' own values.
-    """
-    inputs = inputs or [f"x{number}" for number in range(len(operator.inputs))]
-    given = [program.value(entry, values) for entry in operator.inputs]
-    if operator.operator == "RNN":
-        given[1] = program.computed(operator.inputs[1], values)
-    try:
-        return layer(node_of(program, operator, inputs, given))
-    except ExportError:
-        return None
-
-
-def data_inputs(program: Program, operator: Operator, fixed: Dict[int, Operator]) -> List[Entry]:
-    """Inputs of an operator that are no parameters."""
-    return [entry for entry in operator.inputs if entry not in program.parameters and entry.node not in fixed]
+        return self.program.part_of(operators)
 
 
 def accesses(module: Module) -> Dict[int, Tuple[Module, str]]:

@@ -11,7 +11,7 @@ from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import JUMPING, Draw, Row, above, beside_summands, compare, net_outputs, summands
 from mxkit.exporting.to_torch.code import Source, beside, layers_with_state, state
-from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat, part_of
+from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat
 import mxnet as mx
 import numpy as np
 
@@ -72,7 +72,7 @@ def not_compared(source: Source) -> List[str]:
     }
     for module in source.root.walk():
         for scope in module.scopes if module.part else ():
-            part = part_of(program, scope.all_operators())
+            part = program.part_of(scope.all_operators())
             operators = [part.core, *part.before, *part.after] if part and part.core else []
             known.update(entry for one in operators if one for entry in one.outputs)
     return [one.name for one in program.root.all_operators() if not known.intersection(one.outputs)]
