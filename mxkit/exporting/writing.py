@@ -23,7 +23,6 @@ from mxkit.nets.saving import values_by_path
 from mxkit.storage.params_format import dtype_name
 from mxkit.version import __version__
 import mxnet as mx
-from mxnet import autograd
 import numpy as np
 
 Shape = Sequence[Optional[int]]
@@ -175,8 +174,6 @@ def export(
     format = _chosen(format, path)
     if train and not (format == "torch" and verify):
         raise ValueError("export: train=True compares gradients: it needs format='torch' and verify=True")
-    if autograd.is_recording():
-        raise ValueError("export: it runs the net, and cannot be called inside autograd.record()")
     packages = list(_PACKAGES[format].items())[: None if verify else 1]
     versions = {name: require(name, extra).__version__ for name, extra in packages}
     named = next((list(one) for one in (inputs, input_shape) if isinstance(one, Mapping)), None)

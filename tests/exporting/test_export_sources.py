@@ -346,8 +346,6 @@ def test_gammas_that_mxnet_reads_as_ones_are_written_as_ones(tmp_path):
 
 
 def test_a_proof_of_another_net_is_removed(net, tmp_path):
-    with mx.autograd.record(), pytest.raises(ValueError, match="cannot be called inside autograd.record"):
-        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
     assert mxkit.export(net, tmp_path / "net", input_shape=(1, 5)).files["proof"].is_file()
     assert "proof" not in mxkit.export(net, tmp_path / "net", input_shape=(1, 5), verify=False).files
     assert not (tmp_path / "net.symbol.json").exists()
