@@ -71,14 +71,9 @@ def graph_parameters(block: Any) -> Dict[str, Any]:
 
 def only_its_graph_runs(block: Any) -> bool:
     """Whether a call of a block only runs its graph, as MXNet traced it."""
-    own = vars(block)
-    return bool(
-        is_hybridized(block)
-        and traced_graph(block)
-        and not (block._forward_hooks or block._forward_pre_hooks or block._callback)
-        and "forward" not in own
-        and _REPLACED not in own  # mixed precision
-    )
+    hooks = block._forward_hooks or block._forward_pre_hooks or block._callback
+    changed = {"forward", _REPLACED}.intersection(vars(block))  # by mixed precision, for example
+    return bool(is_hybridized(block) and traced_graph(block) and not hooks and not changed)
 
 
 def has_one_plain_output(block: Any) -> bool:
@@ -192,11 +187,8 @@ def opened(net: Any, paths: Collection[str]) -> Any:
     ids = {id(blocks[path]) for path in paths if path in blocks}
     # a shared block may be called by the parents of each of its paths
     every_path = [path for path, block in blocks.items() if path and id(block) in ids]
-    return run_as_code(
-        block
-        for path, block in blocks.items()
-        if any(inner.startswith(f"{path}." if path else path) for inner in every_path)
-    )
+    above = (path for path in blocks if any(inner.startswith(f"{path}." if path else path) for inner in every_path))
+    return run_as_code(blocks[path] for path in above)
 
 
 @contextmanager

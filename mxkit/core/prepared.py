@@ -130,15 +130,12 @@ class BoundGraph:
         gradients = {name: gradients_of(parameters[name]) for name in names if name in parameters}
         trained = {name: replicas for name, replicas in gradients.items() if replicas}
         written = [first_value(parameters[name]) for name in states]
+        values = [own[name] if name in own else first_value(parameters[name]) for name in names]
+        firsts = {name: replicas[0] for name, replicas in trained.items()}
+        requests = {name: parameters[name].grad_req if name in trained else "null" for name in names}
+        other = None if shared is None else shared.executor
         with environment(_NO_FUSION), switches(numpy):
-            self.executor: Any = graph.bind(
-                first.ctx,
-                [own[name] if name in own else first_value(parameters[name]) for name in names],
-                {name: replicas[0] for name, replicas in trained.items()},
-                {name: parameters[name].grad_req if name in trained else "null" for name in names},
-                written,
-                shared_exec=None if shared is None else shared.executor,
-            )
+            self.executor: Any = graph.bind(first.ctx, values, firsts, requests, written, shared_exec=other)
         # The executor's operators write auxiliary states, like running statistics, but declare to the engine that they
         # only read them, so later readers do not wait (T193). This operator copies the states to themselves: it waits
         # for the executor, and readers wait for it.

@@ -135,13 +135,10 @@ def run(path: Path, target: Optional[Path]) -> int:
         kept[name] = array if target else None
         total, version = total + array.nbytes, _VERSIONS[headers.version]
     faulty = sum(bool(row[-1]) for row in rows)
-    write_lines(
-        [
-            *aligned(rows, left=(0, 1, 2, 4)),
-            f"{shown(str(path))}: {len(kept)} arrays, {total:,} bytes; format {version}; names: {naming(list(kept))}",
-            f"{faulty} arrays have values that are not finite" if faulty else "all values are finite",
-        ]
-    )
+    names = naming(list(kept))
+    total_line = f"{shown(str(path))}: {len(kept)} arrays, {total:,} bytes; format {version}; names: {names}"
+    verdict = f"{faulty} arrays have values that are not finite" if faulty else "all values are finite"
+    write_lines([*aligned(rows, left=(0, 1, 2, 4)), total_line, verdict])
     if target:
         arrays = without_roles(kept, path)
         content = WRITERS[target.suffix](arrays)

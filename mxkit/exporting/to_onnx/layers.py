@@ -28,16 +28,9 @@ def convolution(operator: Operator, writer: Writer) -> str:
             full = [step * (size - 1) + (wide - 1) * apart + 1 - end for size, wide, step, apart, end in ends]
             pad, adjusted = [(size + 1) // 2 for size in full], [size % 2 for size in full]
         more = {"output_padding": adjusted}
-    return writer.op(
-        "ConvTranspose" if more else "Conv",
-        *operator.inputs,
-        kernel_shape=kernel,
-        pads=[*pad, *pad],
-        strides=stride,
-        dilations=dilate,
-        group=operator.integer("num_group"),
-        **more,
-    )
+    sizes = {"kernel_shape": kernel, "pads": [*pad, *pad], "strides": stride, "dilations": dilate, **more}
+    kind = "ConvTranspose" if more else "Conv"
+    return writer.op(kind, *operator.inputs, group=operator.integer("num_group"), **sizes)
 
 
 @converts("FullyConnected")
@@ -187,9 +180,8 @@ def batch_dot(operator: Operator, writer: Writer) -> str:
 def pooling(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
     data, kind, convention = operator.inputs[0], operator.get("pool_type"), operator.get("pooling_convention")
-    operator.refuse(
-        (kind not in ("max", "avg") or convention == "same", f"pool_type={kind!r}, pooling_convention={convention!r}")
-    )
+    text = f"pool_type={kind!r}, pooling_convention={convention!r}"
+    operator.refuse((kind not in ("max", "avg") or convention == "same", text))
     if operator.flag("global_pool"):
         return writer.op("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", data)
     if kind == "max":
@@ -309,10 +301,8 @@ def _weights(
         made = writer.op("Gather", made, integers(*gates), axis=0) if len(gates) > 1 else made
         parts.append(writer.reshape(made, (1, len(gates) * width, column)))
         start = end
-    biases = [
-        writer.op("Reshape", writer.op("Concat", *parts[at : at + 2], axis=1), integers(1, -1))
-        for at in range(count, 2 * count, 2)
-    ]
+    pairs = (writer.op("Concat", *parts[at : at + 2], axis=1) for at in range(count, 2 * count, 2))
+    biases = [writer.op("Reshape", pair, integers(1, -1)) for pair in pairs]
     layers = []
     for at in range(0, count, 2 * sides):
         of_layer = parts[at : at + 2 * sides]

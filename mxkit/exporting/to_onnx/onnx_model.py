@@ -55,21 +55,13 @@ def onnx_model(
     read = {name for node in writer.nodes for name in node.input}
     variables = {name: one for name, one in parts.variables.items() if one.name in read}
     parameters = {full: variables.get(full.partition(":")[2]) for full in graph.arrays}
-    described = helper.make_graph(
-        writer.nodes,
-        "mxnet",
-        # parameters are inputs until the check, which would copy their data several times
-        [_declared(tensor, tensor.name) for tensor in [*parts.inputs, *parameters.values()] if tensor],
-        [_declared(tensor, name) for tensor, name in zip(parts.outputs, parts.output_names)],
-        [one for one in writer.initializers if one.name in read],
-    )
-    model = helper.make_model(
-        described,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=_IR,
-        producer_name="mxkit",
-        producer_version=__version__,
-    )
+    # parameters are inputs until the check, which would copy their data several times
+    inputs = [_declared(tensor, tensor.name) for tensor in [*parts.inputs, *parameters.values()] if tensor]
+    outputs = [_declared(tensor, name) for tensor, name in zip(parts.outputs, parts.output_names)]
+    constants = [one for one in writer.initializers if one.name in read]
+    described = helper.make_graph(writer.nodes, "mxnet", inputs, outputs, constants)
+    made_by = {"ir_version": _IR, "producer_name": "mxkit", "producer_version": __version__}
+    model = helper.make_model(described, opset_imports=[helper.make_opsetid("", OPSET)], **made_by)
     added = {"mxnet": mx.__version__, "mxnet.outputs": ", ".join(graph.symbol.list_outputs())}
     helper.set_model_props(model, {**added, **metadata})
     checker.check_model(model, full_check=True)

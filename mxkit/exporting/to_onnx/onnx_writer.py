@@ -292,14 +292,11 @@ def operators_of(
         source: Tensor(names[source], UNKNOWN if dim is None else dim, dtype)
         for source, dim, dtype in zip(view.heads, dims, types)
     }
+    made: Dict[int, List[Tensor]] = {}
+    for source, tensor in tensors.items():
+        made.setdefault(source.node, []).append(tensor)
     operators = [
-        Operator(
-            node.name,
-            node.operator,
-            node.attrs,
-            [tensors[source] for source in node.inputs],
-            [tensor for source, tensor in tensors.items() if source.node == node.index],
-        )
+        Operator(node.name, node.operator, node.attrs, [tensors[one] for one in node.inputs], made[node.index])
         for node in view.nodes
         if not node.is_variable
     ]

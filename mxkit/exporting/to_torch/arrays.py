@@ -311,16 +311,11 @@ def _box_nms(node: Node) -> str:
     formats = [node.text(name, "corner") for name in ("in_format", "out_format")]
     if formats != ["corner", "corner"]:
         raise node.refused(f"in_format={formats[0]} and out_format={formats[1]}; expected corner")
-    extra = options(
-        overlap=(node.number("overlap_thresh"), 0.5),
-        threshold=(node.number("valid_thresh"), 0),
-        topk=(node.integer("topk"), -1),
-        coordinates=(node.integer("coord_start"), 2),
-        score=(node.integer("score_index"), 1),
-        label=(node.integer("id_index"), -1),
-        background=(node.integer("background_id"), -1),
-        across_labels=(node.flag("force_suppress"), False),
-    )
+    names = {"overlap": ("overlap_thresh", 0.5), "threshold": ("valid_thresh", 0), "topk": ("topk", -1)}
+    names.update(coordinates=("coord_start", 2), score=("score_index", 1), label=("id_index", -1))
+    names["background"] = "background_id", -1
+    given = {name: (node.number(own), default) for name, (own, default) in names.items()}
+    extra = options(**given, across_labels=(node.flag("force_suppress"), False))
     return f"box_nms({node.x}{extra})"
 
 

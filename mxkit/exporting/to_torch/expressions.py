@@ -141,11 +141,8 @@ class Call(NamedTuple):
 
     def written(self) -> List[Tuple[str, Any]]:
         """Its arguments without those that have torch's default, each with what stands before it."""
-        return [
-            ("" if default is None else f"{name}=", value)
-            for name, value, default in self.arguments
-            if str(value) != default
-        ]
+        own = (one for one in self.arguments if str(one.value) != one.default)
+        return [("" if one.default is None else f"{one.name}=", one.value) for one in own]
 
 
 class Layer(NamedTuple):
@@ -173,16 +170,10 @@ def module(function: str, *values: Tuple[str, Any], **named: Tuple[Any, Any]) ->
         values: Arguments that are written without their name, which a class takes if its objects differ in them.
         named: Values and torch's defaults of arguments by name; None for an argument that is always written.
     """
-    return Call(
-        function,
-        (
-            *(Argument(name, _sized(value)) for name, value in values),
-            *(
-                Argument(name, _sized(value), "" if default is None else _sized(default))
-                for name, (value, default) in named.items()
-            ),
-        ),
-    )
+    by_name = ((name, value, "" if default is None else _sized(default)) for name, (value, default) in named.items())
+    written = [Argument(name, _sized(value)) for name, value in values]
+    written += [Argument(name, _sized(value), default) for name, value, default in by_name]
+    return Call(function, tuple(written))
 
 
 def options(**named: Tuple[Any, Any]) -> str:

@@ -246,10 +246,8 @@ class Renderer:
         self.lines.append(Line(target, text, [self.names[entry] for entry in live], live, label))
 
     def _layer_call(self, action: _Action, operator: Operator) -> Tuple[str, Any]:
-        inputs = [
-            self._operand(entry) if entry in action.inputs and entry not in self.zeros else ""
-            for entry in operator.inputs
-        ]
+        known = [entry in action.inputs and entry not in self.zeros for entry in operator.inputs]
+        inputs = [self._operand(entry) if one else "" for entry, one in zip(operator.inputs, known)]
         y, *rest = operator.outputs
         if operator.operator == "RNN":
             states = [text for text in inputs[2:] if text]  # zeros are torch's default
@@ -284,12 +282,9 @@ class Renderer:
                 attribute = identifier(name, {*self.module.children, *self.module.shared})
                 self.parameters[attribute] = parameter
                 return f"self.{attribute}"
-        self.problems.append(
-            Problem(
-                *(self.scope.path, self.scope.block, f"parameter {self.program.names[entry]!r}"),
-                "it is read by a block to which it does not belong; read it in its own block, or share it with params=",
-            )
-        )
+        name = f"parameter {self.program.names[entry]!r}"
+        reason = "it is read by a block to which it does not belong; read it in its own block, or share it with params="
+        self.problems.append(Problem(self.scope.path, self.scope.block, name, reason))
         return "None"
 
     def _zeros(self, entry: Entry) -> None:
@@ -317,13 +312,9 @@ class Renderer:
 
     def _name(self, index: int, action: _Action, live: List[Entry]) -> None:
         """Name the results: reuse the name of an argument that no later line reads, or make a new one."""
-        free = [
-            self.names[entry]
-            for entry in flat(action.inputs)
-            if entry in self.names and self.last.get(entry, -1) <= index
-        ]
         keep = {name for entry, name in self.names.items() if self.last.get(entry, -1) > index}
-        free = [name for name in dict.fromkeys(free) if name not in keep]
+        read = dict.fromkeys(self.names[entry] for entry in flat(action.inputs) if entry in self.names)
+        free = [name for name in read if name not in keep]
         for entry in live:
             name = free.pop(0) if free else self._free("branch", index)
             self.names[entry] = name

@@ -367,13 +367,8 @@ def _recurrent_module(node: Node) -> Optional[Layer]:
     _check_recurrent(node)
     if node.values[1] is None:
         return None
-    mode, columns, width, layers = (
-        node.text("mode"),
-        node.shapes[0][2],
-        node.integer("state_size"),
-        node.integer("num_layers"),
-    )
-    both = node.flag("bidirectional")
+    mode, columns, both = node.text("mode"), node.shapes[0][2], node.flag("bidirectional")
+    width, layers = node.integer("state_size"), node.integer("num_layers")
     named: _Pairs = {
         "num_layers": (layers, 1),
         "nonlinearity": ("relu" if mode == "rnn_relu" else "tanh", "tanh"),
@@ -460,12 +455,9 @@ _REASONS = {
 }
 
 _EMITTED = Path(__file__).with_name("emitted.py").read_text(encoding="utf-8")
+_FUNCTIONS = [node for node in ast.parse(_EMITTED).body if isinstance(node, ast.FunctionDef)]
 #: Source text of the functions of `emitted.py`, by name.
-HELPERS = {
-    node.name: "\n".join(_EMITTED.splitlines()[node.lineno - 1 : node.end_lineno])
-    for node in ast.parse(_EMITTED).body
-    if isinstance(node, ast.FunctionDef)
-}
+HELPERS = {node.name: "\n".join(_EMITTED.splitlines()[node.lineno - 1 : node.end_lineno]) for node in _FUNCTIONS}
 
 
 def expression(node: Node) -> str:

@@ -173,16 +173,9 @@ class Program:
         """Return an operator as a Node, which the conversions take."""
         if values is None:
             values = [self.value(entry) for entry in operator.inputs]
-        return Node(
-            operator.operator,
-            operator.attrs,
-            list(inputs),
-            [self.shapes[entry] for entry in operator.inputs],
-            [self.shapes[entry] for entry in operator.outputs],
-            values,
-            [self.dtypes[entry] for entry in operator.inputs],
-            operator.name,
-        )
+        own, made = ([self.shapes[entry] for entry in side] for side in (operator.inputs, operator.outputs))
+        dtypes = [self.dtypes[entry] for entry in operator.inputs]
+        return Node(operator.operator, operator.attrs, list(inputs), own, made, values, dtypes, operator.name)
 
     def part_of(self, operators: Sequence[Operator]) -> Optional["Part"]:
         """Find the one operator that uses all parameters of a block, if it is a layer of torch.nn."""
@@ -198,11 +191,9 @@ class Program:
         if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
             return None
         at = operators.index(core)
-        before, after = (
-            [one for one in side if one.number not in fixed and not one.is_first_state]
-            for side in (operators[:at], operators[at + 1 :])
-        )
-        return Part(core, found, before, after)
+        sides = operators[:at], operators[at + 1 :]
+        around = ([one for one in side if one.number not in fixed and not one.is_first_state] for side in sides)
+        return Part(core, found, *around)
 
     def constants(self, operators: Sequence[Operator]) -> Dict[int, Operator]:
         """Operators that depend on parameters only and feed a recurrent layer, by their numbers."""

@@ -63,13 +63,8 @@ def compare_torch(
 def not_compared(source: Source) -> List[str]:
     """List MXNet's operators that are parts of one layer of PyTorch, so that their results cannot be compared."""
     program = source.program
-    known = {
-        entry
-        for one in source.instances.values()
-        for call in one.calls
-        for line in call.lines
-        for entry in line.entries
-    }
+    lines = (line for one in source.instances.values() for call in one.calls for line in call.lines)
+    known = {entry for line in lines for entry in line.entries}
     for module in source.root.walk():
         for scope in module.scopes if module.part else ():
             part = program.part_of(scope.all_operators())
