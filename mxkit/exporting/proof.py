@@ -82,11 +82,8 @@ class Proof(NamedTuple):
 
     def __str__(self) -> str:
         head = ["layer", "operator", "shape", "batch", "largest value", "difference", "relative"]
-        cells = [
-            [row.name, row.operator, str(row.shape), str(row.batch)]
-            + [f"{number:.3g}" for number in (row.largest, row.absolute, row.relative)]
-            for row in self.rows
-        ]
+        numbers = ([f"{number:.3g}" for number in row[-3:]] for row in self.rows)
+        cells = [[*map(str, row[:4]), *own] for row, own in zip(self.rows, numbers)]
         return "\n".join([*aligned([head, *cells], left=(0, 1, 2)), self.summary()])
 
     def summary(self) -> str:

@@ -95,10 +95,8 @@ def _of_run(path: Path, which: Optional[str]) -> Source:
     recipe, net, found = open_run(path, which)
     facts = read_facts(path)
     known = {"classes": json.dumps(facts.classes)} if facts.classes else {}
-    preprocessing = {
-        "images": None if facts.images is None else facts.images._asdict(),
-        "augment": recipe.data.model_dump(mode="json").get("eval_augment"),
-    }
+    images, augment = facts.images, recipe.data.model_dump(mode="json").get("eval_augment")
+    preprocessing = {"images": None if images is None else images._asdict(), "augment": augment}
     if any(preprocessing.values()):
         known["preprocessing"] = json.dumps(preprocessing)
     shapes = tuple(one.shape for one in facts.known_inputs())
@@ -118,11 +116,9 @@ def _of_symbol_files(path: GraphPath, epoch: Optional[int], names: Mapping[str, 
     graph, file = graph_files(path, epoch)
     net = read_symbol_files((graph, file), **names)
     inside = traced_graph(net)[1].get_internals().list_outputs()
-    heads = tuple(
-        f"the training head {name!r} ({operator}) became {plain}; its label is no input"
-        for name, operator, plain in replaced_heads(graph.read_text(encoding="utf-8"))
-        if f"{name}_output" in inside
-    )
+    text = "the training head {!r} ({}) became {}; its label is no input"
+    replaced = replaced_heads(graph.read_text(encoding="utf-8"))
+    heads = tuple(text.format(*one) for one in replaced if f"{one[0]}_output" in inside)
     numbered = re.fullmatch(r".+-(\d{4,})\.params", file.name)
     notes = (f"the parameters are those of {file.name}", *heads)
     return Source(net, notes=notes, epoch=int(numbered[1]) if numbered else 0)

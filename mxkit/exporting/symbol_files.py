@@ -334,10 +334,6 @@ def outputs_without(symbol: Any, names: Sequence[str]) -> List[str]:
 def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]:
     """Names of variables that are weights of a layer and have no array, so that they are not inputs of the net."""
     graph = Graph.of(symbol)
-    return [
-        one.name
-        for node in graph.nodes
-        if "owns" in known(node.operator).facts
-        for one in graph.sources(node)[1:]
-        if one.is_variable and one.name not in arrays and _PARAMETER_NAME.search(one.name)
-    ]
+    owners = (node for node in graph.nodes if "owns" in known(node.operator).facts)
+    names = (one.name for node in owners for one in graph.sources(node)[1:] if one.is_variable)
+    return [name for name in names if name not in arrays and _PARAMETER_NAME.search(name)]
