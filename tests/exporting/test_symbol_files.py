@@ -276,6 +276,11 @@ def head(make, kind="SoftmaxOutput", label=LABEL, **more):
     return lambda: getattr(mx.sym, kind)(make(), label, name="out", **more)
 
 
+def grouped():
+    scores = body()
+    return mx.sym.Group([mx.sym.SoftmaxOutput(scores, LABEL, name="out"), mx.sym.BlockGrad(scores)])
+
+
 MODULE_HEADS = {
     "softmax": (head(body), (8,)),
     "softmax of pixels": (head(pixels, multi_output=True), (8, 6, 6)),
@@ -286,7 +291,7 @@ MODULE_HEADS = {
     "logistic": (head(body, "LogisticRegressionOutput"), (8, 3)),
     "mae": (head(body, "MAERegressionOutput"), (8, 3)),
     "svm": (head(body, "SVMOutput"), (8,)),
-    "grouped with features": (lambda: mx.sym.Group([head(body)(), mx.sym.BlockGrad(body())]), (8,)),
+    "grouped with features": (grouped, (8,)),
 }
 
 
@@ -525,7 +530,7 @@ def other_structure(text, choose):
     else:
         place[key] = choose.choice(VALUES if key not in ("op", 0, 1) else OPERATORS if key == "op" else NUMBERS)
     if choose.random() < 0.5:
-        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if one.get("op") == "null"]
+        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if '"null"' in json.dumps(one)]
     return json.dumps(graph).encode()
 
 

@@ -133,8 +133,8 @@ def test_a_graph_without_blocks_becomes_layers_named_after_its_variables(tmp_pat
         )
     text, weights, _ = torch_files(block, inputs)
     assert "class Net(nn.Module):" in text
-    assert "self.net_conv0 = nn.Conv2d(3, 4, kernel_size=3, padding=1, bias=False)" in text
-    assert {"net_conv0.weight", "net_batchnorm0.running_var", "net_dense0.bias"} < set(weights)
+    assert "self.conv0 = nn.Conv2d(3, 4, kernel_size=3, padding=1, bias=False)" in text
+    assert {"conv0.weight", "batchnorm0.running_var", "dense0.bias"} < set(weights)
 
 
 def test_the_net_is_as_before():
