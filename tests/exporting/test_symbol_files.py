@@ -494,7 +494,6 @@ def test_parameters_of_another_net_are_refused(tmp_path):
         load_exported(tmp_path / "b")
 
 
-NUMBERS = [0, 1, 2, 5, 50, -1, 2**31, 2**40, None]
 OPERATORS = sorted(mx.operator.get_all_registered_operators())
 VALUES = ["0", "-1", "()", "(0, 0)", "(-1, -1)", "None", "True", "nan", "1e30", "2147483647", "(65536, 65536)", ""]
 
@@ -513,24 +512,27 @@ def other_digit(text, choose):
 
 
 def other_structure(text, choose):
-    """Replace, delete or repeat one value of the graph, at any depth."""
     graph = json.loads(text)
     graph["attrs"].pop("mxkit_sha256", None)
-    place = graph[choose.choice(["nodes", "nodes", "nodes", "heads", "attrs"])]
-    while True:
-        key = choose.choice(list(place) if isinstance(place, dict) else range(len(place)))
-        if not isinstance(place[key], (dict, list)) or not place[key] or choose.random() < 0.2:
-            break
-        place = place[key]
-    kind = choose.randrange(8)
-    if kind == 0:
-        del place[key]
-    elif kind == 1 and isinstance(place, list):
-        place.insert(choose.randrange(len(place)), place[key])
+    node, kind = choose.choice(graph["nodes"]), choose.randrange(8)
+    if kind == 0 and node.get("attrs"):
+        node["attrs"][choose.choice(list(node["attrs"]))] = choose.choice(VALUES)
+    elif kind == 1 and node["inputs"]:
+        choose.choice(node["inputs"])[choose.randrange(3)] = choose.choice([0, 1, 2, 5, 50, -1, 2**31, 2**40, None])
+    elif kind == 2 and node["inputs"]:
+        node["inputs"].pop(choose.randrange(len(node["inputs"])))
+    elif kind == 3:
+        node["inputs"].append([choose.randrange(len(graph["nodes"])), choose.randrange(3), 0])
+    elif kind == 4:
+        graph["heads"] = [[choose.randrange(-1, len(graph["nodes"]) + 2), choose.randrange(3), 0]]
+    elif kind == 5:
+        choose.shuffle(graph["nodes"])
+    elif kind == 6:
+        node["op"] = choose.choice(OPERATORS)
     else:
-        place[key] = choose.choice(VALUES if key not in ("op", 0, 1) else OPERATORS if key == "op" else NUMBERS)
+        node["name"] = choose.choice([one["name"] for one in graph["nodes"]] + ["", "x" * 1000])
     if choose.random() < 0.5:
-        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if '"null"' in json.dumps(one)]
+        graph["arg_nodes"] = [number for number, one in enumerate(graph["nodes"]) if one["op"] == "null"]
     return json.dumps(graph).encode()
 
 
