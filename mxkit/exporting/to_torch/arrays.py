@@ -4,6 +4,7 @@ A word of the book `core/operators.py`, or a row: a pattern as `Node.filled` tak
 function of `emitted.py`.
 """
 
+from functools import partial
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from mxkit.core.operators import Operator, book, known
@@ -86,16 +87,12 @@ def _split(node: Node) -> str:
     return f"{node.a}.tensor_split({literal(starts)}, dim={axis})" if starts else node.x
 
 
-def _join(function: str, name: str = "axis") -> Conversion:
-    """Return a conversion that joins arrays along the axis `name`; along None, they are flattened."""
-
-    def convert(node: Node) -> str:
-        axis = node.get(name, 0)
-        inputs = [f"{atom(x)}.flatten()" for x in node.inputs] if axis is None else node.inputs
-        is_one = len(inputs) == 1 and name == "dim"
-        return inputs[0] if is_one else f"torch.{function}([{listed(inputs)}], dim={axis or 0})"
-
-    return convert
+def _join(function: str, name: str, node: Node) -> str:
+    """Join arrays along the axis `name`; along None, they are flattened."""
+    axis = node.get(name, 0)
+    inputs = [f"{atom(x)}.flatten()" for x in node.inputs] if axis is None else node.inputs
+    is_one = len(inputs) == 1 and name == "dim"
+    return inputs[0] if is_one else f"torch.{function}([{listed(inputs)}], dim={axis or 0})"
 
 
 def _repeat(node: Node) -> str:
@@ -119,19 +116,11 @@ def _roll(node: Node) -> str:
     return f"{node.a}.roll({literal(node.ints('shift'))}{'' if axes is None else f', {literal(axes)}'})"
 
 
-def _flip(node: Node) -> str:
-    return f"{node.a}.flip({literal(node.ints('axis') or tuple(range(node.rank)))})"
-
-
-def _broadcast_to(same: int) -> Conversion:
-    """Return a conversion that enlarges axes; `same` stands for the size that the axis has."""
-
-    def convert(node: Node) -> str:
-        shape = node.ints("shape")
-        have = [None] * (len(shape) - node.rank) + [*node.shapes[0]]
-        return f"{node.a}.expand({listed(-1 if wanted in (same, own) else wanted for wanted, own in zip(shape, have))})"
-
-    return convert
+def _broadcast_to(same: int, node: Node) -> str:
+    """Enlarge axes; `same` stands for the size that the axis has."""
+    shape = node.ints("shape")
+    have = [None] * (len(shape) - node.rank) + [*node.shapes[0]]
+    return f"{node.a}.expand({listed(-1 if wanted in (same, own) else wanted for wanted, own in zip(shape, have))})"
 
 
 def _broadcast_axis(node: Node) -> str:
@@ -147,18 +136,14 @@ def _broadcast_like(node: Node) -> str:
     return f"{node.a}.expand({listed(sizes.get(axis, -1) for axis in range(node.rank))})"
 
 
-def _filled(function: str, unknown: int) -> Conversion:
-    """Return the conversion of an operator without inputs; the size that MXNet does not know is the batch's."""
-
-    def convert(node: Node) -> str:
-        sizes = ["batch_size" if part == unknown else str(part) for part in node.ints("shape")]
-        is_full = function == "full"
-        value = f", {literal(node.number('value'))}" if is_full else ""
-        # torch.full derives its type from the value
-        extra = "" if node.dtype == "torch.float32" and not is_full else f", dtype={node.dtype}"
-        return f"torch.{function}(({listed(sizes)}{',' * (len(sizes) == 1)}){value}{extra}, device=device)"
-
-    return convert
+def _filled(function: str, unknown: int, node: Node) -> str:
+    """Write an operator without inputs; the size that MXNet does not know is the batch's."""
+    sizes = ["batch_size" if part == unknown else str(part) for part in node.ints("shape")]
+    is_full = function == "full"
+    value = f", {literal(node.number('value'))}" if is_full else ""
+    # torch.full derives its type from the value
+    extra = "" if node.dtype == "torch.float32" and not is_full else f", dtype={node.dtype}"
+    return f"torch.{function}(({listed(sizes)}{',' * (len(sizes) == 1)}){value}{extra}, device=device)"
 
 
 def _arange(node: Node) -> str:
@@ -295,16 +280,12 @@ def _bilinear_resize(node: Node) -> str:
     return f'F.interpolate({node.x}, size={target}, mode="bilinear", align_corners={corners})'
 
 
-def _sequence(function: str, without: Conversion) -> Conversion:
-    """Return a conversion to a function of sequences with lengths; `without` converts what has none."""
-
-    def convert(node: Node) -> str:
-        if not node.flag("use_sequence_length"):
-            return without(node)
-        extra = options(value=(node.number("value"), 0), dim=(node.integer("axis", 0), 0))
-        return f"{function}({node.x}, {node.y}{extra})"
-
-    return convert
+def _sequence(function: str, without: str, node: Node) -> str:
+    """Call a function of sequences with lengths; `without` is the pattern of what has none."""
+    if not node.flag("use_sequence_length"):
+        return node.filled(without)
+    extra = options(value=(node.number("value"), 0), dim=(node.integer("axis", 0), 0))
+    return f"{function}({node.x}, {node.y}{extra})"
 
 
 def _box_nms(node: Node) -> str:
@@ -330,15 +311,12 @@ def _box_decode(node: Node) -> str:
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
 
 
-def _between(sign: str, reverse: bool = False) -> Conversion:
-    def convert(node: Node) -> str:
-        if len(node.inputs) == 1:
-            return _with_scalar(node, sign, reverse)
-        if sign == "/" and node.is_whole and not node.is_numpy:
-            return f'torch.div({node.x}, {node.y}, rounding_mode="trunc")'
-        return binary(node.x, sign, node.y)
-
-    return convert
+def _between(sign: str, reverse: bool, node: Node) -> str:
+    if len(node.inputs) == 1:
+        return _with_scalar(node, sign, reverse)
+    if sign == "/" and node.is_whole and not node.is_numpy:
+        return f'torch.div({node.x}, {node.y}, rounding_mode="trunc")'
+    return binary(node.x, sign, node.y)
 
 
 def _with_scalar(node: Node, sign: str, reverse: bool) -> str:
@@ -363,12 +341,9 @@ def _scalar(node: Node) -> Any:
     return value if is_int or not node.is_numpy else float(value)
 
 
-def _compared(sign: str) -> Conversion:
-    def convert(node: Node) -> str:
-        right = literal(_scalar(node)) if len(node.inputs) == 1 else node.y
-        return node.as_first(binary(node.x, sign, right))
-
-    return convert
+def _compared(sign: str, node: Node) -> str:
+    right = literal(_scalar(node)) if len(node.inputs) == 1 else node.y
+    return node.as_first(binary(node.x, sign, right))
 
 
 def _logical(node: Node) -> str:
@@ -380,10 +355,6 @@ def _logical(node: Node) -> str:
         return node.as_first(binary(node.x, "==", "0")) if value else is_true
     fixed = f"torch.{'zeros' if name == 'and' else 'ones'}_like({node.x})"
     return is_true if value == (name == "and") else fixed
-
-
-def _cast(node: Node) -> str:
-    return cast(node.x, node.dtype.partition(".")[2])
 
 
 def _clip(node: Node) -> str:
@@ -407,25 +378,21 @@ def reduced_axes(node: Node) -> Optional[Tuple[int, ...]]:
     return None if len(counted) == rank else counted
 
 
-def _reduction(method: str, extra: str = "") -> Conversion:
-    """Return the conversion of a reduction to a method, with its axes: `x.mean(dim=(2, 3), keepdim=True)`."""
-
-    def convert(node: Node) -> str:
-        if node.text("initial"):
-            raise node.refused("initial")
-        if method == "mean" and node.is_whole:
-            raise node.refused(f"the mean of {node.dtypes[0]}; cast it to float32 before")
-        x, axes, more = node.a, reduced_axes(node), node.filled(extra)
-        if axes is None and not node.keepdim:
-            x = _one_number(node, f"{x}.{method}({more})")
-        else:
-            axes = tuple(range(node.rank)) if axes is None else axes
-            for part in reversed(axes) if method == "prod" else [axes_of(axes)]:
-                x = f"{x}.{method}(dim={part}{node.keepdim}{', ' if more else ''}{more})"
-        dtype = node.text("dtype")
-        return cast(x, dtype) if dtype not in ("", node.dtypes[0]) else x
-
-    return convert
+def _reduction(method: str, extra: str, node: Node) -> str:
+    """Write a reduction as a method with its axes: `x.mean(dim=(2, 3), keepdim=True)`."""
+    if node.text("initial"):
+        raise node.refused("initial")
+    if method == "mean" and node.is_whole:
+        raise node.refused(f"the mean of {node.dtypes[0]}; cast it to float32 before")
+    x, axes, more = node.a, reduced_axes(node), node.filled(extra)
+    if axes is None and not node.keepdim:
+        x = _one_number(node, f"{x}.{method}({more})")
+    else:
+        axes = tuple(range(node.rank)) if axes is None else axes
+        for part in reversed(axes) if method == "prod" else [axes_of(axes)]:
+            x = f"{x}.{method}(dim={part}{node.keepdim}{', ' if more else ''}{more})"
+    dtype = node.text("dtype")
+    return cast(x, dtype) if dtype not in ("", node.dtypes[0]) else x
 
 
 def _one_number(node: Node, result: str) -> str:
@@ -452,18 +419,14 @@ def _moments(node: Node) -> str:
     return f"({node.a}.mean(dim={axes}{node.keepdim}), {node.a}.var(dim={axes}, correction=0{node.keepdim}))"
 
 
-def _extreme(method: str) -> Conversion:
-    """Return the conversion of argmax or argmin; its indices are floats in `mx.nd`."""
-
-    def convert(node: Node) -> str:
-        axis = node.integer("axis")
-        if axis is not None:
-            return node.as_first(f"{node.a}.{method}(dim={axis}{node.keepdim})")
-        found = f"{node.a}.{method}()"
-        shaped = f"{found}.reshape({literal((1,) * node.rank)})" if node.keepdim else _one_number(node, found)
-        return node.as_first(shaped)
-
-    return convert
+def _extreme(method: str, node: Node) -> str:
+    """Write argmax or argmin; its indices are floats in `mx.nd`."""
+    axis = node.integer("axis")
+    if axis is not None:
+        return node.as_first(f"{node.a}.{method}(dim={axis}{node.keepdim})")
+    found = f"{node.a}.{method}()"
+    shaped = f"{found}.reshape({literal((1,) * node.rank)})" if node.keepdim else _one_number(node, found)
+    return node.as_first(shaped)
 
 
 def _in_order(node: Node) -> str:
@@ -535,11 +498,11 @@ def _tensordot(node: Node) -> str:
 def _from_the_book(row: Operator) -> Any:
     """Return the conversion of an operator for which the book has PyTorch's word."""
     if row.facts & {"binary", "swapped"} and "{" not in row.torch:
-        return _between(row.torch or "-", "swapped" in row.facts)
+        return partial(_between, row.torch or "-", "swapped" in row.facts)
     if "compared" in row.facts:
-        return _compared(row.torch)
+        return partial(_compared, row.torch)
     if "onto" in row.facts and row.torch:
-        return _reduction(row.kind if row.torch == "." else row.torch)
+        return partial(_reduction, row.kind if row.torch == "." else row.torch, "")
     if "logical" in row.facts:
         return _logical
     return f"{{a}}.{row.kind}()" if row.torch == "." else row.torch
@@ -559,15 +522,15 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "_minimum_scalar": "{a}.clamp(max={scalar})",
     "_hypot_scalar": "torch.hypot({x}, torch.full_like({x}, {scalar}))",
     "add_n": lambda node: " + ".join(map(atom, node.inputs)),
-    **each("Cast amp_cast", _cast),
+    **each("Cast amp_cast", lambda node: cast(node.x, node.dtype.partition(".")[2])),
     "clip": _clip,
     "smooth_l1": _smooth_l1,
-    "_npi_std": _reduction("std", "correction={ddof}"),
-    "_npi_var": _reduction("var", "correction={ddof}"),
+    "_npi_std": partial(_reduction, "std", "correction={ddof}"),
+    "_npi_var": partial(_reduction, "var", "correction={ddof}"),
     **each("norm _npi_norm", _norm),
     "moments": _moments,
-    **each("argmax _npi_argmax", _extreme("argmax")),
-    **each("argmin _npi_argmin", _extreme("argmin")),
+    **each("argmax _npi_argmax", partial(_extreme, "argmax")),
+    **each("argmin _npi_argmin", partial(_extreme, "argmin")),
     **each("topk sort argsort", _in_order),
     "_np_cumsum": _cumsum,
     **each("dot _np_dot", _dot),
@@ -585,21 +548,22 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     ),
     **each("squeeze _np_squeeze", _squeeze),
     **each("SliceChannel _split_v2", _split),
-    **each("Concat _rnn_param_concat", _join("cat", "dim")),
-    "_npi_concatenate": _join("cat"),
-    **each("stack _npi_stack", _join("stack")),
+    **each("Concat _rnn_param_concat", partial(_join, "cat", "dim")),
+    "_npi_concatenate": partial(_join, "cat", "axis"),
+    **each("stack _npi_stack", partial(_join, "stack", "axis")),
     "_npi_vstack": lambda node: f"torch.vstack([{listed(node.inputs)}])",
     "tile": lambda node: f"{node.a}.tile({literal(node.ints('reps'))})",
     "repeat": _repeat,
     "Pad": _pad,
     "_np_roll": _roll,
-    **each("reverse _npi_flip", _flip),
-    "broadcast_to": _broadcast_to(0),
-    "_npi_broadcast_to": _broadcast_to(-2),
+    **each("reverse _npi_flip", lambda node: f"{node.a}.flip({literal(node.ints('axis') or tuple(range(node.rank)))})"),
+    "broadcast_to": partial(_broadcast_to, 0),
+    "_npi_broadcast_to": partial(_broadcast_to, -2),
     "broadcast_axis": _broadcast_axis,
     "broadcast_like": _broadcast_like,
-    **{f"{room}{name}": _filled(name, size) for room, size in (("_", 0), ("_npi_", -1)) for name in ("zeros", "ones")},
-    "_full": _filled("full", 0),
+    **{f"_{name}": partial(_filled, name, 0) for name in ("zeros", "ones")},
+    **{f"_npi_{name}": partial(_filled, name, -1) for name in ("zeros", "ones")},
+    "_full": partial(_filled, "full", 0),
     **each("_arange _npi_arange", _arange),
     "_contrib_arange_like": _arange_like,
     "slice": _slice,
@@ -613,8 +577,8 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "one_hot": _one_hot,
     "UpSampling": _up_sampling,
     "_contrib_BilinearResize2D": _bilinear_resize,
-    "SequenceMask": _sequence("mask_after", lambda node: node.x),
-    "SequenceReverse": _sequence("reverse_steps", lambda node: f"{node.a}.flip(0)"),
+    "SequenceMask": partial(_sequence, "mask_after", "{x}"),
+    "SequenceReverse": partial(_sequence, "reverse_steps", "{a}.flip(0)"),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
 }
