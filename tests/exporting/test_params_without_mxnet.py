@@ -192,5 +192,5 @@ def test_a_shape_without_elements_that_numpy_cannot_hold(tmp_path):
     data = bytearray(file.read_bytes())
     data[44:68] = struct.pack("<3q", *[2**31 - 1] * 3)
     file.write_bytes(data)
-    with pytest.raises(CheckpointError, match="array 'x' of shape .* is too large for NumPy"):
+    with pytest.raises(CheckpointError, match="expected at most 2147483647 elements in an array"):
         read_numpy(file)
