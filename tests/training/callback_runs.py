@@ -33,6 +33,10 @@ class Named(gluon.Block):
         return self.form(self.net(x))
 
 
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees: nothing is written after it."""
+
+
 class Failing(Exception):
     """Raised by `fail`."""
 

@@ -1,6 +1,6 @@
 """`finetune`, then `Freeze`: what is trained when, on one device and on two, and after a death at any update."""
 
-from callback_runs import Failing, fail, norm_net, run
+from callback_runs import Failing, Killed, fail, norm_net, run
 import mxkit
 from mxkit.training.callbacks import Freeze, LambdaCallback
 import mxnet as mx
@@ -15,10 +15,6 @@ X = np.random.RandomState(0).rand(24, 3, 6, 6).astype("float32")
 Y = np.arange(24) % 3
 FEATURES = ["features.0.weight", "features.0.bias", "features.1.gamma", "features.1.beta"]
 HEAD = ["output.weight", "output.bias"]
-
-
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
 
 
 class Small(nn.HybridBlock):
@@ -145,7 +141,7 @@ def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_
         return net
 
     whole = run("whole")
-    for dies in (5, 12, 13, 19):  # six updates an epoch
+    for dies in (5, 12, 13):  # six updates an epoch
         with pytest.raises(Killed):
             run("killed", dies)
     resumed = run("killed")
@@ -160,7 +156,7 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path, until):
     def run(folder, dies=None):
         net, look = tuned(), Looks(dies)
         net.features[4]._rate = 0.0  # so that a run can go on after any update
-        checkpoints = mxkit.Checkpoints(tmp_path / folder, every="2 updates")
+        checkpoints = mxkit.Checkpoints(tmp_path / folder, every="4 updates")
         fit(net, Freeze(until=until, lr=0.25), look, resume="auto", checkpoint=checkpoints)
         return net, look
 

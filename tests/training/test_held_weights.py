@@ -1,5 +1,6 @@
 """What holds weights and puts them back leaves a training on two devices, with a kvstore, as it was."""
 
+from callback_runs import norm_net
 import mxkit
 from mxkit.core.trainers import HeldWeights
 from mxkit.errors import CheckpointError
@@ -17,9 +18,7 @@ BATCHES = [(RANDOM.randn(6, 5).astype("float32"), np.arange(6) % 3) for _ in ran
 
 def make():
     mxkit.seed_all(0)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, in_units=5), nn.BatchNorm(in_channels=4), nn.Dense(3, in_units=4))
-    mxkit.initialize(net, "xavier", devices="cpu:2")
+    net = norm_net("cpu:2")
     return net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=True)
 
 

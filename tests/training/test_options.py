@@ -1,6 +1,9 @@
 """Options of the ladder: windows by samples, clipping by value, dry runs, interrupts."""
 
+from contextlib import nullcontext
+
 import mxkit
+from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -79,59 +82,45 @@ def test_ctrl_c_returns_the_history_so_far():
 # what can be meant, but mostly is a mistake
 
 
-def warned(match, net, batch, **arguments):
-    with pytest.warns(mxkit.errors.TrapWarning, match=match):
-        list(mxkit.updates(net, [batch], **{"loss": "softmax_ce", "trainer": "sgd", **arguments}))
+def ending_in(kind):
+    net = make_net()
+    net.add(gluon.nn.Activation(kind) if kind == "sigmoid" else gluon.nn.HybridLambda(kind))
+    return net
 
 
-def test_softmax_in_the_net_and_in_the_loss():
-    """T12."""
-    nets = {kind: make_net() for kind in ("softmax", "log_softmax", "sigmoid")}
-    for kind, net in nets.items():
-        net.add(gluon.nn.Activation(kind) if kind == "sigmoid" else gluon.nn.HybridLambda(kind))
-    batch = make_batches([4])[0]
-    warned("outputs are probabilities, and SoftmaxCrossEntropyLoss applies a softmax", nets["softmax"], batch)
-    warned("the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax", nets["sigmoid"], batch)
-    logs = ("softmax_ce", {"from_logits": True})
-    warned("expects log-probabilities", make_net(), batch, loss=logs)
-    list(mxkit.updates(nets["log_softmax"], [batch], loss=logs, trainer="sgd"))
+def images(*shape):
+    return np.random.RandomState(0).rand(*shape).astype("float32"), np.arange(shape[0]) % 3
 
 
-def images(shape, **arguments):
-    random = np.random.RandomState(0)
-    return random.rand(*shape).astype(arguments.get("dtype", "float32")), np.arange(shape[0]) % 3
-
-
-def conv_net(**arguments):
+def conv_net():
     net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(2, 3, **arguments), gluon.nn.Flatten(), gluon.nn.Dense(3))
+    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.Flatten(), gluon.nn.Dense(3))
     mxkit.initialize(net, devices="cpu")
     return net
 
 
-def test_images_in_nhwc():
-    """T13."""
-    warned(
-        r"shape \(4, 8, 8, 3\) look like NHWC, but .* takes 8 as the number of channels",
-        conv_net(),
-        images((4, 8, 8, 3)),
-    )
-    list(mxkit.updates(conv_net(), [images((4, 3, 8, 8))], loss="softmax_ce", trainer="sgd"))
+SOFT, LOGS = "softmax_ce", ("softmax_ce", {"from_logits": True})
+GRAY, GRAY_LABELS = images(4, 1, 8, 8)
+DOUBLES = mx.nd.array(GRAY, dtype="float64"), mx.nd.array(GRAY_LABELS)
+FIRST_BATCHES = [
+    (SOFT, lambda: ending_in("softmax"), BATCHES[0], "outputs are probabilities, and Softmax.* applies a softmax"),
+    (SOFT, lambda: ending_in("sigmoid"), BATCHES[0], "the net ends in a sigmoid, and Softmax.* applies a softmax"),
+    (LOGS, make_net, BATCHES[0], "expects log-probabilities"),
+    (LOGS, lambda: ending_in("log_softmax"), BATCHES[0], ""),
+    (SOFT, conv_net, images(4, 8, 8, 3), r"shape \(4, 8, 8, 3\) look like NHWC, .* takes 8 as the number of channels"),
+    (SOFT, conv_net, images(4, 3, 8, 8), ""),
+    (SOFT, conv_net, (np.floor(GRAY * 255), GRAY_LABELS), "hold whole numbers up to 2[0-9][0-9]: divide by 255"),
+    (SOFT, conv_net, ((GRAY * 255).astype("uint8"), GRAY_LABELS), r"a batch of shape \(4, 1, 8, 8\) is uint8"),
+    (SOFT, conv_net, DOUBLES, r"is float64: cast it in the loader, x.astype\('float32'\)"),
+]
 
 
-def test_images_that_nobody_scaled():
-    x, y = images((4, 1, 8, 8))
-    warned("images hold whole numbers up to 2[0-9][0-9]: divide by 255", conv_net(), (np.floor(x * 255), y))
-
-
-def test_dtypes_that_the_net_cannot_take():
-    """T14."""
-    x, y = images((4, 1, 8, 8))
-    with pytest.raises(mxkit.errors.DataError, match=r"are float32, a batch of shape \(4, 1, 8, 8\) is uint8"):
-        list(mxkit.updates(conv_net(), [((x * 255).astype("uint8"), y)], loss="softmax_ce", trainer="sgd"))
-    doubles = [(mx.nd.array(x, dtype="float64"), mx.nd.array(y))]
-    with pytest.raises(mxkit.errors.DataError, match=r"is float64: cast it in the loader, x.astype\('float32'\)"):
-        list(mxkit.updates(conv_net(), doubles, loss="softmax_ce", trainer="sgd"))
+@pytest.mark.parametrize(("loss", "make", "batch", "text"), FIRST_BATCHES)
+def test_what_does_not_suit_the_net_is_told_with_the_first_batch(loss, make, batch, text):
+    """T12, T13, T14."""
+    refused = pytest.raises(DataError, match=text) if "is uint8" in text or "is float64" in text else None
+    with refused or (pytest.warns(TrapWarning, match=text) if text else nullcontext()):
+        list(mxkit.updates(make(), [batch], loss=loss, trainer="sgd"))
 
 
 def grown(inside=False, frozen=False):
@@ -152,7 +141,7 @@ def replaced():
     net, new = make_net(), gluon.nn.Dense(3, in_units=7)
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     new.initialize()
-    with pytest.warns(mxkit.errors.TrapWarning, match="a Trainer exists"):
+    with pytest.warns(TrapWarning, match="a Trainer exists"):
         mxkit.nets.replace(net, "1", new)
     return net, trainer
 
@@ -221,7 +210,7 @@ def test_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same_wei
             mxkit.freeze(net, "0.*")
             list(mxkit.updates(net, BATCHES, **stream))
         else:
-            with pytest.warns(mxkit.errors.TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If this is intended"):
+            with pytest.warns(TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If this is intended"):
                 list(mxkit.updates(net, BATCHES, **stream))
         ends.append(weights(net))
     np.testing.assert_array_equal(*ends)
@@ -231,7 +220,7 @@ def test_biases_beside_trained_weights_are_told_unless_another_trainer_has_them(
     """T19."""
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(".*weight"), "sgd")
-    with pytest.warns(mxkit.errors.TrapWarning, match="not know 2 .*: 0.bias, 1.bias. If this is intended, freeze"):
+    with pytest.warns(TrapWarning, match="not know 2 .*: 0.bias, 1.bias. If this is intended, freeze"):
         fit(net, trainer=trainer)
     gluon.Trainer(net.collect_params(".*bias"), "sgd")
     fit(net, trainer=trainer)
@@ -240,12 +229,12 @@ def test_biases_beside_trained_weights_are_told_unless_another_trainer_has_them(
 def test_checks_warn_once_and_not_in_each_epoch():
     net = make_net()
     net.add(gluon.nn.HybridLambda("softmax"))
-    with pytest.warns(mxkit.errors.TrapWarning) as caught:
+    with pytest.warns(TrapWarning) as caught:
         fit(net, epochs=3, valid=BATCHES)
     assert "valid is the training data: its numbers say nothing of new" in str(caught[0].message)
     assert "applies a softmax to them again" in str(caught[1].message)
     net = make_net()
-    with pytest.warns(mxkit.errors.TrapWarning, match="T19") as told:
+    with pytest.warns(TrapWarning, match="T19") as told:
         fit(net, trainer=gluon.Trainer(net[1].collect_params(), "sgd"), epochs=3)
     assert (len(caught), len(told)) == (2, 1)
 

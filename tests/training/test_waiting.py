@@ -49,16 +49,23 @@ def test_the_counter_counts(waits):
     assert waits == ["asnumpy", "asscalar", "wait_to_read", "asscalar", "waitall"]
 
 
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_updates_wait_once_in_64_updates(waits, devices):
+WATCHING = {"metrics": [mxkit.metrics.get_metric("accuracy")], "clip_norm": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("devices", "how", "updates", "most"),
+    [
+        ("cpu:1", WATCHING, UPDATES, READS + ONCE),
+        ("cpu:2", WATCHING, UPDATES, READS + ONCE + 2),  # each device has its part of the first labels and scores
+        ("cpu:1", {"accumulate": 10}, UPDATES // 10, ONCE),
+    ],
+)
+def test_updates_wait_once_in_64_updates(waits, devices, how, updates, most):
     """T17."""
-    net = make_net(devices, hybridize=True)
-    watching = {"metrics": [mxkit.metrics.get_metric("accuracy")], "clip_norm": 1.0}
-    stream = mxkit.updates(net, make_batches([4]) * UPDATES, loss="softmax_ce", trainer="sgd", **watching)
+    net, batches = make_net(devices, hybridize=True), make_batches([4]) * UPDATES
     del waits[:]
-    assert sum(1 for _ in stream) == UPDATES
-    further_devices = len(net[0].weight.list_ctx()) - 1  # each has its part of the first labels and scores
-    assert len(waits) <= READS + ONCE + 2 * further_devices
+    assert sum(1 for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd", **how)) == updates
+    assert len(waits) <= most
 
 
 def test_fit_waits_for_its_numbers_once_in_64_updates(waits):
@@ -67,14 +74,6 @@ def test_fit_waits_for_its_numbers_once_in_64_updates(waits):
     del waits[:]
     mxkit.fit(net, batches, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], progress=False)
     assert len(waits) <= READS + ONCE + 2  # the metric and the learning curve are read after the epoch
-
-
-def test_accumulated_batches_wait_for_updates_only(waits):
-    net = make_net()
-    batches = make_batches([4]) * UPDATES
-    del waits[:]
-    assert sum(1 for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd", accumulate=10)) == 20
-    assert len(waits) <= ONCE
 
 
 def test_large_batches_are_waited_for_sooner(waits, monkeypatch):
