@@ -126,18 +126,13 @@ class ClassWeights:
     """
 
     def __init__(self, name: str, values: ClassWeight) -> None:
-        wrong = f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
-        try:
-            pairs = [] if isinstance(values, str) else list(getattr(values, "items", lambda: enumerate(values))())
-            by_class = {int(key): float(value) for key, value in pairs}
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(wrong) from None
-        # int() and float() take 3.5 for class 3, and True for 1; two keys may mean one class
-        bad = any(isinstance(one, (bool, np.bool_)) for pair in pairs for one in pair)
-        bad |= any(not isinstance(key, str) and int(key) != key for key, _ in pairs)
-        if bad or not by_class or min(by_class) < 0 or len(by_class) < len(pairs):
-            raise ValueError(wrong)
-        self._by_class = {key: number(f"{name}: class {key}", value, 0) for key, value in by_class.items()}
+        items = enumerate(values) if isinstance(values, (list, tuple, np.ndarray)) else ()
+        pairs = [(str(key), value) for key, value in (values.items() if hasattr(values, "items") else items)]
+        if not all(key.isdigit() for key, _ in pairs) or not 0 < len(pairs) == len({int(key) for key, _ in pairs}):
+            raise ValueError(
+                f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
+            )
+        self._by_class = {int(key): number(f"{name}: class {key}", value, 0) for key, value in pairs}
         self._name = name
         self._length = None if isinstance(values, AnyMapping) else len(self._by_class)
         self._arrays: Dict[Any, Any] = {}

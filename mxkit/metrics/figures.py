@@ -382,10 +382,9 @@ def _check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label
             expected = f"whole numbers from 0 to {classes - 1}, because the net has {classes} outputs"
         elif task.kind == CLASSES:
             right, expected = host >= 0, "a value of at least 0 for each class"
-        elif bool((host < 0).any()):
-            right, expected = np.abs(host) == 1, "-1 and 1, or 0 and 1"
         else:
-            right, expected = (host >= 0) & (host <= 1), "from 0 to 1, or -1 and 1"
+            right = np.abs(host) == 1 if (host < 0).any() else (host >= 0) & (host <= 1)
+            expected = "from 0 to 1, or -1 and 1"
     if not right.all():
         values = ", ".join(f"{value:g}" for value in sorted(set(host[~right].ravel().tolist()))[:5])
         raise LabelError(f"metric {name!r}: labels must be {expected}; received {values}")

@@ -63,7 +63,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
             `pretrained` is not set.
         CheckpointError: The weights are damaged, or do not fit; the text has the shapes. For another number of classes
             use `mxkit.finetune`. Or a file in the cache has another SHA-1 than the published one: the text has its
-            size, whether it is incomplete, and how to use it. Nothing is deleted.
+            size, and how to use it. Nothing is deleted.
         DownloadError: The published file is missing and cannot be downloaded; the text says what to fetch by hand.
         OSError: `weights` cannot be read.
 

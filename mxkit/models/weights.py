@@ -15,7 +15,6 @@ from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, checkpoints_of, find_checkpoint
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.loading import load_parameters
-from mxkit.storage.params_format import describe_file
 
 PRETRAINED = "pretrained"
 # The modules in which the zoos list the SHA-1 of their files.
@@ -93,7 +92,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
 
     Raises:
         ValueError: No weights of this net were published.
-        CheckpointError: The file has another SHA-1; the text describes it, and says how to use it.
+        CheckpointError: The file has another SHA-1; the text has its size, and says how to use it.
         DownloadError: The file is missing and cannot be downloaded; the text says what to download by hand, and where
             to put it.
 
@@ -163,10 +162,6 @@ def _explain(published: _Published, path: Path) -> str:
     if path.is_file():
         sha1 = file_digest(path, "sha1")
         found = f"expected SHA-1 {published.sha1[:8]}..., found {sha1[:8]}... of {path.stat().st_size} bytes"
-        try:
-            found += f", a complete parameter file of {len(describe_file(path))} arrays"
-        except CheckpointError as error:
-            found += f". It is incomplete or damaged, as an interrupted download leaves it: {error}"
     return (
         f"weights of {published.net!r}: {path} is not the published file, and was left as it is\n  {found}\n  "
         f"to use it anyway: get_model({published.net!r}, weights={str(path)!r})\n  "

@@ -84,7 +84,7 @@ WRONG_LABELS = [
     ("confusion", "softmax_ce", THREE, [0.5, 1, 2], "whole numbers from 0 to 3.* received 0.5"),
     ("f1", "softmax_ce", THREE, [np.nan, 1, 2], "received nan"),
     ("accuracy", "sigmoid_bce", ONE, [0, 9, 1], "labels must be from 0 to 1, or -1 and 1; received 9"),
-    ("accuracy", "logistic", ONE, [-1, 0, 1], "labels must be -1 and 1, or 0 and 1; received 0"),
+    ("accuracy", "logistic", ONE, [-1, 0, 1], "labels must be from 0 to 1, or -1 and 1; received 0"),
 ]
 REFUSED = [*((*row, DataError) for row in REFUSED), *((*row, LabelError) for row in WRONG_LABELS)]
 

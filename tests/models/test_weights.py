@@ -178,14 +178,12 @@ class TestCache:
         told = text_of(CheckpointError, get_model, name, **asking)
         assert f"{path} is not the published file, and was left as it is" in told
         assert f"expected SHA-1 {sha1[:8]}..., found {found}... of {len(content)} bytes" in told
-        assert "a complete parameter file of 137 arrays" in told
         assert f"get_model('{name}', weights='{path}')" in told
         assert f"{NET}-{sha1[:8]}.zip" in told
         assert path.read_bytes() == content
         path.write_bytes(content[:70_000])
         told = text_of(CheckpointError, get_model, name, **asking)
         assert "of 70000 bytes" in told
-        assert "incomplete or damaged, as an interrupted download leaves it" in told
         assert path.read_bytes() == content[:70_000]
         assert server[1] == []
         assert [one.name for one in cache.iterdir()] == [path.name]

@@ -209,9 +209,7 @@ def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> Non
     if any(old in own_parameters(block).values() for block in graphs):
         old, new = new, old  # a graph finds its parameters by their names
     # a parameter of a graph may have no shape
-    shapes = [one.shape for one in (old, new) if one.shape is not None]
-    sizes = [{size for size in axis if size > 0} for axis in zip(*shapes)]
-    if len({len(shape) for shape in shapes}) > 1 or any(len(axis) > 1 for axis in sizes):
+    if old.shape and new.shape and len(old.shape) != len(new.shape):
         raise ArchitectureError(f"{path!r} {old.shape} cannot be {twin!r} {new.shape}: their shapes differ")
     for _, block in blocks_by_path(net):
         for name in [name for name, parameter in own_parameters(block).items() if parameter is old]:
