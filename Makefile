@@ -78,7 +78,7 @@ torch: .venv/torch/.tested
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
 benchmarks: $(VENV)/.tested
-	MXKIT_BENCHMARKS=all $(BIN)/python -m pytest tests/test_benchmarks.py tests/test_benchmark_of_inference.py
+	MXKIT_BENCHMARKS=all $(BIN)/python -m pytest tests/test_benchmarks.py
 
 # Strict: a warning of a link, an anchor or a docstring is an error.
 docs: $(VENV)/.documented

@@ -151,51 +151,36 @@ class TrapWarning(UserWarning):
     """
 
 
-# Names in other libraries of losses, optimizers, schedules and arguments, if the spelling is not close to mxkit's name
-OTHER_NAMES = {
-    "acc": "accuracy",
-    "bce": "sigmoid_bce",
-    "bcewithlogits": "sigmoid_bce",
-    "binary_crossentropy": "sigmoid_bce",
-    "binary_cross_entropy": "sigmoid_bce",
-    "ce": "softmax_ce",
-    "cross_entropy": "softmax_ce",
-    "crossentropy": "softmax_ce",
-    "crossentropyloss": "softmax_ce",
-    "categorical_crossentropy": "softmax_ce",
-    "sparse_categorical_crossentropy": "softmax_ce",
-    "nll": "softmax_ce",
-    "nll_loss": "softmax_ce",
-    "mse": "l2",
-    "mean_squared_error": "l2",
-    "mae": "l1",
-    "mean_absolute_error": "l1",
-    "smooth_l1": "huber",
-    "kld": "kl_div",
-    "kullback_leibler_divergence": "kl_div",
-    "kl_divergence": "kl_div",
-    "poisson": "poisson_nll",
-    "adamw": "adam; its wd is added to the gradient, which is not AdamW's decay",
-    "multifactor": "multi_step",
-    "multistep": "multi_step",
-    "factor": "step",
-    "polynomial": "poly",
-    "onecycle": "one_cycle",
-    "linear": "poly",
-    "cosineannealinglr": "cosine",
-    "on_batch_end": "on_update",
-    "on_train_batch_end": "on_update",
-    "pos_label": "positive",
-    "ignore_index": "ignore_label",
-    "delta": "rho",
-    "smoothing": "epsilon",
+# Names in other libraries of losses, optimizers, schedules and arguments, without "_" and "loss", by the name in mxkit
+# if the spelling is not close to it; a remark follows the semicolon
+_OTHER_NAMES = {
+    "accuracy": "acc",
+    "sigmoid_bce": "bce bcewithlogits binarycrossentropy",
+    "softmax_ce": "ce crossentropy categoricalcrossentropy sparsecategoricalcrossentropy nll",
+    "l2": "mse meansquarederror",
+    "l1": "mae meanabsoluteerror",
+    "huber": "smoothl1",
+    "kl_div": "kld kullbackleiblerdivergence kldivergence",
+    "poisson_nll": "poisson",
+    "adam; its wd is added to the gradient, which is not AdamW's decay": "adamw",
+    "multi_step": "multifactor multistep",
+    "step": "factor",
+    "poly": "polynomial linear",
+    "one_cycle": "onecycle",
+    "cosine": "cosineannealinglr",
+    "on_update": "onbatchend ontrainbatchend",
+    "positive": "poslabel",
+    "ignore_label": "ignoreindex",
+    "rho": "delta",
+    "epsilon": "smoothing",
 }
+_NAMES = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Ask for the nearest known name, or return an empty string.
 
-    Names of other libraries in `OTHER_NAMES` take precedence over the spelling.
+    Names of other libraries take precedence over the spelling.
 
     >>> nearest("sotfmax_ce", ["l2", "softmax_ce"])
     "did you mean 'softmax_ce'?"
@@ -205,7 +190,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     ''
     """
     folded = {candidate.lower(): candidate for candidate in known}
-    other, _, remark = OTHER_NAMES.get(name.lower(), "").partition("; ")
+    other, _, remark = _NAMES.get(name.lower().replace("_", "").replace("loss", ""), "").partition("; ")
     if other and other in folded:
         return f"did you mean {folded[other]!r}{f' ({remark})' if remark else ''}?"
     matches = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)

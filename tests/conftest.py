@@ -13,7 +13,7 @@ import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import Kind, examples
+from sharing import ONE_OF_EACH, Kind, examples
 
 # No network, and no capture of what pytest captures.
 os.environ.update(WANDB_SILENT="true", WANDB_CONSOLE="off", MLFLOW_DISABLE_TELEMETRY="true")
@@ -35,13 +35,18 @@ def pytest_collect_file():
     found.force_result([one for one in found.get_result() if not isinstance(one, DoctestModule)])
 
 
+# They read files of the project, kill processes or damage files at length: another Python or NumPy shows nothing new.
+OF_ANY_VERSION = ("architecture", "benchmark", "containers", "joining", "translations", "kills", "fuzzed_records")
+
+
 @pytest.hookimpl(trylast=True)  # after the marks have chosen
 def pytest_collection_modifyitems(config, items):
     """With MXKIT_ONE_OF_EACH=1 a test keeps one set of parameters, for each kind of arrays.
 
-    Tables of 20 rows and more stay, because their rows call different functions, and so does `runtime/`.
+    Tables of 20 rows and more stay, because their rows call different functions, and so does `runtime/`. Files
+    `OF_ANY_VERSION` are left out.
     """
-    if os.environ.get("MXKIT_ONE_OF_EACH") != "1":
+    if not ONE_OF_EACH:
         return
     tests = []
     for item in items:
@@ -49,7 +54,8 @@ def pytest_collection_modifyitems(config, items):
         tests.append((item.nodeid.split("[")[0], str(parameters.get("kind"))))
     sizes, kept, left_out, seen = Counter(tests), [], [], set()
     for item, test in zip(items, tests):
-        (left_out if test in seen else kept).append(item)
+        of_any = item.path.name.startswith(tuple(f"test_{name}" for name in OF_ANY_VERSION))
+        (left_out if test in seen or of_any else kept).append(item)
         whole = sizes[test] >= 20 or test[0].startswith("tests/runtime/")
         if not (whole or item.get_closest_marker("skipif")):
             seen.add(test)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 LONG = os.environ.get("MXKIT_LONG") == "1"  # `make long`
+ONE_OF_EACH = os.environ.get("MXKIT_ONE_OF_EACH") == "1"  # the oldest end of the matrix in `.ci/run`
 
 
 needs_onnx = pytest.mark.skipif(
@@ -30,8 +31,8 @@ def needs(package):
 
 
 def examples(number):
-    """How many examples of hypothesis: `number` in `.ci/run`, a quarter in `make test`."""
-    return number if LONG else max(number // 4, 4)
+    """How many examples of hypothesis: `number` in `make long`, a quarter in `make test`, fewer with another Python."""
+    return number if LONG else max(number // (16 if ONE_OF_EACH else 4), 4)
 
 
 def long(*values, **arguments):

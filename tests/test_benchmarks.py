@@ -1,15 +1,13 @@
 """The benchmarks' harness and pages; and each question runs, at a tiny size. What they measure is not tested."""
 
 import importlib
+import json
 import os
-import re
-import subprocess
 import sys
 import time
 import venv
 
-from benchmark_rows import check, in_make_benchmarks
-from mxkit.data import ArrayLoader
+from mxkit.nets import prediction_graphs
 import mxnet as mx
 import numpy as np
 from PIL import Image
@@ -20,6 +18,7 @@ from benchmarks import (
     features,
     folder,
     growth,
+    inference,
     kernel_share,
     loaders,
     loops,
@@ -34,7 +33,23 @@ from benchmarks import (
     threads,
 )
 from benchmarks.__main__ import QUESTIONS, main
-from benchmarks.harness import ROOT, Child, Row, Taken, in_child, peak_memory, rows_of, take_turns
+from benchmarks.harness import Child, Row, Taken, in_child, peak_memory, rows_of, take_turns
+
+in_make_benchmarks = pytest.mark.skipif(
+    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
+)
+
+
+def check(rows):
+    """Rows are whole, and are plain JSON."""
+    rows = list(rows)
+    for row in rows:
+        assert np.isfinite(row.value)
+        assert row.low is None or row.low <= row.value <= row.high
+        assert row.ratio is None or 0 < row.ratio_low <= row.ratio <= row.ratio_high
+    assert [Row(**json.loads(json.dumps(row._asdict()))) for row in rows] == rows
+    return {(row.case, row.way): row for row in rows}
+
 
 # The harness.
 
@@ -60,25 +75,7 @@ def test_ratios_are_medians_of_the_rounds_not_ratios_of_medians():
     assert (second.ratio_low, second.ratio, second.ratio_high) == (0.5, 2.0, 10.0)
     taken = {"a": Taken([1.0, 1.0], [1.0, 1.0]), "b": Taken([2.0, 4.0], [1.0, 1.0])}
     row = rows_of("case", taken, against="a", scale=100, unit="images/s")[1]  # of rates, those of the rates
-    assert (row.value, row.low, row.high, row.cpu) == (37.5, 25, 50, None)
-    assert (row.ratio_low, row.ratio_high) == (0.25, 0.5)
-
-
-def test_the_peak_stays_and_the_resident_size_goes_back():
-    code = """
-import numpy as np
-from benchmarks.harness import peak_memory, resident_memory
-before = resident_memory()
-block = np.ones(300_000_000, np.uint8)
-held = resident_memory() - before
-del block
-print(held, resident_memory() - before, peak_memory() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, text=True, check=True)
-    held, left, peak = map(float, done.stdout.split())
-    assert held == pytest.approx(300, abs=20)
-    assert left < 20
-    assert peak > 280
+    assert (row.value, row.cpu, row.ratio_low, row.ratio_high) == (37.5, None, 0.25, 0.5)
 
 
 def test_a_childs_peak_is_its_own():
@@ -142,17 +139,6 @@ def test_an_unknown_question_is_refused_with_the_known_ones(capsys, monkeypatch)
 # The questions.
 
 
-@in_make_benchmarks
-def test_loops(monkeypatch):
-    monkeypatch.setattr(loops, "QUICK_SIZES", {"rounds": 1, "seconds": 0.01, "samples": 500})
-    monkeypatch.setattr(loops, "QUICK", ("softmax_regression",))
-    rows = check(loops.run(True))
-    case = "softmax regression, batch 64"
-    assert [way for _, way in rows] == [loops.HAND, loops.FIT, "seeds' loop", "Estimator", "Module.fit"]
-    assert (rows[case, loops.FIT].against, rows[case, loops.FIT].bar) == (loops.HAND, 0.5)
-    assert rows[case, "Estimator"].against == loops.FIT
-
-
 def test_all_loops_train_a_net_on_as_many_batches():
     loader = loops.loader_of("softmax_regression", 16, 200)
     for way in (loops.HandTuned, loops.SeedsLoop, loops.Estimated, loops.Moduled):
@@ -172,17 +158,6 @@ def test_all_loops_train_a_net_on_as_many_batches():
         assert all((one.asnumpy() != old).any() for one, old in zip(values(), before)), way
 
 
-def test_windows_of_fit_and_of_the_others_are_as_long():
-    calls = []
-    net, trainer, loss = loops.make("softmax_regression")
-    turns = loops.Turns({"other": calls.append}, updates=4, rounds=2)
-    given = {"loss": loss, "trainer": trainer, "epochs": "12 updates", "callbacks": [turns], "progress": False}
-    loader = ArrayLoader(np.zeros((64, 1, 28, 28), np.uint8), np.zeros(64), 16)
-    loops.mxkit.fit(net, loader, **given)
-    assert calls == [4, 4, 4]
-    assert {name: len(both.wall) for name, both in turns.taken.items()} == {loops.FIT: 2, "other": 2}
-
-
 def test_a_straight_line_has_its_slope_and_no_deviation_whatever_the_sizes():
     line = {size: [3.0 * size + 50] for size in (10, 1_000, 100_000)}
     *_, slope, deviation = growth.growth_rows("case", "tensor", "us/update", "us", line)
@@ -193,16 +168,6 @@ def test_a_straight_line_has_its_slope_and_no_deviation_whatever_the_sizes():
     assert list(growth.growth_rows("case", "tensor", "us/update", "us", off))[-2].value < 1.9
     bent = {size: [float(size) ** 2] for size in (1, 10, 100)}
     assert list(growth.growth_rows("case", "tensor", "us/update", "us", bent))[-1].value > 20
-
-
-def test_marks_are_timed_one_by_one_and_the_rest_is_not_waited_for(monkeypatch):
-    waits = []
-    monkeypatch.setattr(mx.nd, "waitall", lambda: waits.append(0))
-    watch = growth.Watch([150, 400])
-    for number in range(1, 401):
-        watch.on_update(type("State", (), {"updates": number}), None)
-    assert len(watch.found) == 2
-    assert len(waits) == 2 * 101
 
 
 TINY = [
@@ -219,6 +184,10 @@ QUICK_LOADERS = {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]}
 QUICK_FEATURES = {"QUICK": {"rounds": 1, "batch": 1, "size": 32, "calls": 1}}
 LENET_WORKERS = {"CASES": [("lenet", (1, 28, 28), 8, 2)]}
 WORKERS = ("lenet, 28 px, joint batch 8", several_workers.TOGETHER)
+LOOPS = {"QUICK_SIZES": {"rounds": 1, "seconds": 0.01, "samples": 500}, "QUICK": ("softmax_regression",)}
+SERVING = {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5}
+CHECKPOINT = ("0 MB in 14 arrays", "load_checkpoint")
+ACCIDENTS = "LeNet, 0.5 s with accidents: "
 # Each question at a tiny size, and what some of its rows must be.
 QUESTIONS_AT_TINY_SIZES = [
     (kernel_share, {"CASES": {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)}}, {}),
@@ -232,6 +201,9 @@ QUESTIONS_AT_TINY_SIZES = [
     (loaders, QUICK_LOADERS, {("300 arrays of 28x28, batch 64", "ArrayLoader"): ("against", "NumPy loop")}),
     (features, QUICK_FEATURES, {("features.4: beside the whole net", "Features"): ("against", "forward")}),
     (several_workers, LENET_WORKERS, {WORKERS: ("against", several_workers.ALONE)}),
+    (loops, LOOPS, {("softmax regression, batch 64", loops.FIT): ("bar", 0.5)}),
+    (checkpoints, {"SIZES": {True: (1, 16)}}, {CHECKPOINT: ("against", "load_parameters + SHA-256")}),
+    (serving, {"QUICK_SIZES": SERVING}, {(f"{ACCIDENTS}rows with other bits", serving.TOGETHER): ("value", 0)}),
 ]
 
 
@@ -257,27 +229,6 @@ def test_a_question_has_a_title_and_says_what_it_compares(name):
     assert 5 <= len(module.__doc__.strip().splitlines()) <= 20
 
 
-PEERS_ARE_THERE = all(
-    list(peers.PEERS_HOME.glob(f"lib/python*/site-packages/{package}/__init__.py"))
-    for package in ("torch", "lightning", "keras", "jax", "jaxlib")
-)
-
-
-@pytest.mark.skipif(
-    os.environ.get("MXKIT_BENCHMARKS") != "all" or not PEERS_ARE_THERE,
-    reason="`python -m benchmarks peers` makes .venv/peers",
-)
-def test_peers_train_the_same_nets(monkeypatch):
-    monkeypatch.setattr(peers, "CASES", TINY)
-    rows = check(peers.run(True))
-    for case in TINY:
-        ways = [way for title, way in rows if title == case.title]
-        names = {way: re.split("[ ,]", way)[0] for way in ways}
-        assert list(dict.fromkeys(names.values())) == ["mxkit.fit", "hand-tuned", "PyTorch", "Lightning", "Keras"]
-        bars = {name: rows[case.title, way].bar for way, name in names.items()}
-        assert bars == {"mxkit.fit": None, "hand-tuned": None, "Lightning": None, **peers.BARS[case.title]}
-
-
 def test_a_peer_with_another_net_is_refused():
     case = peers.Case("an MLP", "mlp", 4, [1, 28, 28], 3)
     with pytest.raises(ValueError, match=r"an MLP: .* has 17 parameters; mxkit's net has 203530"):
@@ -298,14 +249,6 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     assert rows[3].value > 0
 
 
-def test_ways_of_loading_give_the_same_images():
-    ways = loaders.array_ways(100, 64)
-    assert set(ways) == {"gluon, 0 workers", "NumPy loop", "NumPy loop, without labels", "ArrayLoader"} | {
-        "ArrayLoader, prefetch=2"
-    }
-    assert [len(ways[way]()) for way in ("gluon, 0 workers", "ArrayLoader", "ArrayLoader, prefetch=2")] == [2, 2, 2]
-
-
 def test_ways_to_features_give_the_same_arrays():
     image = mx.nd.ones((1, 3, 32, 32))
     ways = features.ways(image, features.NAMES)
@@ -313,31 +256,6 @@ def test_ways_to_features_give_the_same_arrays():
     for one, other, third in zip(several.values(), ways["cut by hand"](), ways["hooks"]()):
         assert (one == other).min().asscalar() == 1
         assert abs(one - third).max().asscalar() < 1e-5
-
-
-def test_checkpoints_are_timed(monkeypatch):
-    monkeypatch.setattr(checkpoints, "SIZES", {True: (1, 16)})
-    rows = check(checkpoints.run(True))
-    assert [(way, row.against) for (_, way), row in rows.items()] == [
-        ("nd.save", "nd.save"),
-        ("snapshot, until the training may go on", "nd.save"),
-        ("snapshot, until it is copied", "nd.save"),
-        ("writing beside the training", "nd.save"),
-        ("load_parameters + SHA-256", "load_parameters + SHA-256"),
-        ("load_checkpoint", "load_parameters + SHA-256"),
-    ]
-
-
-@in_make_benchmarks
-def test_serving(monkeypatch):
-    monkeypatch.setattr(serving, "QUICK_SIZES", {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5})
-    rows = check(serving.run(True))
-    (rate,) = [row for row in rows.values() if row.unit == "x"]
-    assert rate.bar == 3
-    assert rows["LeNet, half load: p99", serving.TOGETHER].bar == 1
-    case = "LeNet, 0.5 s with accidents: "
-    assert rows[f"{case}answered", serving.TOGETHER].value > 0
-    assert rows[f"{case}rows with other bits", serving.TOGETHER].value == 0
 
 
 def test_serving_sees_a_row_with_other_bits():
@@ -355,3 +273,23 @@ def test_serving_sees_a_row_with_other_bits():
     assert taken.different(net, 0, answers) == 1
     taken.outputs[0][0, 0] += 1
     assert taken.different(net, 0, answers) == 2
+
+
+LENET = inference.Case("LeNet", "lenet", "gray digits", 200, 28, {2: 4})
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # threads wait for each other beside other tests
+INFERENCE = {"CASES": [LENET], "CLASSES": [LENET], "thread_variables": lambda: THREADS}
+
+
+@in_make_benchmarks
+def test_predictions_are_compared_without_peers_and_what_the_processor_cannot_is_told(tmp_path, monkeypatch):
+    venv.create(str(tmp_path), with_pip=False)
+    monkeypatch.setattr(peers, "PEERS_HOME", tmp_path)
+    monkeypatch.setattr(prediction_graphs, "processor_flags", lambda: frozenset(["avx2"]))
+    for name, value in INFERENCE.items():
+        monkeypatch.setattr(inference, name, value)
+    rows = check(inference.run(True))
+    told = ["optimize, bfloat16", "optimize, int8", "PyTorch", "onnxruntime"]
+    assert [way.partition(" is missing: ")[0] for case, way in rows if case == "every case"] == told
+    assert [way for case, way in rows if case == "LeNet, batch 2"] == ["static", "optimize, float32"]
+    assert rows["LeNet: right", "static"].value > 80
+    assert rows["LeNet: the same as static", "optimize, float32"].value == 100

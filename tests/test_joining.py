@@ -4,11 +4,9 @@ from pathlib import Path
 import re
 
 import mxkit
-import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
-FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 
 
 def read(path):
@@ -17,12 +15,6 @@ def read(path):
 
 def test_the_citation_names_this_version():
     assert read("CITATION.cff")["version"] == mxkit.__version__
-
-
-@pytest.mark.parametrize("name", ["bug", "question"])
-def test_a_form_asks_for_the_doctor(name):
-    fields = [one for one in read(FORMS / f"{name}.yml")["body"] if one["type"] == "textarea"]
-    assert any("mxkit doctor" in one["attributes"]["label"] for one in fields)
 
 
 def test_the_workflow_calls_what_exists():

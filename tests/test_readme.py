@@ -86,40 +86,30 @@ def _forgets_made_hotdog():
     DATASETS.pop("made_hotdog", None)
 
 
-OWN = ["data.name=image_folder", "data.workers=0", "updates=1"]
-
-
 @pytest.mark.filterwarnings("ignore:.*test has 6 samples, and none of dosg")
 @pytest.mark.usefixtures("_forgets_made_hotdog")
-def test_more_folders_than_classes_is_told_with_the_key(tmp_path):
-    root = draw_photos(tmp_path / "photos", ("cats", "dogs", "dosg"))
-    overrides = [*OWN, f"data.root={root}"]
-    with pytest.raises(mxkit.errors.RecipeError, match=r"cats, dogs, dosg.*--set model.finetune.classes=3"):
-        mxkit.run_recipe("finetune_image_folder", overrides=overrides, output=tmp_path / "runs", progress=False)
-    assert not (tmp_path / "runs").exists()
-    fits = [*overrides, "model.finetune.classes=3", "variables.size=32", "variables.resize=36"]
-    mxkit.run_recipe("finetune_image_folder", overrides=fits, output=tmp_path / "runs", progress=False)
-
-
-@pytest.mark.usefixtures("_forgets_made_hotdog")
-def test_made_pictures_are_not_drawn_among_ones_own(tmp_path):
-    root = draw_photos(tmp_path / "photos")
-    before = sorted(root.rglob("*"))
-    with pytest.raises(mxkit.errors.RecipeError, match=r"cats; to train on those: --set data.name=image_folder"):
-        mxkit.run_recipe("finetune_image_folder", overrides=[f"data.root={root}"], output=tmp_path, progress=False)
-    assert sorted(root.rglob("*")) == before
-
-
-def test_a_folder_that_is_no_folder_of_classes(tmp_path, monkeypatch):
+def test_wrong_folders_are_told_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    root = draw_photos(tmp_path / "photos" / "train", ("cats", "dogs"))
-    draw_photos(tmp_path / "photos" / "test", ("cats", "dosg"))
-    with pytest.raises(mxkit.errors.DataError, match=r"has \['dosg'\] too"):
-        mxkit.data.image_folder(tmp_path / "photos")
-    with pytest.raises(mxkit.errors.DataError, match="it has none. Pass the folder above a class"):
-        mxkit.data.image_folder(root / "cats")
-    with pytest.raises(mxkit.errors.DataError, match=re.escape(f"there is no folder {tmp_path / 'fotos'}")):
-        mxkit.data.image_folder("fotos")
+    draw_photos(Path("photos"), ("cats", "dogs", "dosg"))
+    before = sorted(Path("photos").rglob("*"))
+    own = ["data.name=image_folder", "data.workers=0", "updates=1", "data.root=photos"]
+    for overrides, text in (
+        (own, r"cats, dogs, dosg.*--set model.finetune.classes=3"),
+        (["data.root=photos"], r"cats; to train on those: --set data.name=image_folder"),
+    ):
+        with pytest.raises(mxkit.errors.RecipeError, match=text):
+            mxkit.run_recipe("finetune_image_folder", overrides=overrides, progress=False)
+    assert sorted(Path("photos").rglob("*")) == before
+    assert not Path("runs").exists()
+    fits = [*own, "model.finetune.classes=3", "variables.size=32", "variables.resize=36"]
+    mxkit.run_recipe("finetune_image_folder", overrides=fits, progress=False)
+    Path("photos").rename("train")
+    Path("split").mkdir()
+    Path("train").rename("split/train")
+    draw_photos(Path("split/test"), ("cats", "other"))
+    for folder, text in (("split", r"has \['other'\] too"), ("split/train/cats", "Pass the folder above a class")):
+        with pytest.raises(mxkit.errors.DataError, match=text):
+            mxkit.data.image_folder(folder)
 
 
 def test_links_lead_somewhere():

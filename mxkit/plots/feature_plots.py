@@ -10,8 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name, wait_before_reading
-from mxkit.core.replicas import values_of
-from mxkit.errors import NotInitializedError, unknown_name
+from mxkit.errors import unknown_name
 from mxkit.plots.data_plots import channels_last
 from mxkit.plots.plotting import BLUE, CHARACTER, GREY, PathLike, finite_range, new_figure, saved, shorten
 import mxnet as mx
@@ -39,22 +38,19 @@ class Channels(NamedTuple):
 
 def arrays_of(where: str, features: Any) -> Dict[str, Any]:
     """Features as one array per name, in order; a list becomes `name[0]`, `name[1]`, ..."""
-    if not isinstance(features, Mapping) or not features:
-        raise ValueError(
-            f"{where}: expected a dict of arrays by path, like mxkit.Features(net, names)(x); "
-            f"received {'an empty one' if isinstance(features, Mapping) else type(features).__name__}"
-        )
     arrays: Dict[str, Any] = {}
-    for name, value in features.items():
+    for name, value in features.items() if isinstance(features, Mapping) else ():
         is_list = isinstance(value, (list, tuple))
         for position, array in enumerate(value if is_list else [value]):
-            if not isinstance(array, mx.nd.NDArray):
-                raise ValueError(
-                    f"{where}: {name!r}: expected an NDArray or a list of them; received {type(array).__name__}"
-                )
-            if not array.size:
-                raise ValueError(f"{where}: {name!r} holds no value: its shape is {array.shape}")
+            if not isinstance(array, mx.nd.NDArray) or not array.size:
+                received = f"one of shape {array.shape}" if hasattr(array, "shape") else type(array).__name__
+                raise ValueError(f"{where}: {name!r}: expected an NDArray or a list of them; received {received}")
             arrays[f"{name}[{position}]" if is_list else str(name)] = array
+    if not arrays:
+        received = "an empty one" if isinstance(features, Mapping) else type(features).__name__
+        raise ValueError(
+            f"{where}: expected a dict of arrays by path, like mxkit.Features(net, names)(x); received {received}"
+        )
     return arrays
 
 
@@ -379,7 +375,7 @@ def plot_filters(
 
     Raises:
         UnknownNameError: The net has no convolution at this path; the text names the nearest.
-        NotInitializedError: The weight has no value yet.
+        RuntimeError: The weight has no value yet, in MXNet's words.
         IndexError: A channel does not exist.
     """
     title, kernels = _kernels(net, layer)
@@ -413,11 +409,6 @@ def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
     if owner not in blocks:
         raise unknown_name("convolution", layer, blocks)
     block = blocks[owner]
-    if values_of(block.weight) is None:
-        raise NotInitializedError(
-            f"plot_filters: the weight of {layer!r} has no value yet: its shape is {block.weight.shape}. "
-            "Initialize the net and run one batch through it first"
-        )
     wait_before_reading()
     values = block.weight.data(block.weight.list_ctx()[0]).asnumpy().astype("float64")
     if layer_settings(block)["layout"].endswith("C"):

@@ -42,7 +42,7 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
         raise ValueError(
             "plot_gradients: every gradient of the net is 0 and no backward pass wrote it: call it after "
             "loss.backward(), before the gradients are zeroed (an Accumulator and fit(accumulate=...) zero them "
-            "after each update)"
+            "after each update). mxkit.unfreeze(net, '*') trains frozen parameters again"
         )
     frozen = np.array([p.grad_req == "null" for p in parameters.values()])
     title = f"{type(net).__name__}: gradients of {len(parameters)} parameters"
@@ -58,13 +58,7 @@ def _trainable(net: Any) -> Dict[str, Any]:
                 f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
                 "Run one batch forward and backward first"
             )
-    trainable = {path: parameter for path, parameter in parameters.items() if is_differentiable(parameter)}
-    if all(parameter.grad_req == "null" for parameter in trainable.values()):
-        raise ValueError(
-            f"plot_gradients: nothing has a gradient: all of the net's {len(trainable)} parameters are frozen "
-            "(grad_req 'null'). mxkit.unfreeze(net, '*') trains them again"
-        )
-    return trainable
+    return {path: parameter for path, parameter in parameters.items() if is_differentiable(parameter)}
 
 
 def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ from mxkit.core.tracing import CALL, Trace, trace
 from mxkit.nets.layer_table import layers
 from mxkit.plots.plotting import BLUE, CHARACTER, GREY, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
+import numpy as np
 
 # Inches of a row, of the gap between two boxes of a row, and of the lane of an arrow beside boxes; size of letters.
 _ROW, _GAP, _LANE, _FONT = 0.62, 0.3, 0.25, 8.0
@@ -37,7 +38,8 @@ def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[Pa
 
     Raises:
         ForwardError: The inputs do not fit a block.
-        ValueError: There is no input, or the net has no graph.
+        ValueError: There is no input.
+        Exception: The net's code got Symbols, and computes with arrays only: what it raised.
     """
     depth = None if depth is None else whole_number(depth, "depth", least=0)
     if not inputs:
@@ -47,14 +49,8 @@ def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[Pa
     table = layers(net, *inputs)
     numpy = is_numpy_net(net)
     arrays = [of_kind(one if isinstance(one, mx.nd.NDArray) else mx.nd.zeros((1,)), numpy) for one in inputs]
-    try:
-        with switches(numpy):
-            traced = trace(net, arrays)
-    except Exception as error:  # of any kind: the net's own code got a symbol
-        raise ValueError(
-            f"graph: expected a net of HybridBlocks; {type(net).__name__} has no graph "
-            f"({type(error).__name__}: {error}). mxkit.layers(net, ...) lists its blocks"
-        ) from error
+    with switches(numpy):
+        traced = trace(net, arrays)
     boxes, arrows = _boxes(traced, table, depth)
     return saved(_drawn(boxes, arrows, _rows(boxes, arrows)), path)
 
@@ -136,24 +132,17 @@ def _places(
     places = {key: float(number) for level in levels for number, key in enumerate(level)}
     for sweep in range(24):
         for level in levels if sweep % 2 == 0 else levels[::-1]:
-            wanted = {key: _mean([places[one] for one in beside[key]], places[key]) for key in level}
             # boxes are centred below boxes, regardless of lanes
-            straight = {key: [places[one] for one in beside[key] if one in boxes] for key in level if key in boxes}
-            wanted.update((key, _mean(one, wanted[key])) for key, one in straight.items() if sweep >= 12)
+            near = {key: [one for one in beside[key] if key in boxes and one in boxes] or beside[key] for key in level}
+            wanted = {key: float(np.mean([places[one] for one in near[key] or [key]])) for key in level}
             # early sweeps decide the order of a row, later sweeps only its positions
-            order = sorted(level, key=wanted.__getitem__) if sweep < 12 else sorted(level, key=places.__getitem__)
-            widths = [_width(boxes.get(key)) + _GAP for key in order]
-            lefts = [0.0]
-            for one, other in zip(widths, widths[1:]):
-                lefts.append(lefts[-1] + (one + other) / 2)
-            heavy = [(wanted[key] - left, 1000.0 if key in boxes else 1.0) for key, left in zip(order, lefts)]
-            shift = sum(one * weight for one, weight in heavy) / sum(weight for _, weight in heavy)
-            places.update((key, left + shift) for key, left in zip(order, lefts))
+            order = sorted(level, key=(wanted if sweep < 12 else places).__getitem__)
+            widths = np.array([_width(boxes.get(key)) + _GAP for key in order])
+            lefts = np.cumsum(widths) - widths / 2
+            weights = [1000.0 if key in boxes else 1.0 for key in order]
+            shift = np.average([wanted[key] for key in order] - lefts, weights=weights)
+            places.update(zip(order, (lefts + shift).tolist()))
     return places, chains
-
-
-def _mean(values: List[float], default: float) -> float:
-    return sum(values) / len(values) if values else default
 
 
 def _width(box: Optional[Box]) -> float:

@@ -156,10 +156,8 @@ def plot_sweep(
         axes = figure.add_subplot(1, len(keys), number + 1)
         for trial in drawn:
             colour, marker = (BLUE, "o") if trial.state == "finished" else (GREY, "x")
-            style = (
-                {"color": ORANGE, "s": 60, "zorder": 3} if trial is best else {"color": colour, "s": 25, "zorder": 2}
-            )
-            axes.scatter([trial.chosen[key]], [trial.value], marker=marker, **style)
+            colour, size, level = (ORANGE, 60, 3) if trial is best else (colour, 25, 2)
+            axes.scatter([trial.chosen[key]], [trial.value], marker=marker, color=colour, s=size, zorder=level)
         if key in logarithmic:
             axes.set_xscale("log")
         axes.set_xlabel(key)

@@ -64,9 +64,7 @@ class Called:
     def wait(self, timeout: Optional[float]) -> Any:
         """Return the answer, or raise it; a TimeoutError if there is none within `timeout` seconds."""
         try:
-            if not self.answered.acquire(
-                timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
-            ):
+            if not self.answered.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
                 raise TimeoutError(f"Predictor: no answer within {timeout} s; stats() has the queue")
         except BaseException:  # Ctrl-C
             self.dropped = True
@@ -160,7 +158,6 @@ class Dispatcher:
             BusyError: As many samples wait as are allowed.
             RuntimeError: It is closed; or its thread has ended, or is in another process, or is the caller.
         """
-        self._check_process()
         request = Submitted(sample)
         self._accept(request)
         return request.future
@@ -172,12 +169,12 @@ class Dispatcher:
             TimeoutError: There is none within `timeout` seconds.
             BusyError, RuntimeError: As for `submit`; and the sample's own error.
         """
-        self._check_process()
         request = Called(sample)
         self._accept(request)
         return request.wait(timeout)
 
     def _accept(self, request: _Request) -> None:
+        self._check_process()
         with self._changed:
             if self._closed:
                 raise self._ended()
@@ -202,13 +199,13 @@ class Dispatcher:
             counts, latencies = dict(self._counts), list(self._latencies)
             queue = sum(not one.dropped for one in self._waiting)
         samples = counts.pop("samples")
-        p50, p99 = np.percentile(latencies, [50, 99]) * 1e3 if latencies else (None, None)
+        p50, p99 = (np.percentile(latencies, [50, 99]) * 1e3).tolist() if latencies else (None, None)
         return {
             **counts,
             "samples_per_batch": samples / counts["batches"] if counts["batches"] else None,
             "queue": queue,
-            "p50_ms": None if p50 is None else float(p50),
-            "p99_ms": None if p99 is None else float(p99),
+            "p50_ms": p50,
+            "p99_ms": p99,
         }
 
     def close(self) -> None:

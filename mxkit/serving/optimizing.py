@@ -41,7 +41,6 @@ def optimize(
     *,
     precision: str = "float32",
     calibration: Optional[Data] = None,
-    calibration_mode: str = "naive",
     calibration_samples: int = 512,
     keep: Sequence[str] = (),
     limit: float = 0.02,
@@ -59,8 +58,6 @@ def optimize(
             tells what it is worth on this processor.
         calibration: For "int8": batches of real inputs, `(x, y)` or for several inputs `((x1, x2), y)`, whose labels
             are ignored; or one array of them.
-        calibration_mode: "naive" takes the smallest and the largest number of each array; "entropy" cuts rare large
-            ones off, takes longer, and needs scipy.
         calibration_samples: How many samples are read at most. MXNet's examples take about 500.
         keep: Paths of layers that stay float32, or globs like "features.0*".
         limit: The largest accepted loss: the share of samples whose class changes if the output is (samples, classes);
@@ -84,7 +81,7 @@ def optimize(
     >>> fast(x).shape, fast.report.agreement
     ((16, 10), 1.0)
     """
-    _check_arguments(precision, calibration, calibration_mode, calibration_samples, keep, limit)
+    _check_arguments(precision, calibration, calibration_samples, keep, limit)
     check_processor(precision)
     arrays = _checked(net, sample)
     with autograd.pause(train_mode=False):
@@ -94,7 +91,7 @@ def optimize(
             kept = making.matched(keep)
             if precision == "int8":
                 making.check_joined()
-                making.ranges = ranges_of(graph, calibration, calibration_mode, calibration_samples, making.sample)
+                making.ranges = ranges_of(graph, calibration, calibration_samples, making.sample)
             return making.optimized(kept, limit)
 
 
@@ -256,16 +253,12 @@ def _checked(net: Any, sample: Any) -> List[Any]:
     return [array.as_in_context(mx.cpu()) for array in arrays]
 
 
-def _check_arguments(
-    precision: str, calibration: Any, mode: str, samples: int, keep: Sequence[str], limit: float
-) -> None:
+def _check_arguments(precision: str, calibration: Any, samples: int, keep: Sequence[str], limit: float) -> None:
     in_range = 0 <= limit < 1 and samples > 0
     for fits, text in (
         (precision in PRECISIONS, f"precision: expected one of {', '.join(PRECISIONS)}; received {precision!r}"),
         (calibration is not None or precision != "int8", "calibration: int8 needs batches of real inputs"),
         (calibration is None or precision == "int8", f"calibration: {precision} has no ranges to calibrate"),
-        (mode in ("naive", "entropy"), f"calibration_mode: expected 'naive' or 'entropy', received {mode!r}"),
-        (not isinstance(keep, str), f"keep: expected a list of paths, received {keep!r}: write keep=[{keep!r}]"),
         (not keep or precision != "float32", "keep: with precision='float32' all layers stay float32"),
         (in_range, f"expected limit in [0, 1) and calibration_samples above 0; received {limit!r} and {samples!r}"),
     ):
@@ -273,18 +266,14 @@ def _check_arguments(
             raise ValueError(text)
 
 
-_BINS = 8001  # MXNet's number
-
-
 def ranges_of(
-    graph: NetGraph, data: Optional[Data], mode: str, samples: int, sample: Sequence[Any]
+    graph: NetGraph, data: Optional[Data], samples: int, sample: Sequence[Any]
 ) -> Dict[str, Tuple[float, float]]:
     """Compute the range of every array that may become int8.
 
     Args:
         graph: The traced net.
         data: Batches.
-        mode: "naive" or "entropy".
         samples: How many are read at most.
         sample: Inputs whose range is compared with that of the data.
 
@@ -301,7 +290,6 @@ def ranges_of(
     wanted = [(number, name) for number, name in enumerate(internals.list_outputs()) if name not in own]
     compute = graph_function(mx.sym.Group([internals[number] for number, _ in wanted]), own, graph.numpy)
     ranges: Dict[str, Tuple[float, float]] = {}
-    histograms: Dict[str, Any] = {}
     largest = 0.0
     for inputs in _batches(data, graph, samples):
         largest = max(largest, *map(_magnitude, inputs))
@@ -311,8 +299,6 @@ def ranges_of(
                 ends = float(host.min()), float(host.max())
                 known_ends = ranges.get(name, ends)
                 ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
-                if mode == "entropy" and np.isfinite(ends).all():
-                    histograms[name] = _histogram(histograms.get(name), host, ends)
     wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
     if wrong:
         raise DataError(f"optimize: the calibration's data gives NaN or infinity first at {wrong[0]}")
@@ -324,21 +310,7 @@ def ranges_of(
             TrapWarning,
             stacklevel=5,
         )
-    if mode == "entropy":
-        from mxnet.contrib import quantization  # it imports scipy.stats
-
-        ranges = quantization._get_optimal_thresholds(histograms, "auto")
-    return {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
-
-
-def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
-    """Add an array to a histogram in the form of MXNet, whose own collectors take callbacks of an Executor only."""
-    from mxnet.contrib import quantization
-
-    most = max(map(abs, ends))
-    if before is not None:
-        return quantization.combine_histogram(before, array, *ends, most)
-    return (*np.histogram(array, bins=_BINS, range=(-most, most)), *ends, most)
+    return ranges
 
 
 def _batches(data: Any, graph: NetGraph, samples: int) -> Any:

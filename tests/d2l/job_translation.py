@@ -1,4 +1,4 @@
-"""Translation by a Transformer (d2l, sections 9.7 and 10.7): valid lengths, masks, and teacher forcing."""
+"""Translation, letter by letter, by the encoder of a Transformer (d2l, section 10.7): valid lengths and masks."""
 
 import math
 
@@ -9,20 +9,6 @@ from mxnet.gluon import nn
 
 num_hiddens, num_layers, ffn_num_hiddens, num_heads = 16, 2, 32, 2
 batch_size, num_steps, num_epochs, lr = 16, 6, 3, 0.005
-
-
-class EncoderDecoder(nn.Block):
-    """The base class for the encoder-decoder architecture."""
-
-    def __init__(self, encoder, decoder, **kwargs):
-        super().__init__(**kwargs)
-        self.encoder = encoder
-        self.decoder = decoder
-
-    def forward(self, enc_X, dec_X, *args):
-        enc_outputs = self.encoder(enc_X, *args)
-        dec_state = self.decoder.init_state(enc_outputs, *args)
-        return self.decoder(dec_X, dec_state)
 
 
 class DotProductAttention(nn.Block):
@@ -142,6 +128,7 @@ class TransformerEncoder(nn.Block):
         self.blks = nn.Sequential()
         for _ in range(num_layers):
             self.blks.add(EncoderBlock(num_hiddens, ffn_num_hiddens, num_heads, dropout))
+        self.dense = nn.Dense(vocab_size, flatten=False)
 
     def forward(self, X, valid_lens, *args):
         # Since positional encoding values are between -1 and 1, the embedding values are multiplied by the square root
@@ -149,60 +136,11 @@ class TransformerEncoder(nn.Block):
         X = self.pos_encoding(self.embedding(X) * math.sqrt(self.num_hiddens))
         for blk in self.blks:
             X = blk(X, valid_lens)
-        return X
-
-
-class DecoderBlock(nn.Block):
-    """The `i`-th block in the decoder."""
-
-    def __init__(self, num_hiddens, ffn_num_hiddens, num_heads, dropout, **kwargs):
-        super().__init__(**kwargs)
-        self.attention1 = MultiHeadAttention(num_hiddens, num_heads, dropout)
-        self.addnorm1 = AddNorm(dropout)
-        self.attention2 = MultiHeadAttention(num_hiddens, num_heads, dropout)
-        self.addnorm2 = AddNorm(dropout)
-        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens)
-        self.addnorm3 = AddNorm(dropout)
-
-    def forward(self, X, state):
-        enc_outputs, enc_valid_lens = state
-        # During training, all the tokens of any output sequence are processed at the same time
-        batch_size, num_steps, _ = X.shape
-        # Every row is [1, 2, ..., `num_steps`]
-        dec_valid_lens = np.tile(np.arange(1, num_steps + 1, ctx=X.ctx), (batch_size, 1))
-        # Self-attention
-        X2 = self.attention1(X, X, X, dec_valid_lens)
-        Y = self.addnorm1(X, X2)
-        # Encoder-decoder attention. Shape of `enc_outputs`: (`batch_size`, `num_steps`, `num_hiddens`)
-        Y2 = self.attention2(Y, enc_outputs, enc_outputs, enc_valid_lens)
-        Z = self.addnorm2(Y, Y2)
-        return self.addnorm3(Z, self.ffn(Z)), state
-
-
-class TransformerDecoder(nn.Block):
-    def __init__(self, vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_layers, dropout, **kwargs):
-        super().__init__(**kwargs)
-        self.num_hiddens = num_hiddens
-        self.embedding = nn.Embedding(vocab_size, num_hiddens)
-        self.pos_encoding = PositionalEncoding(num_hiddens, dropout)
-        self.blks = nn.Sequential()
-        for _ in range(num_layers):
-            self.blks.add(DecoderBlock(num_hiddens, ffn_num_hiddens, num_heads, dropout))
-        self.dense = nn.Dense(vocab_size, flatten=False)
-
-    def init_state(self, enc_outputs, enc_valid_lens, *args):
-        return [enc_outputs, enc_valid_lens]
-
-    def forward(self, X, state):
-        X = self.pos_encoding(self.embedding(X) * math.sqrt(self.num_hiddens))
-        for blk in self.blks:
-            X, state = blk(X, state)
-        return self.dense(X), state
+        return self.dense(X)
 
 
 def make():
-    sizes = (len(d2l.tgt_vocab), num_hiddens, ffn_num_hiddens, num_heads, num_layers, 0.1)
-    net = EncoderDecoder(TransformerEncoder(*sizes), TransformerDecoder(*sizes))
+    net = TransformerEncoder(len(d2l.tgt_vocab), num_hiddens, ffn_num_hiddens, num_heads, num_layers, 0.1)
     net.initialize(init.Xavier())
     return net, d2l.load_data_nmt(batch_size, num_steps), d2l.MaskedSoftmaxCELoss()
 
@@ -213,11 +151,8 @@ def by_hand(net, data_iter, loss):
     for _ in range(num_epochs):
         metric = d2l.Accumulator(2)  # Sum of training loss, no. of tokens
         for X, X_valid_len, Y, Y_valid_len in data_iter:
-            bos = np.array([d2l.tgt_vocab["<bos>"]] * Y.shape[0]).reshape(-1, 1)
-            dec_input = np.concatenate([bos, Y[:, :-1]], 1)  # Teacher forcing
             with autograd.record():
-                Y_hat, _ = net(X, dec_input, X_valid_len)
-                l = loss(Y_hat, Y, Y_valid_len)
+                l = loss(net(X, X_valid_len), Y, Y_valid_len)
             l.backward()
             num_tokens = Y_valid_len.sum()
             trainer.step(num_tokens)
@@ -227,14 +162,9 @@ def by_hand(net, data_iter, loss):
 
 
 def with_mxkit(net, data_iter, loss):
-    def teacher_forcing(net, inputs, labels):
-        X, X_valid_len = inputs
-        Y, Y_valid_len = labels
-        bos = np.array([d2l.tgt_vocab["<bos>"]] * Y.shape[0]).reshape(-1, 1)
-        Y_hat, _ = net(X, np.concatenate([bos, Y[:, :-1]], 1), X_valid_len)
-        return loss(Y_hat, Y, Y_valid_len)
-
     pairs = [(batch[:2], batch[2:]) for batch in data_iter]
-    masked = mxkit.losses.BatchLoss(forward=teacher_forcing, count=lambda inputs, labels: labels[1].sum())
+    masked = mxkit.losses.BatchLoss(
+        forward=lambda net, inputs, labels: loss(net(*inputs), *labels), count=lambda inputs, labels: labels[1].sum()
+    )
     adam = ("adam", {"learning_rate": lr})
     return mxkit.fit(net, pairs, loss=masked, trainer=adam, epochs=num_epochs).column("train_loss")

@@ -27,8 +27,6 @@ JOBS = {
     "gru": ("rnn", ("GRU",), "as for rnn"),
     "lstm": ("rnn", ("LSTM",), "as for rnn"),
     "transformer": ("translation", (), None),
-    "word2vec": ("word2vec", (), None),
-    "ssd": ("ssd", (), None),
 }
 
 
@@ -61,16 +59,3 @@ def test_fit_and_updates_end_like_the_loop_of_d2l(name):
         np.testing.assert_allclose(found, array, rtol=1e-5, atol=1e-6 if reason else 0)
         if not reason:
             np.testing.assert_array_equal(found, array)
-
-
-def test_detection_reads_what_the_net_of_ssd_gives():
-    job = importlib.import_module("job_ssd")
-    net, train_iter = job.make()
-    job.with_mxkit(net, train_iter)
-    best = job.detect(net, next(iter(train_iter))[0])
-    assert isinstance(best, mx.np.ndarray)
-    assert best.shape == (job.batch_size, 6)
-    found = best.asnumpy()
-    assert set(found[:, 0]) == {0}
-    assert ((found[:, 1] > 0.4) & (found[:, 1] <= 1)).all()
-    assert (found[:, 2:4] < found[:, 4:]).all()

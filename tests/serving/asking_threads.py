@@ -6,7 +6,6 @@ import mxkit
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
-import pytest
 
 LONGEST = 60  # a test that hangs ends then
 
@@ -70,11 +69,3 @@ class Gate(gluon.Block):
         assert self.entered.wait(LONGEST)
         self.rows.clear()
         return held
-
-
-@pytest.fixture(name="gate")
-def gate_and_predictor():
-    net = Gate()
-    with mxkit.Predictor(net, sample=[0.0], max_batch=4, max_queue=6) as predictor:
-        yield net, predictor
-        net.open.set()

@@ -5,7 +5,6 @@ from pathlib import Path
 import shutil
 
 import mxkit
-from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
 from mxkit.recipe.run import load_run
@@ -18,7 +17,7 @@ from PIL import Image
 import pytest
 from sharing import command, image_run
 
-SHORT = {"batch_sizes": (1, 4), "seconds": 0.02}
+SHORT = {"batch_sizes": (1, 4, 1), "seconds": 0.01}
 
 
 @pytest.fixture(scope="module")
@@ -119,17 +118,17 @@ def test_a_run_without_its_data_is_measured_on_random_inputs(trained, tmp_path):
     assert measured.compared == 0
 
 
-def test_a_net_without_a_graph_is_measured_as_trained_only(tmp_path):
-    (tmp_path / "own_plain_net.py").write_text(
-        "from mxkit import register\nfrom mxnet import gluon\n\n\n@register('model')\ndef plain_net():\n"
-        "    net = gluon.nn.Sequential()\n    net.add(Plain(), gluon.nn.Dense(2))\n    return net\n\n\n"
-        "class Plain(gluon.Block):\n    def forward(self, x):\n        return x * float(x.shape[1])\n"
-    )
-    own = {"imports": ["own_plain_net"], "import_path": str(tmp_path), "model": "plain_net", "updates": 1}
-    try:
-        measured = measure_inference(image_run(tmp_path, **own), **SHORT, precisions=("float32",))
-    finally:
-        MODELS.pop("plain_net")
+class Plain(mx.gluon.Block):
+    def forward(self, x):
+        return x * float(x.shape[1])
+
+
+def test_a_net_without_a_graph_is_measured_as_trained_only(trained, monkeypatch):
+    net = mx.gluon.nn.Sequential()
+    net.add(Plain(), mx.gluon.nn.Dense(2))
+    net.initialize()
+    monkeypatch.setattr(measuring_inference, "load_run", lambda *run: (load_run(*run)[0], net))
+    measured = measure_inference(trained, **SHORT, precisions=("float32",))
     assert [row.form for row in measured.rows] == [BASE, BASE]
     assert list(measured.refused) == ["float32"]
 
@@ -144,15 +143,6 @@ def test_wrong_arguments_are_refused(trained):
             measure_inference(trained, **options)
 
 
-def test_equal_sizes_are_measured_once_and_the_net_as_trained_answers_once(trained, monkeypatch):
-    asked = []
-    predict = measuring_inference.predict
-    monkeypatch.setattr(measuring_inference, "predict", lambda net, data: asked.append(net) or predict(net, data))
-    measured = measure_inference(trained, batch_sizes=(2, 1, 2), seconds=0.001, precisions=("float32",))
-    assert [row.batch for row in measured.rows] == [2, 1] * 2
-    assert len(asked) == len(set(map(id, asked))) == 2
-
-
 def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
     def interrupted(nets, arrays, seconds, rounds):
         for number, timed in enumerate(in_turns(nets, arrays, seconds, rounds)):
@@ -163,12 +153,12 @@ def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
     monkeypatch.setattr(measuring_inference, "in_turns", interrupted)
     code, out, err = command("benchmark", trained, "--precision", "float32", "--batch", "1,4,8", "--seconds", "0.01")
     assert code == 130, err
-    rows = [line.split()[:3] for line in out.splitlines()]
-    assert [row[:-1] for row in rows if row[0] == "float32"] == [["float32", "1"], ["float32", "4"]]
+    rows = [line.split()[:2] for line in out.splitlines()]
+    assert [row for row in rows if row[0] == "float32"] == [["float32", "1"], ["float32", "4"]]
     assert "interrupted after 2 of 5 rounds of batch 4" in out
     monkeypatch.setattr(measuring_inference, "in_turns", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt) as caught:  # there is nothing yet
-        measuring_inference.measure_inference(trained, **SHORT, precisions=())
+        measure_inference(trained, **SHORT, precisions=())
     assert not isinstance(caught.value, mxkit.serving.InterruptedMeasurement)
 
 
@@ -185,7 +175,6 @@ def test_the_command_prints_the_table_and_writes_picture_and_figures(trained, tm
     read = json.loads(figures.read_text())
     assert [(row["form"], row["batch"]) for row in read["rows"][:2]] == [(BASE, 1), (BASE, 2)]
     with Image.open(str(picture)) as image:
-        assert image.size[0] > 1000
         colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
     assert {(140, 140, 140), (0x4C, 0x72, 0xB0)} <= colours
     for wrong, text in (

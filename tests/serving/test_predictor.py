@@ -2,7 +2,8 @@
 
 from io import BytesIO
 
-from asking_threads import LONGEST, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
+from asking_threads import LONGEST, at_once, images, lenet
+from built_nets import hybrid_net, stack
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
@@ -62,18 +63,10 @@ def test_the_net_stays_as_it_is_and_changed_weights_count():
             before = after
 
 
-class Two(gluon.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.table, self.dense = gluon.nn.Embedding(5, 3), gluon.nn.Dense(2, flatten=False)
-
-    def hybrid_forward(self, F, tokens, x):
-        return self.table(tokens), self.dense(x)
-
-
 @pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # NumPy 1.19 to 1.23
 def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(switched):
-    net = Two()
+    layers = {"table": gluon.nn.Embedding(5, 3), "dense": gluon.nn.Dense(2, flatten=False)}
+    net = hybrid_net(lambda net, F, tokens, x: (net.table(tokens), net.dense(x)), **layers)
     net.initialize()
     first = (np.array([1, 2], np.int32), np.ones((3, 4)))
     with mxkit.Predictor(net, max_batch=2) as predictor:
@@ -92,32 +85,26 @@ def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(
             predictor([[1, 2], [[3.0]]])  # no tuple: NumPy makes no array of it
 
 
-class Weighted(gluon.HybridBlock):
-    """A forward of its own computes something else with symbols than with arrays."""
-
-    def hybrid_forward(self, F, x):
-        return x * (2 if F is mx.nd else 3)
-
-
 class Own(gluon.HybridBlock):
     def forward(self, x):
         return x * 2
 
 
 @pytest.mark.parametrize(
-    ("inner", "why"), [(Weighted, "its graph computes something else than its code"), (Own, "0 has a forward of its")]
+    ("inner", "why"),
+    [
+        (gluon.nn.HybridLambda(lambda F, x: x * (2 if F is mx.nd else 3)), "its graph computes something else than"),
+        (Own(), "0 has a forward of its"),
+    ],
 )
 def test_a_net_whose_graph_is_not_its_code_is_called_as_it_is(inner, why):
-    net = gluon.nn.HybridSequential()
-    net.add(inner())
-    with mxkit.Predictor(net, sample=np.ones(3)) as predictor:
+    with mxkit.Predictor(stack(inner), sample=np.ones(3)) as predictor:
         assert predictor(np.ones(3)).tolist() == [2, 2, 2]
         assert f"called as it is: {why}" in repr(predictor)
 
 
 def test_nets_that_mix_samples_are_refused():
-    recurrent = gluon.nn.HybridSequential()
-    recurrent.add(gluon.rnn.LSTM(4, layout="TNC"))
+    recurrent = stack(gluon.rnn.LSTM(4, layout="TNC"))
     recurrent.initialize()
     mean = gluon.nn.HybridLambda(lambda F, x: F.broadcast_sub(x, F.mean(x, axis=0, keepdims=True)))
     for net, sample in ((mean, np.ones(3)), (recurrent, np.ones((5, 3)))):
@@ -220,27 +207,19 @@ def test_a_static_graph_computes_on_after_an_error_of_the_engine():
 # Runs.
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    settings = ["epochs=1", "devices=cpu"]
-    return mxkit.run_recipe(
-        "digits_lenet", overrides=settings, output=tmp_path_factory.mktemp("runs"), progress=False
-    ).folder
-
-
-def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path):
+def test_a_run_takes_image_files_and_says_class_and_probability(digits_run, tmp_path):
     files = []
     for number, suffix in enumerate(["png", "jpg", "png", "jpg"]):
         files.append(tmp_path / f"{number}.{suffix}")
         pixels = np.zeros((50, 40), np.uint8)
         pixels[10 + number : 40, 15 : 20 + 4 * number] = 255
         Image.fromarray(pixels).save(str(files[-1]))
-    recipe, net = load_run(digits)
-    facts = read_facts(digits)
+    recipe, net = load_run(digits_run)
+    facts = read_facts(digits_run)
     batch = np.stack([*map(image_reader(recipe, facts.images), files)])
     expected = [describe_prediction(one) for one in predictions(recipe, facts.classes, mxkit.predict(net, batch))]
     damaged = files[1].read_bytes()[:-20]
-    with mxkit.Predictor(digits) as predictor:
+    with mxkit.Predictor(digits_run) as predictor:
         pixels = np.asarray(Image.open(str(files[2])))[:, :, None]
         asked = [files[0], files[1].read_bytes(), pixels, batch[3], damaged, str(files[0]), b"no image", batch[0, 0]]
         found = at_once(8, lambda number: predictor(asked[number]))
@@ -268,7 +247,7 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits, tmp_path
             raise error
 
 
-def test_a_picture_in_its_transparency_is_refused(digits):
+def test_a_picture_in_its_transparency_is_refused(digits_run):
     """T243."""
     pixels = np.zeros((28, 28, 4), np.uint8)
     contents = {}
@@ -277,7 +256,7 @@ def test_a_picture_in_its_transparency_is_refused(digits):
         file = BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         contents[name] = file.getvalue()
-    with mxkit.Predictor(digits) as predictor:
+    with mxkit.Predictor(digits_run) as predictor:
         with pytest.raises(DataError, match=r"the image: all pixels have one colour, and the picture is in their tran"):
             predictor(contents["drawn"])
         assert set(predictor(contents["opaque"])) == {"class", "probability"}

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 
-from asking_threads import LONGEST, Gate, at_once, gate_and_predictor, images, lenet  # noqa: F401 - a fixture
+from asking_threads import LONGEST, Gate, at_once, images, lenet
 import mxkit
 from mxkit.errors import BusyError, DataError
 from mxkit.serving.dispatching import Called, Dispatcher, Submitted

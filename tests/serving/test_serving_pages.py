@@ -26,14 +26,7 @@ SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    settings = ["epochs=1", "devices=cpu"]
-    folder = tmp_path_factory.mktemp("runs")
-    return mxkit.run_recipe("digits_lenet", overrides=settings, output=folder, progress=False).folder
-
-
-@pytest.fixture(scope="module")
-def digits(run):
+def digits(digits_run):
     """Images as PNG, and what the run's net says of them."""
     x = np.zeros((24, 28, 28), np.uint8)
     for number, image in enumerate(x):
@@ -43,7 +36,7 @@ def digits(run):
     for image in x:
         files.append(io.BytesIO())
         Image.fromarray(image).save(files[-1], "png")
-    _, net = load_run(run)
+    _, net = load_run(digits_run)
     scores = mxkit.predict(net, x[:, None].astype(np.float32) / 255).softmax().asnumpy()
     return [file.getvalue() for file in files], scores
 
@@ -93,9 +86,9 @@ def check(answers, scores):
 
 
 @needs_fastapi
-def test_fastapi(run, digits, server):
+def test_fastapi(digits_run, digits, server):
     files, scores = digits
-    server("serve-with-fastapi.md", "serve.py", ["-m", "uvicorn", "serve:app", "--port", "0"], RUN=str(run))
+    server("serve-with-fastapi.md", "serve.py", ["-m", "uvicorn", "serve:app", "--port", "0"], RUN=str(digits_run))
     running = until(lambda: re.search(r"running on http://127.0.0.1:(\d+)", server.said()), server.said)
 
     def ask(body, method="POST", path="/predict"):
@@ -117,10 +110,10 @@ def test_fastapi(run, digits, server):
     assert (status, stats["requests"], stats["failed"], stats["queue"]) == (200, len(files), 0, 0)
 
 
-def test_unix_socket(run, digits, server, tmp_path):
+def test_unix_socket(digits_run, digits, server, tmp_path):
     files, scores = digits
     path = tmp_path / "digits.sock"
-    code = f"import worker; worker.serve({str(run)!r}, 'digits.sock')"
+    code = f"import worker; worker.serve({str(digits_run)!r}, 'digits.sock')"
     server("serve-on-a-socket.md", "worker.py", ["-c", code])
     until(path.exists, server.said)
     until(lambda: "listening" in server.said(), server.said)

@@ -117,7 +117,7 @@ _PACKAGES = (
     Package("matplotlib", "plots", "matplotlib", "warning"),
     Package("PIL", "images", "pillow", "warning"),
     Package("graphviz", "plots of graphs", "graphviz", "ok"),
-    Package("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
+    Package("scipy", "what GluonCV imports of it", "scipy", "ok"),
     Package("pandas", "tables of layers, parameters and epochs", "pandas", "warning"),
     Package("onnx", "export to ONNX", "onnx", "ok"),
     Package("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
