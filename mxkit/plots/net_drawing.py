@@ -38,8 +38,7 @@ def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[Pa
 
     Raises:
         ForwardError: The inputs do not fit a block.
-        ValueError: There is no input.
-        Exception: The net's code got Symbols, and computes with arrays only: what it raised.
+        ValueError: There is no input, or the net has no graph.
     """
     depth = None if depth is None else whole_number(depth, "depth", least=0)
     if not inputs:
@@ -49,8 +48,11 @@ def graph(net: Any, *inputs: Any, depth: Optional[int] = None, path: Optional[Pa
     table = layers(net, *inputs)
     numpy = is_numpy_net(net)
     arrays = [of_kind(one if isinstance(one, mx.nd.NDArray) else mx.nd.zeros((1,)), numpy) for one in inputs]
-    with switches(numpy):
-        traced = trace(net, arrays)
+    try:
+        with switches(numpy):
+            traced = trace(net, arrays)
+    except Exception as error:  # of any kind: the net's own code got a symbol
+        raise ValueError(f"graph: expected HybridBlocks; {type(net).__name__} has no graph: {error}") from error
     boxes, arrows = _boxes(traced, table, depth)
     return saved(_drawn(boxes, arrows, _rows(boxes, arrows)), path)
 

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
+from built_nets import plain_net
 import mxkit
 import mxnet as mx
 import pytest
@@ -47,6 +48,9 @@ def test_boxes_do_not_overlap():
 
 
 def test_what_cannot_be_drawn_is_refused():
+    net = plain_net(lambda net, x: mx.nd.array(x.asnumpy()))
+    with pytest.raises(ValueError, match="expected HybridBlocks; Net has no graph: .*asnumpy"):
+        mxkit.plots.graph(net, (1, 2))
     with pytest.raises(ValueError, match="expected an array or a shape"):
         mxkit.plots.graph(mx.gluon.nn.Dense(2))
 
