@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.core.blocks import distinct, net_devices, parameters_by_path
 from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
-from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
 from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved, shorten
 import mxnet as mx
@@ -28,14 +27,15 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
         The matplotlib Figure; its height depends on the number of rows.
 
     Raises:
-        NotInitializedError: A parameter has no value yet.
+        NotInitializedError: A parameter has no value; a RuntimeError of MXNet's if its shape is not known yet.
         ValueError: All parameters are frozen, or all gradients are 0: no backward pass yet, or they were zeroed.
 
     Side effects:
         Computes norms on the devices, with one copy to the host for each device.
     """
     devices = net_devices(net)
-    parameters = _trainable(net)
+    # without running statistics; a shared parameter has its first path
+    parameters = {path: one for path, one in distinct(parameters_by_path(net)).items() if is_differentiable(one)}
     norms = _norms(parameters, devices)
     values = [data for p in parameters.values() if gradients_of(p) for data in values_of(p) or ()]
     if not norms[1:].any() and not any(map(is_fresh, values)):
@@ -49,23 +49,11 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
     return saved(_draw_gradients(title, list(parameters), norms, frozen, devices), path)
 
 
-def _trainable(net: Any) -> Dict[str, Any]:
-    """Parameters by path, without running statistics; a shared parameter has its first path."""
-    parameters = distinct(parameters_by_path(net))
-    for path, parameter in parameters.items():
-        if values_of(parameter) is None:
-            raise NotInitializedError(
-                f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
-                "Run one batch forward and backward first"
-            )
-    return {path: parameter for path, parameter in parameters.items() if is_differentiable(parameter)}
-
-
 def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
     """L2 norms of the weights on the first device, then of the gradients on each: (1 + devices, parameters)."""
     columns = []
     for position, device in enumerate(devices):
-        arrays = [(values_of(p) or [])[position] for p in parameters.values()] if not position else []
+        arrays = [(values_of(p) or p.list_data())[position] for p in parameters.values()] if not position else []
         zeros = [mx.nd.zeros((1,), ctx=device)] * len(devices)
         arrays += [(gradients_of(p) or zeros)[position] for p in parameters.values()]
         columns.append(mx.nd.concat(*[square(as_float64(a)).sqrt() for a in arrays], dim=0).asnumpy())

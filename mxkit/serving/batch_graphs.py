@@ -84,22 +84,14 @@ class BatchGraphs:
             self._graphs, self.reason = self._made(sample, expected)
             self._refuse_mixing(sample)
             for size in self.sizes * 2:  # MXNet makes a static graph at the first call, and its operators at the second
-                self.compute([sample] * size)
-
-    def compute(self, samples: Sequence[Sample]) -> List["np.ndarray"]:
-        """Compute at most `most` samples; the last one fills the batch up.
-
-        Returns:
-            The outputs of the net, NumPy arrays with a row for each sample.
-        """
-        return self.begin(samples)()
+                self.begin([sample] * size)()
 
     def begin(self, samples: Sequence[Sample]) -> Callable[[], List["np.ndarray"]]:
-        """Start to compute, without a wait if `reason` is ''.
+        """Start to compute at most `most` samples, without a wait if `reason` is ''; the last one fills the batch up.
 
         Returns:
-            A function that waits for the outputs of `compute`. They are copies: call it before the next `begin`, which
-            computes in the same memory.
+            A function that waits for the net's outputs, NumPy arrays with a row for each sample. They are copies: call
+            it before the next `begin`, which computes in the same memory.
         """
         size = next(one for one in self.sizes if one >= len(samples))
         return self._begin(self._graphs.get(size, self._as_it_is), samples, size)
@@ -159,7 +151,8 @@ class BatchGraphs:
             return
         other = tuple(1 - one if one.dtype.kind == "f" else np.zeros_like(one) for one in sample)
         pairs = [sample, sample], [sample, other], [other, sample], [sample, sample]
-        for twice, before, after, again in zip(*map(self.compute, pairs)):  # a recurrent net looks at earlier rows only
+        # a recurrent net looks at earlier rows only
+        for twice, before, after, again in zip(*(self.begin(pair)() for pair in pairs)):
             random = not np.array_equal(twice, again)
             if not random and not (_close(twice[0], before[0]) and _close(twice[1], after[1])):
                 raise DataError(
