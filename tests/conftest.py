@@ -35,8 +35,8 @@ def pytest_collect_file():
     found.force_result([one for one in found.get_result() if not isinstance(one, DoctestModule)])
 
 
-# They read files of the project, kill processes or damage files at length: another Python or NumPy shows nothing new.
-OF_ANY_VERSION = ("architecture", "benchmark", "containers", "joining", "translations", "kills", "fuzzed_records")
+# They read files of the project or kill processes: another Python or NumPy shows nothing new.
+OF_ANY_VERSION = ("architecture", "benchmark", "containers", "joining", "translations", "kills")
 
 
 @pytest.hookimpl(trylast=True)  # after the marks have chosen
