@@ -23,7 +23,17 @@ DISTRIBUTIONS = {
     "tensorboardX": "tensorboardx",
 }
 # Asked for by extras, of which a user takes one or none.
-OPTIONAL = {"mxnet", "tensorboardx", "optuna", "scikit-learn", "safetensors", "onnx", "onnxruntime", "torch"}
+OPTIONAL = {
+    "pycocotools",
+    "mxnet",
+    "tensorboardx",
+    "optuna",
+    "scikit-learn",
+    "safetensors",
+    "onnx",
+    "onnxruntime",
+    "torch",
+}
 # Users build the first one themselves; it brings the second.
 BUILT = {"horovod", "psutil"}
 # GluonCV's own need, which mxkit imports only for GluonCV's call of it.

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from csv import writer as csv_writer
 from itertools import chain
 from json import dumps as to_json
+import os
 from pathlib import Path
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -18,10 +19,16 @@ def predict(
     images: List[Path] = typer.Argument(..., metavar="IMAGE|FOLDER...", help="Image files, and folders of them."),
     csv: Optional[Path] = typer.Option(None, "--csv", metavar="FILE", help="Write a table instead of lines."),
     jsonl: Optional[Path] = typer.Option(None, "--jsonl", metavar="FILE", help="Write a JSON object per line instead."),
+    draw: Optional[Path] = typer.Option(None, "--draw", metavar="FOLDER", help="Draw boxes, masks or points there."),
+    masks: Optional[Path] = typer.Option(None, "--masks", metavar="FOLDER", help="Write masks of class numbers there."),
+    score: float = typer.Option(0.5, "--score", min=0, max=1, help="Least score of a detector's boxes."),
     invert: bool = INVERT,
     which: Optional[str] = WHICH,
 ) -> None:
     """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
+
+    Of a detector: class, score, left, top, right, bottom of each box in pixels of the file; of a segmentation net the
+    share of each class; of a pose net x, y and score of each point.
 
     Folders are read recursively, in the order of names. Files that are not images are named and skipped, and the exit
     code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
@@ -37,7 +44,10 @@ def predict(
     _check_outputs(csv, jsonl, run, files)
     recipe, net = load_shown(run, which)
     threads = read_processors().threads
-    predictions = files_predicted(recipe, net, read_facts(run), files, invert=invert, threads=threads)
+    facts = read_facts(run)
+    _check_pictures(recipe, draw, masks, run)
+    predictions = files_predicted(recipe, net, facts, files, invert=invert, threads=threads, score=score)
+    pictures = _Pictures(recipe.loss.made.moves, facts.classes, files, draw, masks)
     predictions, failed = chain([next(predictions)], predictions), 0  # an error of the net keeps the tables of before
     with ExitStack() as opened:
         tables = [
@@ -55,10 +65,12 @@ def predict(
             elif tables:
                 for write in tables:
                     write(prediction)
+                pictures.save(prediction)
             else:
                 _show(prediction)
+                pictures.save(prediction)
             bar.update()
-    for path in filter(None, (csv, jsonl)):
+    for path in filter(None, (csv, jsonl, draw, masks)):
         typer.echo(f"{len(files) - failed} images in {path}")
     if failed:
         typer.echo(f"error: {failed} of {len(files)} files were skipped", err=True)
@@ -121,6 +133,51 @@ def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs
             raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
 
 
+def _check_pictures(recipe: Any, draw: Optional[Path], masks: Optional[Path], run: Path) -> None:
+    """Refuse folders for pictures of a net that marks nothing, and folders of the run."""
+    moves = recipe.loss.made.moves
+    if draw and moves is None:
+        raise typer.BadParameter(f"--draw: the net of {run} gives no boxes, masks or points")
+    if masks and moves != "mask":
+        raise typer.BadParameter(f"--masks: the net of {run} gives no masks")
+    for folder in filter(None, (draw, masks)):
+        if folder.is_file() or run.resolve() in (folder.resolve(), *folder.resolve().parents):
+            raise typer.BadParameter(f"{folder}: expected a folder for pictures, outside of the run")
+
+
+class _Pictures:
+    """Writes pictures of predictions: marks drawn on the image, and masks."""
+
+    def __init__(
+        self, moves: str, classes: Sequence[str], files: Sequence[str], draw: Optional[Path], masks: Optional[Path]
+    ) -> None:
+        self._moves, self._classes, self._draw, self._masks = moves, classes, draw, masks
+        self._root = os.path.commonpath([Path(file).absolute().parent for file in files])
+
+    def save(self, prediction: Any) -> None:
+        """Write the pictures of one image, below the folder as the image below the folder of all."""
+        from PIL import Image
+
+        for folder, picture in ((self._draw, self._drawn), (self._masks, self._mask)):
+            if folder is not None:
+                path = (folder / Path(prediction.path).absolute().relative_to(self._root)).with_suffix(".png")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(picture(prediction)).save(path)
+
+    def _drawn(self, prediction: Any) -> Any:
+        from mxkit.data.image_bytes import decode
+        from mxkit.plots.marks import draw_marks
+
+        image = decode(Path(prediction.path).read_bytes(), prediction.path)
+        scores = prediction.label[:, 5] if self._moves == "boxes" else None
+        return draw_marks(image, prediction.label, moves=self._moves, classes=self._classes, scores=scores)
+
+    def _mask(self, prediction: Any) -> Any:
+        import numpy as np
+
+        return np.where(prediction.label < 0, 255, prediction.label).astype(np.uint8)
+
+
 def _show(prediction: Any) -> None:
     from mxkit.recipe.predictions import describe_prediction
 
@@ -132,17 +189,24 @@ def _show(prediction: Any) -> None:
         typer.echo(line.encode("utf-8", "backslashreplace").decode())
 
 
+_BOX_COLUMNS = ("class", "score", "left", "top", "right", "bottom")
+
+
 def _csv_rows(file: Any) -> Callable[[Any], Any]:
     """A function that writes predictions as rows of CSV, the first one below the names of the columns."""
     rows = csv_writer(file, lineterminator="\n")
     names: List[str] = []
 
     def write(prediction: Any) -> None:
-        cells = _columns(prediction.answer)
+        if "boxes" in prediction.answer:  # a row for each
+            boxes = [(one["class"], one["score"], *one["box"]) for one in prediction.answer["boxes"]]
+            table = [dict(zip(_BOX_COLUMNS, one)) for one in boxes]
+        else:
+            table = [_columns(prediction.answer)]
         if not names:
-            names.extend(["path", *cells])
+            names.extend(["path", *(table[0] if table else _BOX_COLUMNS)])
             rows.writerow(names)
-        rows.writerow([prediction.path, *cells.values()])
+        rows.writerows([prediction.path, *cells.values()] for cells in table)
 
     return write
 
@@ -154,6 +218,9 @@ def _json_rows(file: Any) -> Callable[[Any], Any]:
 
 def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:
     """Cells of a table by column: the name of a label or a class, or the number of a value."""
+    if "points" in answer:
+        axes = ("x", "y", "score")
+        return {f"{name} {axis}": value for name, row in answer["points"].items() for axis, value in zip(axes, row)}
     if "values" in answer:
         return {f"value {number}": value for number, value in enumerate(answer["values"])}
     return next((one for one in answer.values() if isinstance(one, dict)), answer)

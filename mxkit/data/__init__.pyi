@@ -1,9 +1,15 @@
+from .annotated import AnnotatedImages as AnnotatedImages
 from .augment import Augment as Augment
 from .augment import cutmix as cutmix
 from .augment import mixup as mixup
 from .augment import smooth_labels as smooth_labels
 from .batching import Shards as Shards
 from .batching import split_batch as split_batch
+from .boxes import box_records as box_records
+from .boxes import boxes_csv as boxes_csv
+from .boxes import coco_boxes as coco_boxes
+from .boxes import voc_boxes as voc_boxes
+from .boxes import yolo_boxes as yolo_boxes
 from .buckets import BucketLoader as BucketLoader
 from .dataset_loader import DatasetLoader as DatasetLoader
 from .datasets import cifar10 as cifar10
@@ -23,7 +29,10 @@ from .image_files import image_records as image_records
 from .image_files import imagenet as imagenet
 from .loader import ArrayLoader as ArrayLoader
 from .loader import PairLoader as PairLoader
+from .masks import mask_folder as mask_folder
+from .masks import voc_masks as voc_masks
 from .order import class_weights as class_weights
+from .points import coco_points as coco_points
 from .splits import Split as Split
 from .splits import Splits as Splits
 from .splits import channel_statistics as channel_statistics

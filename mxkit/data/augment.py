@@ -15,8 +15,10 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 from mxkit.core.arguments import Plugged, split_spec, whole_number
 from mxkit.core.arrays import of_kind, switches_here, to_host
 from mxkit.core.seeding import generators_kept
+from mxkit.data import augment_labels as labels
 from mxkit.data import augment_steps as moves
-from mxkit.data.augment_steps import Normalize, Rng, Step, ToTensor, clipped
+from mxkit.data.augment_labels import Moved, Placed
+from mxkit.data.augment_steps import Normalize, Place, Rng, Step, ToTensor, clipped
 from mxkit.data.batching import each, like, to_batch
 from mxkit.data.pixels import MXNET, NOTHING, call_user, drawn_by_transform, parts_of, takes_rng
 from mxkit.data.workers import Switches
@@ -140,6 +142,12 @@ class Foreign(Step):
                 mx.random.seed(drawn[2], ctx=mx.cpu())
             return to_host(call_user(function, image))
 
+    def place(self, drawn: Any, shape: Tuple[int, ...]) -> Place:
+        raise DataError(
+            f"Augment: {self!r} is a function, and may move pixels without their boxes, mask or points. Use steps by "
+            "name, or dataset.transform(function) with a function of (image, label)"
+        )
+
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)
         return name or type(self.function).__name__
@@ -171,6 +179,7 @@ StepSpec = Union[str, Tuple[str, Mapping[str, Any]], Callable[..., Any]]
 
 _STEPS: List[Type[Step]] = [moves.CenterCrop, moves.ColourJitter, moves.Crop, moves.Cutout, moves.Erasing, moves.Flip]
 _STEPS += [moves.Gray, moves.Hue, moves.Lighting, Normalize, moves.Resize, moves.ResizedCrop, ToTensor]
+_STEPS += [labels.BoxCrop, labels.Expand, labels.Letterbox, labels.ScaledCrop]
 STEPS = Plugged("mxkit.augment", {step.name(): step for step in _STEPS}, as_step)
 
 
@@ -180,7 +189,7 @@ class Augment:
     `augment(image, rng)` returns a new image. It draws random numbers from `rng` only, so a loader with a generator for
     each sample makes the same images with any number of workers, in threads or processes, and after a resume. Colours
     are computed in float32 and clipped, so uint8 images do not overflow or become black as with MXNet's
-    BrightnessJitterAug (T60). Only images are changed, not boxes or masks.
+    BrightnessJitterAug (T60). `with_label` moves boxes, masks and points with the image.
 
     The names, with the defaults of their arguments; `size` is a number or `(width, height)`, colours are 0 to 1:
 
@@ -191,6 +200,9 @@ class Augment:
         colour_jitter(brightness=.4, contrast=.4, saturation=.4, hue=0)    hue(hue=.1)
         lighting(std=.1)     gray(p=.1)                     PCA noise; no colours
         cutout(size=16, p=1, fill=0)    erasing(p=.5, area=(.02, .4), ratio=.3, fill)
+        scaled_crop(size, scale=(.5, 2), fill=0)            random scale, then a crop: segmentation
+        letterbox(size, fill=.5)                            the whole image, its ratio kept, in `size`
+        expand(ratio=4, p=.5, fill)    box_crop(area=(.09, 1), ratio=(.5, 2))    of SSD; box_crop needs boxes
         to_tensor            normalize(mean, std)           at the end: float32 (C, H, W) from 0 to 1
 
     Saturation, hue, lighting and gray do not change images of one channel.
@@ -270,8 +282,43 @@ class Augment:
         Raises:
             DataError: The image has another shape or range, or is too small for a crop.
         """
+        return self._called(image, rng)
+
+    def with_label(
+        self, image: Any, label: Any, rng: Optional[Rng] = None, *, moves: str, pairs: Sequence[Tuple[int, int]] = ()
+    ) -> Tuple[Any, "np.ndarray"]:
+        """Change one image, and move its boxes, mask or points with it.
+
+        Boxes are cut at the borders; an object whose centre leaves the image is left out. Cutout and erasing move
+        nothing.
+
+        Args:
+            image: As for `__call__`.
+            label: NumPy, as `mxkit.data.AnnotatedImages` gives it.
+            rng: As for `__call__`.
+            moves: "boxes", "mask" or "points".
+            pairs: As for `AnnotatedImages`.
+
+        Returns:
+            The image, and a new label of the same kind.
+
+        Raises:
+            DataError: As for `__call__`; or a step is a function, of which nobody knows what it moves.
+        """
+        moved = Moved(to_host(label), moves, pairs)
+        changed = self._called(image, rng, moved)
+        return changed, moved.label(changed.shape[1:] if self.tensor else changed.shape[:2])
+
+    def with_place(self, image: Any) -> Tuple[Any, Placed]:
+        """Change one image, without random numbers, and say where it lies in the result."""
+        moved = Moved(np.zeros((0, 6), np.float32), "boxes")
+        changed = self._called(image, None, moved)
+        shape = changed.shape[1:] if self.tensor else changed.shape[:2]
+        return changed, Placed(moved.place, tuple(image.shape[:2]), shape)
+
+    def _called(self, image: Any, rng: Optional[Rng], moved: Optional[Moved] = None) -> Any:
         host, white = self._checked(_check_layout(to_host(image)))
-        changed = self._changed(host, self._generator(rng), white)
+        changed = self._changed(host, self._generator(rng), white, moved)
         if self.tensor:
             changed = self._normalized(changed.transpose(2, 0, 1), white)
         elif np.may_share_memory(changed, host):
@@ -333,10 +380,15 @@ class Augment:
             )
         return image.astype(np.float32, copy=False), self.white
 
-    def _changed(self, image: "np.ndarray", rng: Any, white: float) -> "np.ndarray":
+    def _changed(self, image: "np.ndarray", rng: Any, white: float, moved: Optional[Moved] = None) -> "np.ndarray":
         changed = image
         for step in self._changes:
-            changed = step.apply(changed, step.draw(rng, changed), white)
+            if moved is None:
+                changed = step.apply(changed, step.draw(rng, changed), white)
+                continue
+            drawn, before = step.draw_for(rng, changed, moved), changed.shape
+            changed = step.apply(changed, drawn, white)
+            moved.follow(step.place(drawn, before), changed.shape[:2])
         to_bytes = image.dtype == np.uint8 and changed.dtype != np.uint8 and not self.tensor
         return np.asarray(np.rint(changed), np.uint8) if to_bytes else changed
 

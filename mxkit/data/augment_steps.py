@@ -7,7 +7,7 @@ the pixels with OpenCV, as MXNet does. Tests compare each step with MXNet's own 
 
 from dataclasses import dataclass, field
 import re
-from typing import Any, Callable, ClassVar, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from mxkit.errors import DataError
 import mxnet as mx
@@ -53,6 +53,15 @@ PADDING: Check = ("a whole number, at least 0", lambda value: _is_whole(value, 0
 INTERPOLATION: Check = (f"one of {', '.join(INTERPOLATIONS)}", INTERPOLATIONS.__contains__)
 
 
+class Place(NamedTuple):
+    """Where a step moves pixels: x to `scale_x * x + shift_x`, y to `scale_y * y + shift_y`, of edges of pixels."""
+
+    scale_x: float = 1.0
+    shift_x: float = 0.0
+    scale_y: float = 1.0
+    shift_y: float = 0.0
+
+
 class Step:
     """Base of all steps. Images are NumPy (height, width, 1 or 3), uint8 or float32 from 0 to `white`."""
 
@@ -74,9 +83,17 @@ class Step:
         """Draw what `apply` needs for this image; nothing else may be random."""
         return None
 
+    def draw_for(self, rng: Rng, image: "np.ndarray", moved: Any) -> Any:
+        """Draw what `apply` needs for an image whose label moves, a `Moved`."""
+        return self.draw(rng, image)
+
     def apply(self, image: "np.ndarray", drawn: Any, white: float) -> "np.ndarray":
         """Return the changed image, which may be a view of `image`; never write into `image`."""
         raise NotImplementedError
+
+    def place(self, drawn: Any, shape: Tuple[int, ...]) -> Place:
+        """Where the step moves the pixels of an image of this shape; colours do not move."""
+        return Place()
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,9 @@ class Flip(Step):
 
     def apply(self, image: "np.ndarray", drawn: bool, white: float) -> "np.ndarray":
         return image[:, ::-1] if drawn else image
+
+    def place(self, drawn: bool, shape: Tuple[int, ...]) -> Place:
+        return Place(-1, shape[1]) if drawn else Place()
 
 
 @dataclass(frozen=True)
@@ -109,14 +129,17 @@ class Crop(Step):
         return int(rng.integers(rows + 1)) - self.padding, int(rng.integers(columns + 1)) - self.padding
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int], white: float) -> "np.ndarray":
-        width, height = _pair(self.size)
+        width, height = pair(self.size)
         (top, left), (rows, columns, channels) = drawn, image.shape
         first, last = max(top, 0), min(top + height, rows)
         start, end = max(left, 0), min(left + width, columns)
         canvas = np.empty((height, width, channels), image.dtype)
-        canvas[:] = _colour(self.fill, image, white)
+        canvas[:] = colour(self.fill, image, white)
         canvas[first - top : last - top, start - left : end - left] = image[first:last, start:end]
         return canvas
+
+    def place(self, drawn: Tuple[int, int], shape: Tuple[int, ...]) -> Place:
+        return Place(shift_x=-drawn[1], shift_y=-drawn[0])
 
 
 @dataclass(frozen=True)
@@ -130,8 +153,12 @@ class CenterCrop(Step):
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
         rows, columns = _margins("center_crop", image, self.size)
-        width, height = _pair(self.size)
+        width, height = pair(self.size)
         return image[rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
+
+    def place(self, drawn: None, shape: Tuple[int, ...]) -> Place:
+        width, height = pair(self.size)
+        return Place(shift_x=-((shape[1] - width) // 2), shift_y=-((shape[0] - height) // 2))
 
 
 @dataclass(frozen=True)
@@ -145,8 +172,14 @@ class Resize(Step):
     checks: ClassVar[Checks] = {"size": SIZE, "interpolation": INTERPOLATION}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
-        target = with_short_side(image, self.size) if isinstance(self.size, int) else self.size
-        return _resized(image, target, self.interpolation, white)
+        return resized_within(image, self._target(image.shape), self.interpolation, white)
+
+    def place(self, drawn: None, shape: Tuple[int, ...]) -> Place:
+        width, height = self._target(shape)
+        return Place(scale_x=width / shape[1], scale_y=height / shape[0])
+
+    def _target(self, shape: Tuple[int, ...]) -> Tuple[int, int]:
+        return with_short_side(shape, self.size) if isinstance(self.size, int) else pair(self.size)
 
 
 @dataclass(frozen=True)
@@ -168,13 +201,18 @@ class ResizedCrop(Step):
             width, height = _sides(area, np.exp(rng.uniform(low, high)))
             if 0 < width <= columns and 0 < height <= rows:
                 return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
-        width, height = mx.image.scale_down((columns, rows), _pair(self.size))
+        width, height = mx.image.scale_down((columns, rows), pair(self.size))
         return (rows - height) // 2, (columns - width) // 2, height, width
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
         top, left, height, width = drawn
         part = image[top : top + height, left : left + width]
-        return _resized(part, _pair(self.size), self.interpolation, white)
+        return resized_within(part, pair(self.size), self.interpolation, white)
+
+    def place(self, drawn: Tuple[int, int, int, int], shape: Tuple[int, ...]) -> Place:
+        top, left, height, width = drawn
+        scale_x, scale_y = (side / cut for side, cut in zip(pair(self.size), (width, height)))
+        return Place(scale_x, -left * scale_x, scale_y, -top * scale_y)
 
 
 @dataclass(frozen=True)
@@ -193,7 +231,7 @@ class Cutout(Step):
 
     def apply(self, image: "np.ndarray", drawn: Tuple[bool, int, int], white: float) -> "np.ndarray":
         chosen, row, column = drawn
-        width, height = _pair(self.size) if chosen else (0, 0)
+        width, height = pair(self.size) if chosen else (0, 0)
         return _filled(image, row - height // 2, column - width // 2, height, width, self.fill, white)
 
 
@@ -264,13 +302,13 @@ def resized(image: "np.ndarray", size: Tuple[int, int], code: int) -> "np.ndarra
     return cv2.resize(image, tuple(size), interpolation=code).reshape(size[1], size[0], image.shape[2])
 
 
-def with_short_side(image: "np.ndarray", side: int) -> Tuple[int, int]:
-    """Width and height after the shorter side becomes `side`, as `mx.image.resize_short` computes them."""
-    rows, columns = image.shape[:2]
+def with_short_side(shape: Sequence[int], side: int) -> Tuple[int, int]:
+    """Width and height after the shorter side of an image becomes `side`, as `mx.image.resize_short` computes them."""
+    rows, columns = shape[:2]
     return (side, side * rows // columns) if rows > columns else (side * columns // rows, side)
 
 
-def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
+def resized_within(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
     changed = resized(np.ascontiguousarray(image), size, INTERPOLATIONS[interpolation])
     return changed if changed.dtype == np.uint8 else clipped(changed, white)  # bicubic exceeds black and white
 
@@ -282,24 +320,24 @@ def _filled(
         return image
     filled = np.array(image, order="C")
     rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
-    filled[rows, columns] = _colour(fill, image, white)
+    filled[rows, columns] = colour(fill, image, white)
     return filled
 
 
-def _colour(fill: Fill, image: "np.ndarray", white: float) -> "np.ndarray":
+def colour(fill: Fill, image: "np.ndarray", white: float) -> "np.ndarray":
     """A colour in the unit, the dtype and the channels of an image."""
     colour = np.atleast_1d(np.asarray(fill, float)) * white
     colour = colour.mean(keepdims=True) if image.shape[2] == 1 else colour
     return np.asarray(np.rint(colour) if image.dtype == np.uint8 else colour, image.dtype)
 
 
-def _pair(size: Size) -> Tuple[int, int]:
+def pair(size: Size) -> Tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _margins(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tuple[int, int]:
     """Rows and columns that remain around a crop."""
-    (width, height), (rows, columns) = _pair(size), image.shape[:2]
+    (width, height), (rows, columns) = pair(size), image.shape[:2]
     if rows + 2 * padding < height or columns + 2 * padding < width:
         text = f"an image of height {rows} and width {columns} is too small to cut {height} x {width} out of it"
         raise DataError(f"Augment: {name}: {text}; put a 'resize' before, or use 'resized_crop'")
@@ -376,6 +414,9 @@ class Gray(Flip):
         if not drawn or image.shape[2] != 3:
             return image
         return _recoloured(image, np.tile(_GRAY, (3, 1)), np.zeros(3), white)
+
+    def place(self, drawn: bool, shape: Tuple[int, ...]) -> Place:
+        return Place()
 
 
 def _jittered(image: "np.ndarray", changes: Sequence[Tuple[str, float]], white: float) -> "np.ndarray":

@@ -7,7 +7,7 @@ import operator
 import os
 from pathlib import Path
 import re
-from typing import Any, BinaryIO, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -158,7 +158,7 @@ def image_folder(
         raise ValueError(f"image_folder: valid, test: expected shares, below 1 together; received {valid}, {test}")
     folders = _part_folders(root)
     images = scan(folders.get("train", root))
-    share = _hashes(images.names, seed)
+    share = hash_shares(images.names, seed)
     if "train" not in folders:
         masks = [share >= valid + test, (share >= test) & (share < valid + test), share < test]
     else:
@@ -277,7 +277,7 @@ def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _RUBBISH
 
 
-def _hashes(names: Sequence[str], seed: int) -> "np.ndarray":
+def hash_shares(names: Sequence[str], seed: int) -> "np.ndarray":
     """A number from 0 to 1 for each name, float64, that depends only on the name and `seed`."""
     digests = (hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest() for name in names)
     return np.array([int.from_bytes(digest[:6], "big") / 2**48 for digest in digests], dtype=np.float64)
@@ -369,8 +369,13 @@ class ImageRecords(ImageDataset):
 
     @cached_property
     def labels(self) -> "np.ndarray":
+        return np.array(list(self.each_label()))
+
+    def each_label(self) -> Iterator[Any]:
+        """Yield the label of each record without decoding an image; records of boxes have labels of several lengths."""
         with self.path.open("rb") as file:
-            return np.array([self._read(file, index)[0] for index in range(len(self))])
+            for index in range(len(self)):
+                yield self._read(file, index)[0]
 
     @cached_property
     def classes(self) -> List[str]:

@@ -313,7 +313,7 @@ def _center_crop(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndar
 
 def _resize(image: "np.ndarray", size: Any, keep_ratio: bool, interpolation: int) -> "np.ndarray":
     if not isinstance(size, (tuple, list)):
-        size = with_short_side(image, int(size)) if keep_ratio else (int(size), int(size))
+        size = with_short_side(image.shape, int(size)) if keep_ratio else (int(size), int(size))
     return resized(image, size, interpolation)
 
 

@@ -6,6 +6,7 @@ transforms need none of them: `pixels` computes them with generators of the samp
 """
 
 from contextlib import contextmanager
+from functools import partial
 import os
 import random
 import threading
@@ -220,6 +221,7 @@ def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[An
 
 def _plan(dataset: Any, transform: Any) -> _Plan:
     dataset, rows, functions = _layers(dataset, transform)
+    functions = [_moving(function, first, dataset) for function, first in functions]
     source = pixels.source_of(dataset)
     steps: List[_Step] = []
     for function, first in functions:
@@ -227,6 +229,24 @@ def _plan(dataset: Any, transform: Any) -> _Plan:
         steps += [(part, first, change) for part, change in parts]
     count = _computed(steps)
     return _Plan(dataset, rows, source, [change for _, _, change in steps[:count] if change], steps[count:])
+
+
+def _moving(function: Any, first: bool, dataset: Any) -> Tuple[Any, bool]:
+    """A function of images, or if their boxes, masks or points move with them, one of images and labels.
+
+    Raises:
+        DataError: It is no Augment, so the label would stay where it was.
+    """
+    moves = getattr(dataset, "moves", None)
+    if moves is None or not first:
+        return function, first
+    with_label = getattr(function, "with_label", None)  # of Augment, whose module imports this one
+    if with_label is None:
+        raise DataError(
+            f"DatasetLoader: the transform {function!r:.80} gets the image alone, so its {moves} would not move. "
+            "Pass mxkit.data.Augment([...]), or dataset.transform(function) with a function of (image, label)"
+        )
+    return partial(with_label, moves=moves, pairs=dataset.pairs), False
 
 
 def _computed(steps: Sequence[_Step]) -> int:

@@ -10,6 +10,7 @@ from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, switches
 from mxkit.core.loss_meanings import is_plain
 from mxkit.errors import DataError, LossShapeError, unknown_name
 from mxkit.losses import gluon_losses, own_losses
+from mxkit.losses.net_losses import NET_LOSSES, NetLoss
 from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, apply_steps, label_steps
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -62,7 +63,7 @@ def sigmoid_bce(
     return gluon_losses.WeightedSigmoidBCELoss(pos_weight, class_weight, **arguments)
 
 
-LOSSES: Dict[str, Callable[..., Loss]] = {
+LOSSES: Dict[str, Callable[..., Any]] = {
     "batch_hard_triplet": own_losses.TripletLoss,
     "contrastive": own_losses.ContrastiveLoss,
     "cosine_embedding": gluon_losses.CosineEmbeddingLoss,
@@ -91,7 +92,7 @@ def get_loss(spec: LossSpec) -> Loss:
     A loss by name takes arrays and symbols of `mx.nd` and of `mx.np`, and returns the kind of the net's output.
 
     Args:
-        spec: A name of `LOSSES`, a pair of a name and its arguments, or any callable
+        spec: A name of `LOSSES` or `NET_LOSSES`, a pair of a name and its arguments, or any callable
             `loss(output, *labels)` that gives shape (B,), which is returned unchanged.
 
     Raises:
@@ -106,8 +107,11 @@ def get_loss(spec: LossSpec) -> Loss:
     """
     spec, arguments = split_spec(spec)
     if isinstance(spec, str):
+        if spec in NET_LOSSES:
+            of_net: Any = make("loss", spec, NET_LOSSES[spec], arguments)
+            return of_net  # type: ignore[no-any-return]
         if spec not in LOSSES:
-            raise unknown_name("loss", spec, LOSSES)
+            raise unknown_name("loss", spec, {**LOSSES, **NET_LOSSES})
         if isinstance(arguments.get("weight"), (list, tuple, dict)):
             raise TypeError(
                 f"loss {spec!r}: weight is one number for all samples; received {arguments['weight']!r:.100}. A weight "
@@ -118,7 +122,7 @@ def get_loss(spec: LossSpec) -> Loss:
         raise TypeError(f"loss: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     if isinstance(spec, gluon.loss.Loss):
         _refuse_means(spec)
-    if callable(spec):
+    if callable(spec) or isinstance(spec, NetLoss):
         return spec
     raise TypeError(f"loss: expected a name, (name, arguments) or a callable; received {spec!r}")
 
@@ -157,6 +161,9 @@ class BatchLoss:
         on_views: Whether it computes on NDArrays for nets of `mx.np` too: losses of MXNet and mxkit, not a user's.
         user_forward: `forward`, or None.
         counts: Whether there is a `count`.
+        only_in_training: Whether the loss needs what the net gives in training alone; `evaluate` then computes metrics.
+        moves: What the labels of a net of gluoncv are: "boxes", "mask" or "points"; None for other losses.
+        least_count: The divisor of an update whose count is 0; 0 refuses such an update.
         description: The loss and its settings as text, for checkpoints.
 
     Raises:
@@ -174,14 +181,23 @@ class BatchLoss:
         if (loss is None) == (forward is None):
             received = "both" if loss is not None else "neither"
             raise ValueError(f"BatchLoss: expected loss or forward=function(net, inputs, labels); received {received}")
-        self.loss: Optional[Loss] = None if loss is None else get_loss(loss)
+        made = None if loss is None else get_loss(loss)
+        of_net = made if isinstance(made, NetLoss) else None
+        if of_net is not None:
+            forward, count = of_net.forward, count or (None if of_net.counts_images else of_net.count)
+        # images without an object train a detector too; gluoncv divides by 1 where there is none
+        self.least_count = 0.0 if of_net is None else 1.0
+        self.moves = None if of_net is None else of_net.moves
+        self.only_in_training = of_net is not None and of_net.only_in_training
+        self.loss: Optional[Loss] = made if of_net is None else None
         self.by_name = loss is not None and self.loss is not loss
         registered = type(self.loss).__module__.partition(".")[0] not in ("mxkit", "mxnet")
         self.on_views = (self.by_name and not registered) or (is_plain(loss) and not isinstance(loss, _FOR_NUMPY))
         self.user_forward = forward
         self._count = count
         self.counts = count is not None
-        self.description = _described(self.loss if forward is None else forward) + (", with count" if count else "")
+        form = _described(self.loss if forward is None else forward) if of_net is None else repr(of_net)
+        self.description = form + (", with count" if count else "")
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
         """Return the net's output, or None if `forward` returns none, and the losses as an NDArray.

@@ -42,6 +42,8 @@ class Metric:
 
     name: str = "metric"
     better: Optional[str] = None
+    #: False if the net gives in training what the metric cannot read, as gluoncv's detectors do.
+    in_training: bool = True
     #: Values are 0 or 1: float32 then sums a batch without rounding.
     counts: bool = False
     loss: Any = None

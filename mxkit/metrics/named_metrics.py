@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from mxkit.core.arguments import Plugged, make, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.metrics import figures
+from mxkit.metrics import detection, figures
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
 import mxnet as mx
@@ -15,8 +15,10 @@ import mxnet as mx
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
 
 _CLASSES = "Accuracy ConfusionMatrix CrossEntropy F1 MAE MCC MSE PearsonR Perplexity Precision R2 Recall RMSE"
+_DETECTION = "COCOMeanAP MeanIoU OKS PCK PixelAccuracy VOCMeanAP"
 METRICS: Dict[str, Callable[..., Metric]] = {
     **{kind.name: kind for kind in map(vars(figures).__getitem__, f"{_CLASSES} SubsetAccuracy".split())},
+    **{kind.name: kind for kind in map(vars(detection).__getitem__, _DETECTION.split())},
     "top_k": figures.TopK,
 }
 METRICS = Plugged("mxkit.metrics", METRICS)

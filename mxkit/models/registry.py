@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Union
 from mxkit.core.arguments import Plugged
 from mxkit.data.download import home
 from mxkit.errors import unknown_name
-from mxkit.models import networks
+from mxkit.models import detectors, networks
 from mxkit.models.sizes import SizedNet
 from mxkit.models.weights import PRETRAINED, find_weights, load_weights
 from mxkit.nets.architecture.catalog import ASKING, gluoncv_model, make_model, split_name, zoo_names
@@ -17,6 +17,8 @@ _OWN = "linear_regression softmax_regression mlp lenet lenet5 alexnet nin google
 MODELS: Dict[str, Callable[..., Any]] = {
     name: getattr(networks, name) for name in f"{_OWN} resnet18 resnet34 resnet50".split()
 }
+_SMALL = "small_centernet small_deeplab small_fcn small_pose small_ssd small_yolo3"
+MODELS.update({name: getattr(detectors, name) for name in _SMALL.split()})
 MODELS = Plugged("mxkit.models", MODELS)
 
 

@@ -3,6 +3,7 @@ from .architecture import describe as describe
 from .architecture import register_block as register_block
 from .finetuning import preprocess as preprocess
 from .finetuning import replace as replace
+from .hybridizing import hybridize as hybridize
 from .layer_table.table import LayerTable as LayerTable
 from .own_layers import Layer as Layer
 from .own_layers import try_hybridize as try_hybridize

@@ -6,4 +6,6 @@ from .feature_plots import plot_activations as plot_activations
 from .feature_plots import plot_features as plot_features
 from .feature_plots import plot_filters as plot_filters
 from .gradient_pictures import plot_gradients as plot_gradients
+from .marks import draw_marks as draw_marks
+from .marks import show_annotated as show_annotated
 from .net_drawing import graph as graph

@@ -17,8 +17,10 @@ from mxkit.data.splits import Split, Splits
 from mxkit.distributed.kvstores import set_kvstore
 from mxkit.errors import CheckpointError, DeviceError, MxkitError, RecipeError, unknown_name
 from mxkit.losses.own_losses import pair_accuracy, triplet_accuracy
+from mxkit.models import networks
 from mxkit.models.registry import MODELS, get_model
 from mxkit.nets.finetuning import finetune
+from mxkit.nets.hybridizing import hybridize
 from mxkit.nets.initializers import initialize, to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.schema import (
@@ -294,10 +296,10 @@ def model_calls(recipe: Recipe) -> List[Call]:
         calls.append(Call(function, positional, at="model.weights"))
     if recipe.hybridize:
         builder = MODELS.get(model.name)
-        own = builder is not None and builder.__module__.startswith("mxkit.")
+        own = builder is not None and builder.__module__ == networks.__name__
         known = own or model.name.startswith("zoo:") or model.name in COMPOSED
-        only = "" if known else "if isinstance(net, mx.gluon.HybridBlock):\n    "
-        calls.append(Call(_hybridize, (net,), text=f"{only}net.hybridize(static_alloc=True)"))
+        text = "net.hybridize(static_alloc=True)" if known else ""
+        calls.append(Call(hybridize, (net,), {"static_alloc": True}, text=text))
     return calls
 
 
@@ -311,11 +313,6 @@ def _model_call(model: Component, weights: Optional[str] = None, result: str = "
     elif weights is not None:
         named["weights"] = weights
     return Call(function, positional, named, result, "model", gives=gluon.Block)
-
-
-def _hybridize(net: Any) -> None:
-    if isinstance(net, gluon.HybridBlock):
-        net.hybridize(static_alloc=True)
 
 
 def is_pretrained(model: ModelComponent) -> bool:

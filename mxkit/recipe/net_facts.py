@@ -49,13 +49,16 @@ def image_form(data: Splits) -> Optional[ImageForm]:
     return ImageForm(channels, (height, width), float(_border(few).mean() / (255 if few.dtype == np.uint8 else 1)))
 
 
-def image_reader(recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> Callable[[Any], "np.ndarray"]:
+def image_reader(
+    recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False, placed: bool = False
+) -> Callable[[Any], Any]:
     """Return the function that prepares one image like the evaluated images of a run; threads may share it.
 
     Args:
         recipe: Recipe of the run.
         form: Form of the training images; None if the net was not trained on images.
         invert: Swap dark and bright.
+        placed: Return `(image, Placed)`, which says where the file lies in the image.
 
     Returns:
         A function of an image file, its content, its pixels (uint8 of shape (height, width, C)), or an image of
@@ -81,7 +84,8 @@ def image_reader(recipe: Recipe, form: Optional[ImageForm], *, invert: bool = Fa
         files = isinstance(image, (str, Path, bytes))
         picture = (_decoded if files else _pixels)(image, where, known.channels)
         if known.size is None:
-            return np.asarray(augment(255 - picture if invert else picture))  # type: ignore[misc]
+            shown = 255 - picture if invert else picture
+            return augment.with_place(shown) if placed else np.asarray(augment(shown))  # type: ignore
         fitted = _fitted(where, picture, known, invert)
         return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
 

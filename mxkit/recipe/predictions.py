@@ -13,6 +13,7 @@ from mxkit.core.loss_meanings import meaning_of
 from mxkit.data.image_files import find_images
 from mxkit.data.workers import read_ahead
 from mxkit.errors import DataError
+from mxkit.recipe.marks import marks_of
 from mxkit.recipe.net_facts import NetFacts, image_reader, read_facts
 from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe
@@ -39,6 +40,8 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
         DataError: The net compares samples, returns several arrays, or outputs that do not fit the loss.
     """
     refuse_pairs(recipe)
+    if recipe.loss.made.moves is not None:
+        raise DataError(f"the net finds {recipe.loss.made.moves}, and gives no sample a class: use predict_files")
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
@@ -49,6 +52,13 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
 
 def describe_prediction(found: Dict[str, Any]) -> List[str]:
     """The text of one of `predictions`, in cells: a class and its probability or score; labels with theirs; values."""
+    if "boxes" in found:
+        sides = [" ".join(f"{side:.1f}" for side in one["box"]) for one in found["boxes"]]
+        return [f"{one['class']} {one['score']:.4f} {own}" for one, own in zip(found["boxes"], sides)]
+    if "areas" in found:
+        return [f"{name} {share:.4f}" for name, share in found["areas"].items()]
+    if "points" in found:
+        return [f"{name} {x:.1f} {y:.1f} {score:.4f}" for name, (x, y, score) in found["points"].items()]
     if "values" in found:
         return [f"{value:.6g}" for value in found["values"]]
     if "class" in found:
@@ -82,13 +92,17 @@ class FilePrediction(NamedTuple):
         path: The file.
         answer: `{"class": "cat", "probability": 0.9}`; under a hinge loss "score" instead of "probability"; for several
             labels `{"probabilities": {"cat": 0.9, "dog": 0.2}}`, or "scores"; for a regression `{"values": [...]}`.
-            Empty if the file was not read.
+            Of a detector, a segmentation or pose net as `marks_of` gives it. Empty if the file was not read.
         error: The reason why the file was not read; else empty.
+        label: Boxes, mask or points in pixels of the file, for `mxkit.plots.draw_marks`; of other nets None.
+        placed: Where the file lies in the net's input; of other nets None.
     """
 
     path: str
     answer: Dict[str, Any]
     error: str = ""
+    label: Any = None
+    placed: Any = None
 
 
 # A file without its answer, and its pixels; None if it cannot be read.
@@ -111,6 +125,7 @@ def predict_files(
     invert: bool = False,
     batch_size: int = 32,
     threads: Optional[int] = None,
+    score: float = 0.5,
 ) -> Iterator[FilePrediction]:
     """Predict image files with the net of a run, however many there are.
 
@@ -126,6 +141,7 @@ def predict_files(
         invert: Swap dark and bright.
         batch_size: Images per batch, at least 1.
         threads: Threads that read files, at least 1; None takes one per core.
+        score: Least score of a detector's boxes.
 
     Returns:
         An iterator of a `FilePrediction` for each file, in the order of `files`; those of a folder are sorted. A file
@@ -144,34 +160,53 @@ def predict_files(
     workers = read_processors().threads if threads is None else whole_number(threads, "predict_files: threads")
     paths = find_images([files] if isinstance(files, (str, Path)) else files)
     recipe, net = load_run(run, which)
-    return files_predicted(recipe, net, read_facts(run), paths, invert=invert, size=size, threads=workers)
+    return files_predicted(recipe, net, read_facts(run), paths, invert=invert, size=size, threads=workers, score=score)
 
 
 def files_predicted(
-    recipe: Recipe, net: Any, facts: NetFacts, paths: Sequence[str], *, invert: bool, size: int = 32, threads: int
+    recipe: Recipe,
+    net: Any,
+    facts: NetFacts,
+    paths: Sequence[str],
+    *,
+    invert: bool,
+    size: int = 32,
+    threads: int,
+    score: float = 0.5,
 ) -> Iterator[FilePrediction]:
     """`predict_files` with a run that is loaded already."""
     refuse_pairs(recipe)
-    read = _read(image_reader(recipe, facts.images, invert=invert), paths, threads, size)
-    return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
+    moves = recipe.loss.made.moves
+    reader = image_reader(recipe, facts.images, invert=invert, placed=moves is not None)
+
+    def meaning(scores: Sequence[Any], files: Sequence[FilePrediction]) -> List[FilePrediction]:
+        if moves is None:
+            answers = predictions(recipe, facts.classes, scores[0] if len(scores) == 1 else tuple(scores))
+            return [file._replace(answer=answer) for file, answer in zip(files, answers)]
+        found = marks_of(moves, scores, [file.placed for file in files], facts.classes, score)
+        return [file._replace(answer=answer, label=label) for file, (answer, label) in zip(files, found)]
+
+    return _predictions(net, _batches(_read(reader, paths, threads, size), size), meaning)
 
 
 def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size: int) -> Iterator[_Read]:
     """Read the files in threads, at most two batches or two groups per thread ahead."""
 
-    def read(number: int, unwanted: Callable[[], bool]) -> List[_Read]:
+    def read_group(number: int, unwanted: Callable[[], bool]) -> List[_Read]:
         group: List[_Read] = []
         for path in paths[number * _GROUP : (number + 1) * _GROUP]:
             if unwanted():
                 break
             try:
-                group.append((FilePrediction(path, {}), reader(path)))
+                read = reader(path)
+                pixels, placed = read if isinstance(read, tuple) else (read, None)
+                group.append((FilePrediction(path, {}, placed=placed), pixels))
             except DataError as error:
                 group.append((FilePrediction(path, {}, str(error)), None))
         return group
 
     ahead = max(2 * threads, 2 * size // _GROUP)
-    for group in read_ahead(read, range(-(-len(paths) // _GROUP)), threads=threads, ahead=ahead):
+    for group in read_ahead(read_group, range(-(-len(paths) // _GROUP)), threads=threads, ahead=ahead):
         yield from group
 
 
@@ -199,7 +234,7 @@ def _stacked(pixels: Sequence["np.ndarray"]) -> Any:
 
 
 def _predictions(
-    net: Any, batches: Iterator[_Batch], meaning: Callable[[Any], List[Dict[str, Any]]]
+    net: Any, batches: Iterator[_Batch], meaning: Callable[[Any, Any], List[FilePrediction]]
 ) -> Iterator[FilePrediction]:
     devices, numpy = net_devices(net), is_numpy_net(net)
 
@@ -220,6 +255,7 @@ def _predictions(
     for batch in chain(batches, (None,)):  # a batch is read while the net computes the one before
         done, scores = before, [] if before is None else end(before)
         before = None if batch is None else begin(batch)
-        answers = iter(meaning(scores[0] if len(scores) == 1 else tuple(scores)) if scores else ())
-        for file in () if done is None else done.files:
-            yield file if file.error else file._replace(answer=next(answers))
+        files = () if done is None else done.files
+        answered = iter(meaning(scores, [file for file in files if not file.error]) if scores else ())
+        for file in files:
+            yield file if file.error else next(answered)

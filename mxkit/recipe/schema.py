@@ -702,8 +702,10 @@ def _unknown_columns(right: Mapping[str, Any]) -> Iterable[Problem]:
     metrics, callbacks, checkpoints = (right.get(key) for key in ("metrics", "callbacks", "checkpoints"))
     if metrics is None or callbacks is None or checkpoints is None:
         return
-    names = ["loss", *(one.name for one in get_metrics([one.made for one in metrics]))]
-    known = (*(f"valid_{name}" for name in names), *(f"train_{name}" for name in names))
+    measured, loss = get_metrics([one.made for one in metrics]), right.get("loss")
+    validated = [] if loss is not None and loss.made.only_in_training else ["valid_loss"]
+    known = (*validated, *(f"valid_{one.name}" for one in measured), "train_loss")
+    known += tuple(f"train_{one.name}" for one in measured if one.in_training)
     monitored = {
         f"callbacks.{number}.monitor": one.arguments.get("monitor")
         for number, one in enumerate(callbacks)

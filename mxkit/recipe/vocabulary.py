@@ -10,11 +10,12 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from mxkit.core.arguments import Plugged
 from mxkit.core.trainers import check_optimizer, optimizer_names
-from mxkit.data import datasets, image_files, tables
+from mxkit.data import boxes, datasets, image_files, masks, points, tables
 from mxkit.data.augment import PRESETS, STEPS, Augment, as_step
 from mxkit.data.augment_steps import INTERPOLATIONS
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.losses.named_losses import LOSSES, get_batch_loss
+from mxkit.losses.net_losses import NET_LOSSES
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.named_metrics import METRICS, get_metric, own_metrics
 from mxkit.models.networks import Siamese
@@ -34,8 +35,12 @@ Builder = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Builder)
 
 DATASETS: Dict[str, Builder] = {
+    "box_records": boxes.box_records,
+    "boxes_csv": boxes.boxes_csv,
     "cifar10": datasets.cifar10,
     "cifar100": datasets.cifar100,
+    "coco_boxes": boxes.coco_boxes,
+    "coco_points": points.coco_points,
     "csv": tables.csv,
     "digits": datasets.digits,
     "fashion_mnist": datasets.fashion_mnist,
@@ -43,7 +48,11 @@ DATASETS: Dict[str, Builder] = {
     "image_records": image_files.image_records,
     "imagenet": image_files.imagenet,
     "made_linear": datasets.made_linear,
+    "mask_folder": masks.mask_folder,
     "mnist": datasets.mnist,
+    "voc_boxes": boxes.voc_boxes,
+    "voc_masks": masks.voc_masks,
+    "yolo_boxes": boxes.yolo_boxes,
 }
 DATASETS = Plugged("mxkit.data", DATASETS)
 
@@ -147,7 +156,12 @@ KINDS: Dict[str, Kind] = {
         lambda name: mx.registry.get_registry(mx.init.Initializer).get(name.lower()),
         make=lambda name, arguments: get_initializer((name, arguments)),
     ),
-    "loss": Kind(lambda: LOSSES, LOSSES.get, LOSSES, lambda name, arguments: get_batch_loss((name, arguments))),
+    "loss": Kind(
+        lambda: {**LOSSES, **NET_LOSSES},
+        lambda name: LOSSES.get(name) or NET_LOSSES.get(name),
+        LOSSES,
+        lambda name, arguments: get_batch_loss((name, arguments)),
+    ),
     "optimizer": Kind(
         optimizer_names, lambda name: mx.optimizer.Optimizer.opt_registry.get(name.lower()), make=check_optimizer
     ),

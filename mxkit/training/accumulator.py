@@ -112,6 +112,7 @@ class Accumulator:
         dense = {"accumulation": self._adds, "clipping": clips, "training in several workers": self.workers.size > 1}
         check_sparse(trainer, [why for why, asked in dense.items() if asked])
         self.updates = 0
+        self.least_count = 0.0  # replaces a window's count of 0, if it is not 0 itself
         self._compared = False  # the parameters of the workers
         self._means_refused = False
         self._switched: List[Any] = []
@@ -270,6 +271,8 @@ class Accumulator:
         if not self._compared:
             self._compared = True
             self.workers.same_parameters(trained, f"before update {step}")
+        if not self.count:
+            self.count = self.least_count
         if not self.count:
             text = f"the window of update {step} has the count 0: none of its {self.samples} samples counts"
             raise DataError(f"{text}. Leave such batches out")

@@ -99,10 +99,13 @@ def scores_of(
     """
     source = whole_source(data, name)
     batch_loss = None if loss is None else get_batch_loss(loss)
+    batch_loss = None if batch_loss is not None and batch_loss.only_in_training else batch_loss
     loss_alone: Any = None if batch_loss is None else batch_loss.loss
     forward: Any = (lambda net, *arrays: (call(net, arrays[0]), None)) if batch_loss is None else batch_loss.forward
     own_counts = batch_loss is not None and batch_loss.counts
     mean, measured = Metric(), get_metrics(metrics, loss=loss_alone)
+    if batch_loss is None and not measured:
+        raise ValueError(f"{name}: the net has this loss in training alone; pass metrics=[...]")
     inputs, checked = _Finite(), batch_loss is None
     with workers.shared(source), run_over(
         net,

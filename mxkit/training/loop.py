@@ -303,7 +303,8 @@ def fit(
         if writer is not None and state.workers.first:
             held.enter_context(only_writer(writer.directory))
         resumed = _checkpoint_to_resume(writer, resume)
-        options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
+        options.validated = get_metrics(metrics, loss=options.batch_loss.loss)
+        options.metrics = [metric for metric in options.validated if metric.in_training]
         same = _same_settings(validation, [number, unit], writer, resumed)
         state.workers.begin(same, state.trainer, state.source, validation.data, options.metrics)
         _seed(state, writer, resumed)
@@ -372,7 +373,7 @@ def _seed(state: FitState, writer: Optional[Checkpoints], resumed: Optional[Chec
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
     elif options.seed is not None or writer is not None or train.reseeds or workers.size > 1:
-        state.source = finish_initialization(state.net, train, options.batch_loss.user_forward)
+        state.source = finish_initialization(state.net, train, options.batch_loss)
     if options.seed is None and (writer is not None or workers.size > 1):
         options.seed = workers.gather("the seed of fit", seed_of_generators())[0]
     if writer is not None and train.keeps_its_own_order:
@@ -407,11 +408,13 @@ def _refuse_shorter(checkpoint: Checkpoint, state: FitState) -> None:
 
 
 def _columns(state: FitState, validated: bool) -> List[str]:
-    names = ["loss", *(metric.name for metric in state.metrics)]
+    trained = ["loss", *(metric.name for metric in state.metrics)]
+    has_loss = not state.options.batch_loss.only_in_training
+    scores = [*(["loss"] if has_loss else []), *(metric.name for metric in state.options.validated)]
     columns = ["epoch", "updates", "samples", "seconds", "samples_per_second", "learning_rate"]
     if state.precision is not None and state.precision.dtype == "float16":
         columns += ["skipped_updates", "loss_scale"]
-    return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
+    return [*columns, *(f"train_{name}" for name in trained), *(f"valid_{name}" for name in scores if validated)]
 
 
 def updates_per_epoch(train: Source, options: Options, workers: Workers) -> Optional[int]:

@@ -50,6 +50,7 @@ class Options:
         self.check_finite, self.stop_at_nonfinite = bool(check_finite), check_finite == "stop"
         self.seed = seed
         self.metrics: Sequence[Metric] = ()
+        self.validated: Sequence[Metric] = ()  # all of them: some do not measure training
 
     @property
     def several(self) -> bool:
@@ -176,7 +177,7 @@ class FitState:
         if self.columns and not any(map(_writes_rows, before)):
             monitor.check(self.columns)
         part, _, name = monitor.column.partition("_")
-        known = {"loss": "min", **{metric.name: metric.better for metric in self.metrics}}
+        known = {"loss": "min", **{metric.name: metric.better for metric in self.options.validated}}
         monitor.decide(known.get(name) if part in ("train", "valid") else None)
 
     def stop(self, reason: str, *, for_now: bool = False) -> None:

@@ -17,7 +17,7 @@ from mxkit.data.source import Data, Source, source_of
 from mxkit.errors import DataError, MxkitError, TrainingError, TrapWarning, UnusedParameterError
 from mxkit.gradients.custom import callback_error, check_backward
 from mxkit.gradients.functions import CUTS, UNREACHED
-from mxkit.losses.named_losses import BatchLossSpec, Forward
+from mxkit.losses.named_losses import BatchLoss, BatchLossSpec
 from mxkit.metrics import Metric
 from mxkit.training import checks
 from mxkit.training.accumulator import Accumulator
@@ -186,6 +186,7 @@ class Training:
         devices, self._numpy = net_devices(net), is_numpy_net(net)
         accumulator, self._first_window = self._first_window or self._window(), None
         accumulator.updates, accumulator.workers = first_step - 1, self.workers
+        accumulator.least_count = self.options.batch_loss.least_count
         self.workers.watch(net)
         checks.check_trainer(net, trainer, warn=first)
         if first:
@@ -222,7 +223,7 @@ class Training:
             return update
 
         if seeds_first:  # the generators are seeded after deferred parameters are initialized
-            reader.data = finish_initialization(self._net, reader.data, options.batch_loss.user_forward)
+            reader.data = finish_initialization(self._net, reader.data, options.batch_loss)
             self._unchecked = reader.data
         with ExitStack() as around:
             if options.precision is not None:
@@ -434,7 +435,7 @@ class Place:
         return text if text.startswith(f"{kind}:") else f"{kind}: {text}"
 
 
-def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward] = None) -> Source:
+def finish_initialization(net: Any, data: Source, batch_loss: Optional[BatchLoss] = None) -> Source:
     """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
 
     The values follow from the current state of the generators, so `seed_all` before a training decides them.
@@ -442,7 +443,7 @@ def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward
     Args:
         net: An initialized block.
         data: The training data. Of a DataIter only the shapes are used; a loader's count of epochs does not change.
-        forward_loss: The user's function that computes the losses of a batch; None calls the net.
+        batch_loss: The loss, whose own `forward` is called; None calls the net.
 
     Returns:
         The data, from its beginning, which notes that the batch's inputs were checked. An iterator that can be read
@@ -470,10 +471,10 @@ def finish_initialization(net: Any, data: Source, forward_loss: Optional[Forward
                 warnings.simplefilter("ignore", TrapWarning)
             checks.check_first_inputs(net, shard)
         with switches(shard.numpy):
-            if forward_loss is not None:
-                forward_loss(net, shard.inputs, shard.labels)
-            else:
+            if batch_loss is None or batch_loss.user_forward is None or batch_loss.only_in_training:
                 net(*shard.inputs)
+            else:
+                batch_loss.user_forward(net, shard.inputs, shard.labels)
 
     place = Place(net, lambda: 1, 0, forward)
     place.batch = batch

@@ -1,0 +1,354 @@
+"""Losses that call the net themselves: detectors, segmentation nets and pose nets of gluoncv, with exact sums.
+
+gluoncv's scripts divide a batch's losses by what that batch holds, positive anchors or labelled pixels, so accumulated
+batches are no big batch. Here each image has the sum of its losses, and the divisor is the count of all images of an
+update: of objects, of labelled pixels, or of images. Targets are made on the device, so the loader needs no net.
+
+Labels of detectors are boxes (B, M, 6), as `mxkit.data.AnnotatedImages` gives them.
+"""
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
+
+from mxkit.errors import DataError, LossShapeError
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
+
+Arrays = Tuple[Any, ...]
+
+
+class NetLoss:
+    """A loss that calls the net itself.
+
+    Attributes:
+        only_in_training: Whether the net gives what the loss needs in training alone; validation then has no loss.
+        moves: What labels are: "boxes", "mask" or "points".
+        counts_images: Whether the divisor is the number of images; else it is what `count` returns.
+    """
+
+    only_in_training = True
+    counts_images = False
+    moves = "boxes"
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
+        """Return the sum of each image's losses, shape (B,), or `(losses, output)`."""
+        raise NotImplementedError
+
+    def count(self, inputs: Arrays, labels: Arrays) -> float:
+        """Return what a batch adds to the divisor: its objects."""
+        return float((_host(self.boxes(labels))[:, :, 4] >= 0).sum())
+
+    def boxes(self, labels: Arrays) -> Any:
+        """The boxes of a batch.
+
+        Raises:
+            DataError: The batch's last label is no table of boxes.
+        """
+        if not labels or len(labels[-1].shape) != 3 or labels[-1].shape[2] != 6:
+            shapes = [tuple(one.shape) for one in labels]
+            raise DataError(
+                f"{type(self).__name__}: expected boxes (B, M, 6): left, top, right, bottom, class, difficult, as "
+                f"mxkit.data.AnnotatedImages gives them; received labels of {shapes}"
+            )
+        return labels[-1]
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name.strip('_')}={value!r}" for name, value in vars(self).items() if name[0] != "_")
+        return f"{type(self).__name__}({settings})"
+
+
+class SSDLoss(NetLoss):
+    """Loss of gluoncv's `SSD`: Liu et al. 2016, arXiv:1512.02325, with targets by gluoncv's `SSDTargetGenerator`.
+
+    The divisor is the number of objects. gluoncv's is that of anchors that an object is assigned to, some 3 to 10 for
+    each, which only the net knows: divide the learning rate of its script by as much.
+
+    Args:
+        negatives: Background anchors for each one with an object, those with the largest losses.
+        iou: An anchor is assigned to an object if their intersection is at least this share of their union.
+        box_weight: Weight of the distance of boxes.
+    """
+
+    def __init__(self, negatives: float = 3.0, iou: float = 0.5, box_weight: float = 1.0) -> None:
+        self.negatives, self.iou, self.box_weight = negatives, iou, box_weight
+        self._targets: Any = None
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
+        boxes = self.boxes(labels)
+        scores, offsets, anchors = _outputs(net(*inputs), 3, "SSD")
+        with autograd.pause():
+            classes, targets = self.targets(anchors, boxes)
+        nd, positive = mx.nd, classes > 0
+        entropy = -nd.pick(nd.log_softmax(scores), classes)
+        rank = (entropy * (positive - 1)).argsort(axis=1).argsort(axis=1)
+        hard = rank < (positive.sum(axis=1) * self.negatives).expand_dims(-1)
+        entropy = nd.where(positive + hard > 0, entropy, nd.zeros_like(entropy))
+        distance = nd.smooth_l1(offsets - targets, scalar=1.0) * positive.expand_dims(-1)
+        return entropy.sum(axis=1) + self.box_weight * distance.sum(axis=(1, 2))
+
+    def targets(self, anchors: Any, boxes: Any) -> Tuple[Any, Any]:
+        """Class of each anchor, (B, N) with 0 for the background, and offsets of its box, (B, N, 4)."""
+        if self._targets is None:
+            from gluoncv.model_zoo.ssd.target import SSDTargetGenerator
+
+            self._targets = SSDTargetGenerator(iou_thresh=self.iou, negative_mining_ratio=-1)
+        classes, offsets, _ = self._targets(anchors, None, boxes[:, :, :4], boxes[:, :, 4:5])
+        # of an image without objects gluoncv's offsets are infinite, and 0 times infinity is NaN (T266)
+        positive = (classes > 0).expand_dims(-1).broadcast_like(offsets)
+        return classes, mx.nd.where(positive, offsets, mx.nd.zeros_like(offsets))
+
+
+class YOLO3Loss(NetLoss):
+    """Loss of gluoncv's `YOLOV3`: Redmon and Farhadi 2018, arXiv:1804.02767. The divisor is the number of images."""
+
+    counts_images = True
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
+        boxes = self.boxes(labels)
+        with autograd.pause():
+            targets = self.targets(net, inputs[0].shape[2:], boxes)
+        if not autograd.is_recording():
+            raise DataError("yolo3: the net gives its losses only while gradients are recorded; validate by metrics")
+        return mx.nd.add_n(*_outputs(net(*inputs, boxes[:, :, :4], *targets), 4, "YOLOV3"))
+
+    def targets(self, net: Any, size: Tuple[int, int], boxes: Any) -> Tuple[Any, ...]:
+        """What gluoncv's `YOLOV3PrefetchTargetGenerator` gives, without a wait for the device.
+
+        Returns:
+            Objectness (B, N, 1); centres, logarithms of sizes, and weights, (B, N, 2); classes (B, N, C), -1 for none.
+        """
+        nd, layers = mx.nd, list(net.yolo_outputs)
+        anchors = [layer.anchors.data(boxes.ctx).reshape((-1, 2)) for layer in layers]
+        maps = [(size[0] // layer._stride, size[1] // layer._stride) for layer in layers]
+        counts = [len(one) for one in anchors]
+        begins = np.cumsum([0] + [rows * columns * count for (rows, columns), count in zip(maps, counts)])
+        table = [
+            (begins[number], count, place, *maps[number])
+            for number, count in enumerate(counts)
+            for place in range(count)
+        ]
+        everything = nd.concat(*anchors, dim=0)
+        left, top, right, bottom, number = (boxes[:, :, column] for column in range(5))
+        width, height = right - left, bottom - top
+        common = nd.broadcast_minimum(width.expand_dims(-1), everything[:, 0].reshape((1, 1, -1)))
+        common = common * nd.broadcast_minimum(height.expand_dims(-1), everything[:, 1].reshape((1, 1, -1)))
+        union = nd.broadcast_add((width * height).expand_dims(-1), everything.prod(axis=1).reshape((1, 1, -1))) - common
+        best = (common / union).argmax(axis=-1)
+        begin, count, place, rows, columns = (
+            nd.take(nd.array(column, ctx=boxes.ctx), best) for column in np.array(table, np.float32).T
+        )
+        x, y = (left + right) / 2 / size[1] * columns, (top + bottom) / 2 / size[0] * rows
+        index = begin + (y.floor() * columns + x.floor()) * count + place
+        anchor = nd.take(everything, best)
+        values = nd.stack(
+            nd.ones_like(x),
+            x - x.floor(),
+            y - y.floor(),
+            nd.log(nd.maximum(width, 1) / anchor[:, :, 0]),
+            nd.log(nd.maximum(height, 1) / anchor[:, :, 1]),
+            2 - width * height / size[0] / size[1],
+            axis=-1,
+        )
+        classes = len(net.classes)
+        values = nd.concat(values, nd.one_hot(number, classes), dim=-1)
+        # of two objects at one place the later one wins, as in gluoncv
+        hot = nd.one_hot(index, int(begins[-1])) * (number >= 0).expand_dims(-1)
+        order = nd.arange(1, hot.shape[1] + 1, ctx=boxes.ctx).reshape((1, -1, 1))
+        ranked = nd.broadcast_mul(hot, order)
+        hot = hot * nd.broadcast_equal(ranked, ranked.max(axis=1, keepdims=True))
+        found = nd.batch_dot(hot, values, transpose_a=True)
+        objectness = found[:, :, :1]
+        weight = nd.concat(found[:, :, 5:6], found[:, :, 5:6], dim=-1)
+        return objectness, found[:, :, 1:3], found[:, :, 3:5], weight, found[:, :, 6:] + (objectness - 1)
+
+
+class CenterNetLoss(NetLoss):
+    """Loss of gluoncv's `CenterNet`: Zhou et al. 2019, arXiv:1904.07850. The divisor is the number of objects.
+
+    Args:
+        size_weight: Weight of the distance of widths and heights.
+        offset_weight: Weight of the distance of centres within their cell.
+    """
+
+    def __init__(self, size_weight: float = 0.1, offset_weight: float = 1.0) -> None:
+        self.size_weight, self.offset_weight = size_weight, offset_weight
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
+        boxes, nd = self.boxes(labels), mx.nd
+        heat, sizes, offsets = _outputs(net(*inputs), 3, "CenterNet")
+        with autograd.pause():
+            target, cells, size, offset, valid = self.targets(heat.shape, boxes, net.scale)
+        found = nd.log(heat) * (1 - heat) ** 2 * (target == 1)
+        empty = nd.log(1 - heat) * heat**2 * (1 - target) ** 4 * (target < 1)
+        losses = -(found + empty).sum(axis=(1, 2, 3))
+        for output, wanted, weight in ((sizes, size, self.size_weight), (offsets, offset, self.offset_weight)):
+            picked = nd.gather_nd(output.transpose((0, 2, 3, 1)), cells)
+            losses = losses + weight / 2 * ((picked - wanted).abs() * valid.expand_dims(-1)).sum(axis=(1, 2))
+        return losses
+
+    def targets(self, shape: Sequence[int], boxes: Any, scale: float) -> Tuple[Any, ...]:
+        """Targets of gluoncv's `CenterNetTargetGenerator`.
+
+        Args:
+            shape: Shape (B, C, H, W) of the heat map.
+            boxes: Boxes (B, M, 6).
+            scale: Pixels of the image for one cell of the map.
+
+        Returns:
+            The heat map; cells of the objects (3, B, M), for `gather_nd`; their sizes and their offsets in the cell,
+            (B, M, 2), in cells; and 1 for each object, 0 for a missing one, (B, M).
+        """
+        nd, (batch, classes, rows, columns) = mx.nd, shape
+        valid = boxes[:, :, 4] >= 0
+        corners = nd.where(boxes[:, :, :4] >= 0, boxes[:, :, :4], nd.zeros_like(boxes[:, :, :4])) / scale
+        size = corners[:, :, 2:] - corners[:, :, :2]
+        centre = (corners[:, :, 2:] + corners[:, :, :2]) / 2
+        x = nd.minimum(centre[:, :, 0].floor(), columns - 1)
+        y = nd.minimum(centre[:, :, 1].floor(), rows - 1)
+        radius = _radius(size[:, :, 1].ceil(), size[:, :, 0].ceil()).floor()
+        across = nd.broadcast_sub(nd.arange(columns, ctx=boxes.ctx).reshape((1, 1, -1)), x.expand_dims(-1))
+        down = nd.broadcast_sub(nd.arange(rows, ctx=boxes.ctx).reshape((1, 1, -1)), y.expand_dims(-1))
+        sigma = ((2 * radius + 1) / 6).expand_dims(-1)
+        within = [nd.broadcast_lesser_equal(one.abs(), radius.expand_dims(-1)) for one in (across, down)]
+        bells = [
+            nd.exp(nd.broadcast_div(-(one**2), 2 * sigma**2)) * inside for one, inside in zip((across, down), within)
+        ]
+        heat = nd.zeros((batch, classes, rows, columns), ctx=boxes.ctx)
+        hot = nd.one_hot(boxes[:, :, 4], classes) * valid.expand_dims(-1)
+        for number in range(boxes.shape[1]):
+            bell = nd.batch_dot(bells[1][:, number].expand_dims(-1), bells[0][:, number].expand_dims(1))
+            heat = nd.maximum(heat, nd.broadcast_mul(hot[:, number].reshape((0, 0, 1, 1)), bell.expand_dims(1)))
+        image = nd.broadcast_like(nd.arange(batch, ctx=boxes.ctx).reshape((-1, 1)), x)
+        offset = centre - nd.stack(x, y, axis=-1)
+        return heat, nd.stack(image, y, x, axis=0), size, offset, valid
+
+
+def _radius(height: Any, width: Any, overlap: float = 0.7) -> Any:
+    """Cells by which a centre may move while the boxes keep this overlap: gluoncv's `_gaussian_radius`."""
+    total, area = height + width, height * width
+    radii = [
+        (total + mx.nd.sqrt(total**2 - 4 * area * (1 - overlap) / (1 + overlap))) / 2,
+        (2 * total + mx.nd.sqrt(4 * total**2 - 16 * (1 - overlap) * area)) / 2,
+        (-2 * overlap * total + mx.nd.sqrt(4 * (overlap * total) ** 2 - 16 * overlap * (overlap - 1) * area)) / 2,
+    ]
+    return mx.nd.minimum(mx.nd.minimum(radii[0], radii[1]), radii[2])
+
+
+# Weights of a net's further outputs in gluoncv's scripts: train.py of segmentation, and ICNetLoss.
+_AUX_WEIGHTS: Dict[str, Sequence[float]] = {"ICNet": (0.4, 0.4, 1.0)}
+
+
+class PixelLoss(NetLoss):
+    """Loss of nets of masks: softmax cross-entropy of each pixel, of the net's output and of its auxiliary outputs.
+
+    gluoncv's `MixSoftmaxCrossEntropyLoss` and `ICNetLoss` compute gradients by `SoftmaxOutput`, which ignores the
+    weight of an auxiliary output (T267), and divide by the labelled pixels of each batch. Here the weight counts, and
+    the divisor is the number of labelled pixels of the update.
+
+    Labels are class numbers (B, H, W); outputs (B, classes, H, W), which are resized to the labels if they are smaller.
+
+    Args:
+        aux_weight: Weight of each further output; None takes that of gluoncv's script: 0.5, for ICNet 0.4, 0.4 and 1.
+        ignored: Class number of pixels that do not count.
+    """
+
+    only_in_training, moves = False, "mask"
+
+    def __init__(self, aux_weight: Union[None, float, Sequence[float]] = None, ignored: int = -1) -> None:
+        self.aux_weight, self.ignored = aux_weight, ignored
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
+        outputs = net(*inputs)
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        given = _AUX_WEIGHTS.get(type(net).__name__, 0.5) if self.aux_weight is None else self.aux_weight
+        weights = given if isinstance(given, (list, tuple)) else [given] * (len(outputs) - 1)
+        if len(weights) != len(outputs) - 1:
+            raise DataError(f"pixel_ce: {len(outputs) - 1} auxiliary outputs; received aux_weight {given!r}")
+        total = self._entropy(outputs[0], labels[0])
+        for output, weight in zip(outputs[1:], weights):
+            total = total + weight * self._entropy(output, labels[0])
+        return total, outputs[0]
+
+    def _entropy(self, output: Any, label: Any) -> Any:
+        if len(label.shape) != 3 or len(output.shape) != 4:
+            raise LossShapeError(
+                f"pixel_ce: expected outputs (B, classes, H, W) and labels (B, H, W); received {tuple(output.shape)} "
+                f"and {tuple(label.shape)}"
+            )
+        if output.shape[2:] != label.shape[1:]:
+            output = mx.nd.contrib.BilinearResize2D(output, height=label.shape[1], width=label.shape[2])
+        counted = label != self.ignored
+        numbers = mx.nd.where(counted, label, mx.nd.zeros_like(label))
+        picked = mx.nd.pick(mx.nd.log_softmax(output, axis=1), numbers, axis=1)
+        return -(picked * counted.astype(picked.dtype)).sum(axis=(1, 2))
+
+    def count(self, inputs: Arrays, labels: Arrays) -> float:
+        return float((_host(labels[0]) != self.ignored).sum())
+
+
+class PoseLoss(NetLoss):
+    """Loss of gluoncv's `SimplePoseResNet`: half the squared distance to heat maps with a bell at each point.
+
+    Xiao et al. 2018, arXiv:1804.06208. Labels are points (B, K, 3): x, y in pixels of the image, and 1 if the point is
+    known; outputs (B, K, H, W). The divisor is the number of images.
+
+    Args:
+        sigma: Standard deviation of the bells in cells of the heat map; None is 2 cells for 64 rows, in proportion.
+    """
+
+    only_in_training, counts_images, moves = False, True, "points"
+
+    def __init__(self, sigma: Optional[float] = None) -> None:
+        self.sigma = sigma
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
+        output, points = net(*inputs), labels[0]
+        if len(points.shape) != 3 or points.shape[1:] != (output.shape[1], 3):
+            raise LossShapeError(
+                f"pose: expected points (B, {output.shape[1]}, 3) for outputs {tuple(output.shape)}; received "
+                f"{tuple(points.shape)}"
+            )
+        with autograd.pause():
+            target, known = self.targets(output.shape, inputs[0].shape, points)
+        losses = mx.nd.broadcast_mul((output - target) ** 2, known.reshape((0, 0, 1, 1)))
+        return losses.mean(axis=(1, 2, 3)) / 2, output
+
+    def targets(self, shape: Sequence[int], image: Sequence[int], points: Any) -> Tuple[Any, Any]:
+        """Heat maps of gluoncv's `SimplePoseGaussianTargetGenerator`, and 1 for each point that is known."""
+        nd, (_, _, rows, columns) = mx.nd, shape
+        sigma = max(1.0, 2.0 * rows / 64) if self.sigma is None else self.sigma
+        known = points[:, :, 2] > 0
+        bells = []
+        for place, cells, pixels in ((points[:, :, 0], columns, image[3]), (points[:, :, 1], rows, image[2])):
+            centre = (place * (cells / pixels) + 0.5).floor()
+            away = nd.broadcast_sub(nd.arange(cells, ctx=points.ctx).reshape((1, 1, -1)), centre.expand_dims(-1))
+            bells.append(nd.exp(-(away**2) / (2 * sigma**2)) * (away.abs() <= 3 * sigma))
+        across, down = bells
+        return nd.broadcast_mul(down.expand_dims(-1), across.expand_dims(2)), known
+
+
+# By the names that `loss=` takes, beside those of `mxkit.losses.named_losses.LOSSES`.
+NET_LOSSES: Dict[str, Callable[..., NetLoss]] = {
+    "centernet": CenterNetLoss,
+    "pixel_ce": PixelLoss,
+    "pose": PoseLoss,
+    "ssd": SSDLoss,
+    "yolo3": YOLO3Loss,
+}
+
+
+def _outputs(outputs: Any, expected: int, name: str) -> Sequence[Any]:
+    if not isinstance(outputs, (list, tuple)) or len(outputs) != expected:
+        raise DataError(
+            f"expected {expected} outputs of gluoncv's {name} in training; received {_described(outputs)}. If the "
+            "whole net is hybridized, it keeps the outputs of its first mode (T39): use mxkit.nets.hybridize(net)"
+        )
+    return outputs
+
+
+def _described(outputs: Any) -> str:
+    return f"{len(outputs)}" if isinstance(outputs, (list, tuple)) else f"one of shape {tuple(outputs.shape)}"
+
+
+def _host(array: Any) -> "np.ndarray":
+    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)

@@ -1,0 +1,239 @@
+"""Small nets of gluoncv's classes, for pictures of some hundred pixels: they train in minutes on a CPU.
+
+gluoncv's large ones, like `gluoncv:ssd_512_resnet50_v1_custom`, train in the same way.
+"""
+
+from collections import OrderedDict
+from typing import Any, List, Sequence, Tuple, Union
+
+from mxkit.core.arguments import whole_number
+from mxnet import gluon
+from mxnet.gluon import nn
+
+
+def _layer(channels: int, stride: int = 1, dilation: int = 1) -> Any:
+    block = nn.HybridSequential(prefix="")
+    block.add(
+        nn.Conv2D(channels, 3, strides=stride, padding=dilation, dilation=dilation, use_bias=False),
+        nn.BatchNorm(),
+        nn.Activation("relu"),
+    )
+    return block
+
+
+def _stage(channels: int, stride: int = 2, dilation: int = 1) -> Any:
+    """Two layers, of which the first one has the stride."""
+    stage = nn.HybridSequential(prefix="")
+    stage.add(_layer(channels, stride), _layer(channels, dilation=dilation))
+    return stage
+
+
+class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
+    """Stages that each halve the sides; the output is a list, one for each stage from number `first` on.
+
+    Args:
+        channels: Channels of each stage.
+        first: Number of the first stage that is an output, from 0.
+    """
+
+    def __init__(self, channels: Sequence[int], first: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._first = first
+        with self.name_scope():
+            self.stages = nn.HybridSequential()
+            self.stages.add(*(_stage(one) for one in channels))
+
+    def hybrid_forward(self, operators: Any, x: Any) -> List[Any]:
+        outputs = []
+        for stage in self.stages:
+            x = stage(x)
+            outputs.append(x)
+        return outputs[self._first :]
+
+
+def _names(classes: Union[int, Sequence[str]]) -> List[str]:
+    return [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
+
+
+def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:
+    """gluoncv's `SSD` with four maps of 1/8 to 1/64 of the image, for `loss="ssd"`: 385,000 parameters.
+
+    Args:
+        classes: Number of classes, or their names.
+        size: Side of the images, a multiple of 32.
+        channels: Channels of the first three stages; further ones have as many as the last.
+
+    Returns:
+        An uninitialized net from images (B, 3, size, size). In predict mode it gives class numbers (B, 100, 1), scores
+        (B, 100, 1) and boxes (B, 100, 4), sorted by score; -1 where there are fewer.
+    """
+    from gluoncv.model_zoo.ssd.ssd import SSD
+
+    whole_number(size, "small_ssd: size", least=32)
+    widths = [*channels, *[channels[-1]] * 3]
+
+    def features(**kwargs: Any) -> Pyramid:
+        return Pyramid(widths, first=2, prefix="features_")
+
+    shares = (0.14, 0.26, 0.44, 0.64, 0.88)
+    return SSD(
+        None,
+        size,
+        features,
+        None,
+        sizes=[round(share * size) for share in shares],
+        ratios=[[1, 2, 0.5]] * 4,
+        steps=[8, 16, 32, 64],
+        classes=_names(classes),
+        anchor_alloc_size=max(32, size // 8),
+    )
+
+
+def small_yolo3(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:
+    """gluoncv's `YOLOV3` with maps of 1/8, 1/16 and 1/32 of the image, for `loss="yolo3"`: 440,000 parameters.
+
+    Args:
+        classes: As for `small_ssd`.
+        size: Side of the images that the anchors are made for, a multiple of 32.
+        channels: As for `small_ssd`.
+
+    Returns:
+        As `small_ssd`.
+    """
+    from gluoncv.model_zoo.yolo.yolo3 import YOLOV3
+
+    first = nn.HybridSequential(prefix="")
+    first.add(*(_stage(one) for one in channels))
+    last = channels[-1]
+    shares = [[(0.12, 0.12), (0.18, 0.22), (0.22, 0.16)], [(0.3, 0.3), (0.36, 0.26), (0.26, 0.36)]]
+    shares.append([(0.45, 0.45), (0.6, 0.6), (0.85, 0.85)])
+    anchors = [[round(side * size) for pair in layer for side in pair] for layer in shares]
+    return YOLOV3(
+        [first, _stage(last), _stage(last)],
+        [last // 2] * 3,
+        anchors,
+        [8, 16, 32],
+        _names(classes),
+        alloc_size=(max(32, size // 8),) * 2,
+    )
+
+
+class Upward(gluon.HybridBlock):  # type: ignore[misc]
+    """A net of stages whose last map is doubled and added to the one before, twice: the base of `small_centernet`."""
+
+    def __init__(self, channels: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        last = channels[-1]
+        with self.name_scope():
+            self.down = Pyramid([*channels, last, last], first=len(channels) - 2)
+            self.up, self.side = nn.HybridSequential(), nn.HybridSequential()
+            for _ in range(3):
+                self.up.add(nn.Conv2DTranspose(last, 4, strides=2, padding=1, use_bias=False))
+                self.side.add(_layer(last))
+
+    def hybrid_forward(self, operators: Any, x: Any) -> Any:
+        *maps, x = self.down(x)
+        for up, side, before in zip(self.up, self.side, maps[::-1]):
+            x = up(x) + side(before)
+        return operators.relu(x)
+
+
+def small_centernet(
+    classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)
+) -> Any:
+    """gluoncv's `CenterNet` with a map of 1/4 of the image, for `loss="centernet"`: 530,000 parameters.
+
+    Args:
+        classes: As for `small_ssd`.
+        size: Side of the images, a multiple of 32.
+        channels: As for `small_ssd`.
+
+    Returns:
+        As `small_ssd`.
+    """
+    from gluoncv.model_zoo.center_net.center_net import CenterNet
+
+    whole_number(size, "small_centernet: size", least=32)
+    names = _names(classes)
+    # a bias of -log((1 - 0.1) / 0.1), as gluoncv's: at first every place has a score of 0.1
+    heads = OrderedDict(heatmap={"num_output": len(names), "bias": -2.19}, wh={"num_output": 2}, reg={"num_output": 2})
+    return CenterNet(Upward(channels), heads, names, head_conv_channel=channels[-1], scale=4.0, topk=100)
+
+
+class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]
+    """A dilated net with a head of gluoncv, and an auxiliary head on a map before: scores of each pixel, twice."""
+
+    def __init__(self, classes: int, size: Tuple[int, int], channels: Sequence[int], head: Any, **kwargs: Any) -> None:
+        from gluoncv.model_zoo.fcn import _FCNHead
+
+        super().__init__(**kwargs)
+        self._size = size
+        with self.name_scope():
+            self.base, self.rest = nn.HybridSequential(), nn.HybridSequential()
+            self.base.add(_stage(channels[0]), _stage(channels[1]))
+            self.rest.add(_stage(channels[2], stride=1, dilation=2), _stage(channels[2], stride=1, dilation=4))
+            self.head = head
+            self.auxlayer = _FCNHead(channels[1], classes)
+
+    def hybrid_forward(self, operators: Any, x: Any) -> Tuple[Any, Any]:
+        before = self.base(x)
+        outputs = (self.head(self.rest(before)), self.auxlayer(before))
+        height, width = self._size
+        return tuple(operators.contrib.BilinearResize2D(one, height=height, width=width) for one in outputs)
+
+
+def small_fcn(classes: int = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)) -> Any:
+    """A small dilated net with the head of gluoncv's `FCN`, for `loss="pixel_ce"`: 180,000 parameters.
+
+    Args:
+        classes: Number of classes, with the background.
+        size: Side of the images, a multiple of 4.
+        channels: Channels of the first two stages, and of the dilated ones.
+
+    Returns:
+        An uninitialized net from images (B, 3, size, size) to scores (B, classes, size, size) and those of its
+        auxiliary head.
+    """
+    from gluoncv.model_zoo.fcn import _FCNHead
+
+    return SmallSegmentation(classes, (size, size), channels, _FCNHead(channels[2], classes))
+
+
+def small_deeplab(classes: int = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)) -> Any:
+    """A small dilated net with the head of gluoncv's `DeepLabV3`, for `loss="pixel_ce"`: 1,500,000 parameters.
+
+    Args:
+        classes: As for `small_fcn`.
+        size: As for `small_fcn`.
+        channels: As for `small_fcn`.
+
+    Returns:
+        As `small_fcn`.
+    """
+    from gluoncv.model_zoo.deeplabv3 import _ASPP
+
+    head = nn.HybridSequential(prefix="")
+    pooled = _ASPP(channels[2], [2, 4, 6], nn.BatchNorm, {}, height=size // 4, width=size // 4)
+    head.add(pooled, _layer(channels[2]), nn.Conv2D(classes, 1))
+    return SmallSegmentation(classes, (size, size), channels, head)
+
+
+def small_pose(points: int = 17, channels: Sequence[int] = (16, 32, 64, 96, 128)) -> Any:
+    """gluoncv's `SimplePoseResNet` with small stages in place of its ResNet, for `loss="pose"`: 700,000 parameters.
+
+    Args:
+        points: Number of points.
+        channels: Channels of the five stages; the three layers that double the map have as many as the third.
+
+    Returns:
+        An uninitialized net from images (B, 3, H, W), whose sides are multiples of 32, to heat maps
+        (B, points, H / 4, W / 4).
+    """
+    from gluoncv.model_zoo.simple_pose.simple_pose_resnet import SimplePoseResNet
+
+    net = SimplePoseResNet("resnet18_v1b", num_joints=points, num_deconv_filters=(channels[2],) * 3)
+    with net.name_scope():
+        stages = nn.HybridSequential()
+        stages.add(*(_stage(one) for one in channels))
+    net.resnet = stages
+    return net

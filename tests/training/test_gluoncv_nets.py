@@ -1,0 +1,141 @@
+"""Training of gluoncv's detectors, segmentation and pose nets equals a plain Gluon loop; it resumes to the bit."""
+
+import mxkit
+from mxkit.losses import BatchLoss
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+SIDE, IMAGES = 64, 14
+WINDOWS = [[0, 1], [2, 3], [4]]  # batches of an update, the last one alone: batches of 3, the last with 2 images
+
+
+def table(seed=0):
+    """Boxes of the images; the first batch has none, and the number differs."""
+    rng, boxes = np.random.default_rng(seed), np.full((IMAGES, 3, 6), -1, np.float32)
+    for number in range(3, IMAGES):
+        for row in range(number % 4):
+            x, y, width, height = *rng.uniform(0, 38, 2), *rng.uniform(4, 25, 2)
+            boxes[number, row] = [x, y, x + width, y + height, rng.integers(3), 0]
+    return boxes
+
+
+X = np.random.default_rng(1).uniform(size=(IMAGES, 3, SIDE, SIDE)).astype(np.float32)
+MASKS = np.random.default_rng(2).integers(-1, 4, (IMAGES, SIDE, SIDE)).astype(np.int32)
+MASKS[:2] = -1  # two images without a labelled pixel
+POINTS = np.random.default_rng(3).uniform(0, SIDE, (IMAGES, 5, 3)).astype(np.float32)
+POINTS[:, :, 2] = POINTS[:, :, 2] > 20
+
+# Name of the net, its arguments, its labels, and the divisor of a batch.
+FAMILIES = {
+    "ssd": ({"classes": 3}, table(), lambda y: (y[:, :, 4] >= 0).sum()),
+    "yolo3": ({"classes": 3}, table(), len),
+    "centernet": ({"classes": 3}, table(), lambda y: (y[:, :, 4] >= 0).sum()),
+    "fcn": ({"classes": 4}, MASKS, lambda y: (y >= 0).sum()),
+    "deeplab": ({"classes": 4}, MASKS, lambda y: (y >= 0).sum()),
+    "pose": ({"points": 5}, POINTS, len),
+}
+LOSSES = {"fcn": "pixel_ce", "deeplab": "pixel_ce"}
+
+
+def make(family, devices=None, global_statistics=True):
+    """A small net; with global statistics its samples do not mix, so that accumulation can be exact."""
+    arguments = dict(FAMILIES[family][0])
+    arguments.update({"channels": (4, 6, 8, 8, 8)} if family == "pose" else {"size": SIDE, "channels": (4, 6, 8)})
+    mxkit.seed_all(0)
+    net = mxkit.models.get_model(f"small_{family}", **arguments)
+    mxkit.initialize(net, devices=devices or [mx.cpu()], sample=mx.nd.zeros((1, 3, SIDE, SIDE)))
+    if global_statistics:
+        net.apply(lambda block: getattr(block, "_kwargs", {}).update(use_global_stats=True) if is_norm(block) else None)
+    net.apply(lambda block: setattr(block, "_rate", 0.0) if isinstance(block, gluon.nn.Dropout) else None)
+    mxkit.nets.hybridize(net)
+    return net
+
+
+def is_norm(block):
+    return isinstance(block, gluon.nn.BatchNorm)
+
+
+def batches(family, size=3):
+    labels = FAMILIES[family][1]
+    return [(X[first : first + size], labels[first : first + size]) for first in range(0, IMAGES, size)]
+
+
+def plain_loop(family, net, windows):
+    """gluoncv's loop with each window as one batch, and the divisor of the whole window."""
+    loss, count = BatchLoss(LOSSES.get(family, family)), FAMILIES[family][2]
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01, "momentum": 0.9})
+    for x, y in windows:
+        with autograd.record():
+            _, losses = loss.forward(net, (mx.nd.array(x),), (mx.nd.array(y, dtype=y.dtype),))
+        losses.backward()
+        trainer.step(max(1.0, float(count(y))))
+
+
+def trained(family, net, **arguments):
+    loss = LOSSES.get(family, family)
+    optimizer = ("sgd", {"learning_rate": 0.01, "momentum": 0.9})
+    return mxkit.fit(net, batches(family), loss=loss, trainer=optimizer, epochs=1, progress=False, **arguments)
+
+
+def values(net):
+    return {name: one.data().asnumpy() for name, one in net._collect_params_with_prefix().items()}
+
+
+def largest_difference(one, other):
+    first, second = values(one), values(other)
+    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fit_equals_the_plain_loop(family):
+    own, theirs = make(family, global_statistics=False), make(family, global_statistics=False)
+    start = values(own)
+    trained(family, own)
+    plain_loop(family, theirs, batches(family))
+    assert largest_difference(own, theirs) == 0
+    assert max(float(np.abs(values(own)[name] - start[name]).max()) for name in start) > 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_accumulated_batches_and_two_devices_equal_one_big_batch(family):
+    """The tail, images without objects, and batches of which one device has fewer are exact too."""
+    big = make(family)
+    windows = [(X[first:last], FAMILIES[family][1][first:last]) for first, last in ((0, 6), (6, 12), (12, 14))]
+    plain_loop(family, big, windows)
+    accumulated, divided = make(family), make(family, [mx.cpu(0), mx.cpu(1)])
+    trained(family, accumulated, accumulate=2)
+    trained(family, divided, accumulate=2)
+    assert largest_difference(big, accumulated) < 2e-5
+    assert largest_difference(big, divided) < 2e-5
+
+
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_killed_run_ends_with_the_same_bits(family, tmp_path):
+    def run(folder, dies=None):
+        def die(_, update):
+            if update.step == dies:
+                raise Killed
+
+        net = make(family, global_statistics=False)
+        loader = mxkit.data.ArrayLoader(X, FAMILIES[family][1], 3, shuffle=True, seed=4)
+        settings = mxkit.Checkpoints(folder, every="1 epoch")
+        callbacks = [mxkit.callbacks.LambdaCallback(on_update=die)]
+        loss = LOSSES.get(family, family)
+        mxkit.fit(
+            net, loader, loss=loss, trainer="adam", epochs=3, seed=1, progress=False, checkpoint=settings,
+            resume="auto", callbacks=callbacks,
+        )  # fmt: skip
+        return net
+
+    whole = run(tmp_path / "whole")
+    for dies in (3, 8, 14):
+        with pytest.raises(Killed):
+            run(tmp_path / str(dies), dies)
+        assert largest_difference(whole, run(tmp_path / str(dies))) == 0
