@@ -1,7 +1,7 @@
-"""What a run's detector, segmentation or pose net finds in a part of the data: figures by class, and the worst images."""
+"""What a run's detector, segmentation or pose net finds in a part of the data: figures by class, the worst images."""
 
 from heapq import nlargest
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.device import as_ndarray, unpack
@@ -72,7 +72,7 @@ def marked_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 12) -> M
     split, moves = recipe.evaluate.split, recipe.loss.made.moves
     classes = list(map(str, data.classes))
     found: List[MarkedImage] = []
-    metric = {"boxes": VOCMeanAP, "mask": MeanIoU}.get(moves, MeanIoU)()
+    metric: Any = VOCMeanAP() if moves == "boxes" else MeanIoU()
     near: Dict[int, List[float]] = {}
     seen = 0
     for batch in source_of(batches(recipe, data, split)).read(name=split, keep_count=True):
@@ -88,9 +88,10 @@ def marked_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 12) -> M
             badness, text = _badness(moves, truth, answer, near)
             if len(found) < worst or badness > found[-1].badness:
                 own = draw_marks(image, truth, moves=moves, classes=classes)
-                scores = answer[:, 5] if moves == "boxes" else None
+                scores = answer[:, 5].tolist() if moves == "boxes" else None
                 drawn = draw_marks(image, answer, moves=moves, classes=classes, scores=scores)
-                found = nlargest(worst, [*found, MarkedImage(seen, badness, text, own, drawn)], key=lambda one: one.badness)
+                found.append(MarkedImage(seen, badness, text, own, drawn))
+                found = nlargest(worst, found, key=lambda one: one.badness)
             seen += 1
     columns, rows = _by_class(moves, metric, near)
     named = [(classes[number] if number < len(classes) else str(number), row) for number, row in rows]
@@ -139,8 +140,8 @@ def _by_class(moves: str, metric: Any, near: Dict[int, List[float]]) -> Tuple[Li
         rows = [(number, [float(np.mean(one)), float(len(one))]) for number, one in near.items()]
         return ["mean distance in pixels", "points"], sorted(rows, key=lambda row: row[1][0])
     if moves == "mask":
-        shares = metric.by_class().items()
-        return ["intersection over union"], sorted(((number, [one]) for number, one in shares), key=lambda row: -row[1][0])
+        rows = [(number, [one]) for number, one in metric.by_class().items()]
+        return ["intersection over union"], sorted(rows, key=lambda row: -row[1][0])
     averages = metric.by_class()
     found, truth = metric.rows()
     rows = []
@@ -151,8 +152,3 @@ def _by_class(moves: str, metric: Any, near: Dict[int, List[float]]) -> Tuple[Li
         hits = int((right == 1).sum())
         rows.append((number, [average, float(count), float(hits), float(count - hits), float((right == 0).sum())]))
     return ["average precision", "objects", "found", "missed", "wrong"], sorted(rows, key=lambda row: -row[1][0])
-
-
-def label_of(part: Optional[MarkedPart]) -> Sequence[str]:
-    """Words of the table's first column."""
-    return ("point",) if part is not None and part.moves == "points" else ("class",)

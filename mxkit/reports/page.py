@@ -12,7 +12,8 @@ from mxkit.recipe.folder import is_number
 from mxkit.recipe.reading import as_yaml
 from mxkit.recipe.schema import Recipe
 from mxkit.reports.comparing import COLOURS, compared_scores, panels, recipe_differences
-from mxkit.reports.predictions import Predictions, inspect_run
+from mxkit.reports.marks import MarkedPart
+from mxkit.reports.predictions import inspect_run
 from mxkit.reports.run_files import RunFiles, duration, read_run
 from mxkit.storage.directory import list_checkpoints
 from mxkit.training.history import fixed
@@ -133,7 +134,13 @@ def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return rows
 
 
-def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[str, Any]:
+def _predictions_view(predictions: Any, images: Sequence[str]) -> Dict[str, Any]:
+    if isinstance(predictions, MarkedPart):
+        pairs = zip(predictions.worst, images[::2], images[1::2])
+        worst = [
+            {"number": one.number, "text": one.text, "truth": truth, "answer": answer} for one, truth, answer in pairs
+        ]
+        return {**predictions._asdict(), "worst": worst}
     matrix, classes = predictions.matrix, predictions.classes
     if matrix.ndim == 3:
         return {"split": predictions.split, "labels": list(zip(classes, matrix.tolist()))}

@@ -4,7 +4,7 @@ import base64
 from heapq import nsmallest
 import io
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arrays import legacy
 from mxkit.core.device import as_ndarray, unpack
@@ -21,6 +21,7 @@ from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.net_facts import layer_table, read_facts, warn_of_other_data
 from mxkit.recipe.run import load_run
 from mxkit.recipe.schema import Recipe, augment_of, under_switches
+from mxkit.reports.marks import MarkedPart, marked_part
 from mxkit.reports.run_files import RunFiles
 from mxkit.training.evaluation import predict
 import numpy as np
@@ -136,10 +137,11 @@ def pictures(recipe: Recipe, mistakes: Optional[Sequence[Mistake]]) -> Tuple[Lis
         figure = show_images(np.stack([one.inputs for one in mistakes]), mean=mean, std=std)
     except DataError as error:
         return [], str(error)
-    return [_address(image.get_array()) for image in figure.axes[0].images], ""
+    return [address(image.get_array()) for image in figure.axes[0].images], ""
 
 
-def _address(colours: Any) -> str:
+def address(colours: Any) -> str:
+    """An image of colours from 0 to 1 as the `data:` address of a PNG."""
     from PIL import Image
 
     content = io.BytesIO()
@@ -154,13 +156,13 @@ class Inspection(NamedTuple):
 
     Attributes:
         layers: Rows of the table of layers, the first one with the names of the columns, which may be empty.
-        predictions: Confusion matrix and mistakes, or None.
-        pictures: Pictures of the mistakes as `data:` addresses; may be empty.
+        predictions: Confusion matrix and mistakes; or what a detector, segmentation or pose net finds; or None.
+        pictures: Pictures of the mistakes as `data:` addresses, of marks truth and answer in turn; may be empty.
         missing: Reasons why "layers", "predictions" or "pictures" are missing.
     """
 
     layers: Sequence[Sequence[str]]
-    predictions: Optional[Predictions]
+    predictions: Union[Predictions, MarkedPart, None]
     pictures: List[str]
     missing: Dict[str, str]
 
@@ -182,7 +184,7 @@ def inspect_run(run: RunFiles) -> Inspection:
     return Inspection(rows, predictions, images, missing)
 
 
-def _predicted(path: Path) -> Tuple[Predictions, Tuple[List[str], str]]:
+def _predicted(path: Path) -> Tuple[Union[Predictions, MarkedPart], Tuple[List[str], str]]:
     """The predictions, and the pictures of the mistakes or the reason why there are none."""
     recipe = RunFolder(path).recipe()
     try:
@@ -191,6 +193,9 @@ def _predicted(path: Path) -> Tuple[Predictions, Tuple[List[str], str]]:
         raise DataError(f"the data cannot be read: {_text(error)}") from error
     recipe, net = load_run(path)
     warn_of_other_data(path, data, recipe.evaluate.split)
+    if recipe.loss.made.moves is not None:
+        marked = marked_part(recipe, net, data)
+        return marked, ([address(image / 255) for one in marked.worst for image in (one.truth, one.answer)], "")
     predictions = predict_part(recipe, net, data)
     return predictions, pictures(recipe, predictions.mistakes)
 

@@ -124,3 +124,14 @@ def test_a_net_without_marks_draws_nothing(run):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2
         assert not (folder / "no").exists()
+
+
+def test_the_report_has_figures_of_each_class_and_the_worst_images(run):
+    from mxkit.reports.page import write_report
+
+    recipe, done, folder = run
+    page = write_report([done.folder], folder / "page.html").read_text("utf-8")
+    words = {"ssd_shapes": "average precision", "fcn_shapes": "intersection over union", "pose_stick": "mean distance"}
+    assert words[recipe] in page
+    assert "Worst images" in page
+    assert page.count('alt="answer for image') > 0
