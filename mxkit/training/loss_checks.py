@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 import warnings
 
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
@@ -13,7 +13,7 @@ from mxkit.core.operators import known
 from mxkit.core.tracing import trace
 from mxkit.data.source import source_of
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.losses.named_losses import BatchLoss, Loss
+from mxkit.losses.named_losses import Loss
 from mxkit.losses.per_sample import weight_place
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -104,46 +104,6 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
         return
     _check_weights(loss, output, labels, data)
     check_scores(loss, output, labels, net, shard)
-
-
-@contextmanager
-def watched_calls(batch_loss: Optional[BatchLoss]) -> Iterator[None]:
-    """Warn of labels, weights and outputs that do not suit losses called in `BatchLoss(forward=...)` inside `with`.
-
-    They are warnings, because the function may drop such losses afterwards. Losses of Gluon and mxkit are checked; a
-    loss that another loss calls is not.
-
-    Args:
-        batch_loss: The loss, or None. Without a `forward` of the user's, `check_first_batch` checks it.
-    """
-    if batch_loss is None or batch_loss.user_forward is None:
-        yield
-        return
-    calls: List[Any] = []
-    inside: List[Any] = []
-
-    def call(loss: Any, *arrays: Any) -> Any:
-        if not inside and len(arrays) > 1 and all(isinstance(one, mx.nd.NDArray) for one in arrays):
-            calls.append((loss, *legacy(arrays)))
-        inside.append(loss)
-        try:
-            return gluon.HybridBlock.__call__(loss, *arrays)
-        finally:
-            inside.pop()
-
-    gluon.loss.Loss.__call__ = call  # a forward hook would need the objects, which the function alone knows
-    try:
-        yield
-    finally:
-        del gluon.loss.Loss.__call__
-    for loss, output, *labels in filter(lambda one: is_plain(one[0]), calls):
-        try:
-            check_labels(loss, output, labels)
-            _check_weights(loss, output, labels, None)
-            for text in meaning_of(loss).faults(output, labels, lambda: None):
-                _warn(text)
-        except DataError as error:
-            _warn(f"forward of BatchLoss, {type(loss).__name__}: {error}")
 
 
 def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any], numpy: bool) -> None:

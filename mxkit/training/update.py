@@ -1,6 +1,6 @@
 """The training loop as a generator: one record per optimizer update, and each error with its place."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
@@ -22,7 +22,7 @@ from mxkit.metrics import Metric
 from mxkit.training import checks
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.ledger import Ledger, Update, numbers
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses, watched_calls
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, warn_of_inexact
@@ -276,8 +276,7 @@ class Training:
         if self._norms and any(shard.samples == 1 for shard in shards):
             checks.warn_of_single_samples(self._norms)
             self._norms = []
-        with nullcontext() if data is None else watched_calls(loss):
-            computed = graph.compute(shards)
+        computed = graph.compute(shards)
         if data is not None:
             checks.check_branches(net)
             checks.check_modes(net, training=True)
