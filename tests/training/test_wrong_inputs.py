@@ -542,15 +542,6 @@ def test_two_losses_of_a_forward_loss_are_no_loss_and_output():
         list(mxkit.updates(net, batches, loss=mxkit.losses.BatchLoss(forward=two), trainer="sgd"))
 
 
-INSIDE = [
-    ("softmax_ce", np.array([0, 1, 2, 3]), r"forward of BatchLoss, SoftmaxCrossEntropyLoss: .*received 3.*clip them"),
-    (("softmax_ce", {"from_logits": True}), np.zeros(4), "expects log-probabilities"),
-    ("distillation", (np.full((4, 3), 1 / 3), np.zeros(4)), "^the teacher's scores are probabilities"),
-    ("l2", (np.zeros((4, 3)), -np.ones(4)), "forward of BatchLoss, L2Loss: sample weights.*received -1.0"),
-    (gluon.loss.SigmoidBCELoss(), np.full((4, 3), 9.0), "labels must be from 0 to 1; received 9.0"),
-]
-
-
 @pytest.mark.usefixtures("switched")
 def test_tokens_of_uint8():
     """T181."""
