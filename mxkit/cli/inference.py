@@ -152,6 +152,8 @@ class _Pictures:
         self, moves: str, classes: Sequence[str], files: Sequence[str], draw: Optional[Path], masks: Optional[Path]
     ) -> None:
         self._moves, self._classes, self._draw, self._masks = moves, classes, draw, masks
+        stems = [str(Path(file).with_suffix("")) for file in files]
+        self._ending = "{0.stem}.png" if len(set(stems)) == len(stems) else "{0.name}.png"  # x.jpg beside x.png
         self._root = os.path.commonpath([Path(file).absolute().parent for file in files])
 
     def save(self, prediction: Any) -> None:
@@ -160,7 +162,8 @@ class _Pictures:
 
         for folder, picture in ((self._draw, self._drawn), (self._masks, self._mask)):
             if folder is not None:
-                path = (folder / Path(prediction.path).absolute().relative_to(self._root)).with_suffix(".png")
+                path = folder / Path(prediction.path).absolute().relative_to(self._root)
+                path = path.with_name(self._ending.format(path))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(picture(prediction)).save(path)
 

@@ -71,9 +71,10 @@ def graph_parameters(block: Any) -> Dict[str, Any]:
 
 def only_its_graph_runs(block: Any) -> bool:
     """Whether a call of a block only runs its graph, as MXNet traced it."""
+    if not (is_hybridized(block) and traced_graph(block)):
+        return False
     hooks = block._forward_hooks or block._forward_pre_hooks or block._callback
-    changed = {"forward", _REPLACED}.intersection(vars(block))  # by mixed precision, for example
-    return bool(is_hybridized(block) and traced_graph(block) and not hooks and not changed)
+    return not hooks and not {"forward", _REPLACED}.intersection(vars(block))  # of mixed precision, for example
 
 
 def has_one_plain_output(block: Any) -> bool:

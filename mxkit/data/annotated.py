@@ -254,6 +254,9 @@ def box_splits(
         raise DataError(f"{mistakes.what}: {root}: the training part has no box")
     if len(set(names)) < len(names):
         raise DataError(f"{mistakes.what}: classes: a name is there twice: {names}")
+    sides = [one.sides for images in parts.values() for image in images for one in image.boxes if not image.shares]
+    if sides and max(map(max, sides)) <= 1:
+        raise DataError(f"{mistakes.what}: {root}: all sides are at most 1; expected pixels, not shares of the image")
     numbers = {name: number for number, name in enumerate(names)}
     refuse_repeated({part: [image.path for image in images] for part, images in parts.items()}, mistakes)
     made = []

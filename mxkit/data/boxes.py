@@ -55,6 +55,10 @@ def voc_boxes(
     parts: Dict[str, List[Annotated]] = {}
     if (root / "Annotations").is_dir() and not (root / "ImageSets").is_dir():
         stems = sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
+        lone = {path.stem for path in (root / "JPEGImages").glob("*.*")} - set(stems)
+        if lone:
+            text = f"{len(lone)} images have no annotation and are left out, like {min(lone)}"
+            warnings.warn(f"voc_boxes: {text}", TrapWarning, stacklevel=2)
         for part, chosen in divided(stems, share, share, seed).items():
             parts[part] = [_voc_image(root, stem, mistakes) for stem in chosen]
     else:
@@ -213,6 +217,7 @@ def coco_content(path: Path, mistakes: Mistakes) -> Tuple[Dict[str, List[Dict[st
 
 def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes: Mistakes) -> List[Annotated]:
     images: Dict[Any, Annotated] = {}
+    small: List[str] = []
     names = {one.get("id"): one.get("name") for one in content["categories"]}
     for number, one in enumerate(content["images"]):
         where, key = f"{path}, images[{number}]", one.get("id")
@@ -235,14 +240,19 @@ def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes:
             mistakes.add(where, f"iscrowd: expected 0 or 1; received {crowd!r:.40}")
         elif not isinstance(sides, list) or len(sides) != 4 or not all(is_number(side) for side in sides):
             mistakes.add(where, f"bbox: expected [x, y, width, height]; received {sides!r:.60}")
-        elif sides[2] <= 0 or sides[3] <= 0:
+        elif sides[2] < 0 or sides[3] < 0:
             mistakes.add(where, f"bbox: width and height must be above 0; received {sides!r:.60}")
+        elif sides[2] <= 1 or sides[3] <= 1:
+            small.append(where)  # COCO's own files have such, and gluoncv leaves them out
         else:
             x, y, width, height = map(float, sides)
             box = (x, y, x + max(0.0, width - 1), y + max(0.0, height - 1))
             images[one["image_id"]].boxes.append(
                 Box(box, names[one["category_id"]], bool(crowd), f"{where}.bbox {sides}")
             )
+    if small:
+        text = f"{len(small)} boxes of at most one pixel are left out, as gluoncv does, like {small[0]}"
+        warnings.warn(f"coco_boxes: {text}", TrapWarning, stacklevel=3)
     return list(images.values())
 
 
@@ -325,7 +335,9 @@ def _yolo_parts(root: Path, described: Mapping[str, Any], share: float, seed: in
     for part, words in _PARTS.items():
         named = [described[word] for word in words if described.get(word)]
         given = named[0] if named and isinstance(named[0], list) else named[:1]
-        places = [base / str(one) for one in given] or [
+        # Roboflow writes ../train/images for a folder beside data.yaml
+        named = [one if (base / one).exists() else one.replace("../", "", 1) for one in map(str, given)]
+        places = [base / one for one in named] or [
             place for word in words for place in (base / "images" / word, base / word / "images") if place.is_dir()
         ]
         missing = [place for place in places if not place.exists()]
@@ -358,7 +370,7 @@ def _yolo_label(image: Path) -> Path:
 def _yolo_image(image: Path, names: Optional[Sequence[str]], mistakes: Mistakes, lacking: List[Path]) -> Annotated:
     path, boxes = _yolo_label(image), []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         lacking.append(image)
         return Annotated(image, [])

@@ -9,12 +9,13 @@ Labels of detectors are boxes (B, M, 6), as `mxkit.data.AnnotatedImages` gives t
 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
-from mxkit.errors import DataError, LossShapeError
+from mxkit.errors import DataError, LabelError, LossShapeError
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
 
 Arrays = Tuple[Any, ...]
+_WAY = "A net that is hybridized whole keeps the outputs of its first mode (T39): use mxkit.nets.hybridize(net)"
 
 
 class NetLoss:
@@ -29,6 +30,7 @@ class NetLoss:
     only_in_training = True
     counts_images = False
     moves = "boxes"
+    _classes = 0
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
         """Return the sum of each image's losses, shape (B,), or `(losses, output)`."""
@@ -36,7 +38,27 @@ class NetLoss:
 
     def count(self, inputs: Arrays, labels: Arrays) -> float:
         """Return what a batch adds to the divisor: its objects."""
-        return float((_host(self.boxes(labels))[:, :, 4] >= 0).sum())
+        numbers = _host(self.boxes(labels))[:, :, 4]
+        self._refuse_beyond(numbers)
+        return float((numbers >= 0).sum())
+
+    def check_classes(self, classes: int, numbers: Any) -> None:
+        """Refuse a class number that the net lacks. Only the first batch waits for it; `count` looks at each.
+
+        Raises:
+            LabelError: There is one.
+        """
+        if self._classes != classes:
+            self._classes = classes
+            self._refuse_beyond(_host(numbers))
+
+    def _refuse_beyond(self, numbers: "np.ndarray") -> None:
+        most = int(numbers.max(initial=-1))
+        if most >= self._classes > 0:
+            raise LabelError(
+                f"{type(self).__name__}: a label is class {most}, but the net has {self._classes} classes, 0 to "
+                f"{self._classes - 1}: make it with classes={most + 1} or more"
+            )
 
     def boxes(self, labels: Arrays) -> Any:
         """The boxes of a batch.
@@ -76,6 +98,9 @@ class SSDLoss(NetLoss):
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
         boxes = self.boxes(labels)
         scores, offsets, anchors = _outputs(net(*inputs), 3, "SSD")
+        if anchors.shape[:2] != (1, scores.shape[1]):
+            raise DataError(f"the net gives detections in training. {_WAY}")
+        self.check_classes(scores.shape[2] - 1, boxes[:, :, 4])
         with autograd.pause():
             classes, targets = self.targets(anchors, boxes)
         nd, positive = mx.nd, classes > 0
@@ -104,9 +129,14 @@ class YOLO3Loss(NetLoss):
     counts_images = True
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
-        boxes = self.boxes(labels)
+        boxes, size = self.boxes(labels), inputs[0].shape[2:]
+        if not hasattr(net, "yolo_outputs"):
+            raise DataError(f"yolo3: expected gluoncv's YOLOV3; received a {type(net).__name__}")
+        if any(side % layer._stride for side in size for layer in net.yolo_outputs):
+            raise DataError(f"yolo3: expected sides that are multiples of the net's strides; received {size}")
+        self.check_classes(len(net.classes), boxes[:, :, 4])
         with autograd.pause():
-            targets = self.targets(net, inputs[0].shape[2:], boxes)
+            targets = self.targets(net, size, boxes)
         if not autograd.is_recording():
             raise DataError("yolo3: the net gives its losses only while gradients are recorded; validate by metrics")
         return mx.nd.add_n(*_outputs(net(*inputs, boxes[:, :, :4], *targets), 4, "YOLOV3"))
@@ -176,6 +206,7 @@ class CenterNetLoss(NetLoss):
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
         boxes, nd = self.boxes(labels), mx.nd
         heat, sizes, offsets = _outputs(net(*inputs), 3, "CenterNet")
+        self.check_classes(heat.shape[1], boxes[:, :, 4])
         with autograd.pause():
             target, cells, size, offset, valid = self.targets(heat.shape, boxes, net.scale)
         found = nd.log(heat) * (1 - heat) ** 2 * (target == 1)
@@ -264,6 +295,7 @@ class PixelLoss(NetLoss):
         weights = given if isinstance(given, (list, tuple)) else [given] * (len(outputs) - 1)
         if len(weights) != len(outputs) - 1:
             raise DataError(f"pixel_ce: {len(outputs) - 1} auxiliary outputs; received aux_weight {given!r}")
+        self.check_classes(outputs[0].shape[1], labels[0])
         total = self._entropy(outputs[0], labels[0])
         for output, weight in zip(outputs[1:], weights):
             total = total + weight * self._entropy(output, labels[0])
@@ -283,7 +315,9 @@ class PixelLoss(NetLoss):
         return -(picked * counted.astype(picked.dtype)).sum(axis=(1, 2))
 
     def count(self, inputs: Arrays, labels: Arrays) -> float:
-        return float((_host(labels[0]) != self.ignored).sum())
+        numbers = _host(labels[0])
+        self._refuse_beyond(numbers[numbers != self.ignored])
+        return float((numbers != self.ignored).sum())
 
 
 class PoseLoss(NetLoss):
@@ -307,6 +341,11 @@ class PoseLoss(NetLoss):
             raise LossShapeError(
                 f"pose: expected points (B, {output.shape[1]}, 3) for outputs {tuple(output.shape)}; received "
                 f"{tuple(points.shape)}"
+            )
+        if output.shape[2] * inputs[0].shape[3] != output.shape[3] * inputs[0].shape[2]:
+            raise DataError(
+                f"pose: a map of {tuple(output.shape[2:])} cells has another ratio than the image, "
+                f"{tuple(inputs[0].shape[2:])}: take sides that are multiples of 32"
             )
         with autograd.pause():
             target, known = self.targets(output.shape, inputs[0].shape, points)
@@ -340,8 +379,7 @@ NET_LOSSES: Dict[str, Callable[..., NetLoss]] = {
 def _outputs(outputs: Any, expected: int, name: str) -> Sequence[Any]:
     if not isinstance(outputs, (list, tuple)) or len(outputs) != expected:
         raise DataError(
-            f"expected {expected} outputs of gluoncv's {name} in training; received {_described(outputs)}. If the "
-            "whole net is hybridized, it keeps the outputs of its first mode (T39): use mxkit.nets.hybridize(net)"
+            f"expected {expected} outputs of gluoncv's {name} in training; received {_described(outputs)}. {_WAY}"
         )
     return outputs
 

@@ -147,7 +147,8 @@ class VOCMeanAP(_OfBoxes):
     """Mean average precision of boxes: gluoncv's `VOCMApMetric`, or `VOC07MApMetric` with 11 points.
 
     Objects that are difficult count neither as found nor as missed. A class without an object has no average precision
-    and is left out of the mean.
+    and is left out of the mean. As in VOC's own program and in gluoncv, right and bottom count as pixels of a box, so
+    overlaps of small boxes are a little larger than their areas say.
 
     Args:
         iou: A box finds an object if their intersection is at least this share of their union.

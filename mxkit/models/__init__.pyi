@@ -1,3 +1,9 @@
+from .detectors import small_centernet as small_centernet
+from .detectors import small_deeplab as small_deeplab
+from .detectors import small_fcn as small_fcn
+from .detectors import small_pose as small_pose
+from .detectors import small_ssd as small_ssd
+from .detectors import small_yolo3 as small_yolo3
 from .networks import Siamese as Siamese
 from .networks import alexnet as alexnet
 from .networks import densenet121 as densenet121

@@ -52,7 +52,8 @@ class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
 
 
 def _names(classes: Union[int, Sequence[str]]) -> List[str]:
-    return [str(number) for number in range(classes)] if isinstance(classes, int) else list(classes)
+    whole = not isinstance(classes, (list, tuple))
+    return list(map(str, range(whole_number(classes, "classes")))) if whole else list(map(str, classes))  # type: ignore
 
 
 def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:

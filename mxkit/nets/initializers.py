@@ -13,7 +13,7 @@ from mxkit.core.graphs import drop_graph, drop_static_graphs
 from mxkit.core.replicas import is_deferred, is_initialized, is_sparse, set_trainer, set_values, trainer_of, values_of
 from mxkit.errors import TrapWarning, unknown_name
 import mxnet as mx
-from mxnet import autograd, nd
+from mxnet import autograd, gluon, nd
 from mxnet.util import is_np_array
 
 InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer"]
@@ -86,6 +86,7 @@ def initialize(
                 f"initialize: parameter {path!r} has a value already, on {parameter.list_ctx()}. Pass force=True for "
                 f"new values, or move the net with mxkit.to(net, {where})"
             )
+    _give_norms_their_values(net)
     chosen = get_initializer(initializer)
     numpy = is_numpy_net(net)
     with switches(numpy):
@@ -98,6 +99,20 @@ def initialize(
         arrays = [as_ndarray(one).as_in_context(where[0]) for one in inputs]
         with switches(numpy), autograd.pause(train_mode=False), explained(net):
             net(*of_kind(arrays, numpy))
+
+
+# Ends of names in a symbol, as MXNet's initializers read them.
+_BY_NAME = {"gamma": mx.init.One, "var": mx.init.One, "beta": mx.init.Zero, "mean": mx.init.Zero, "bias": mx.init.Zero}
+
+
+def _give_norms_their_values(net: Any) -> None:
+    """Let norms and biases in a SymbolBlock begin with ones and zeros: MXNet forgets their initializers (T269)."""
+    for _, block in blocks_by_path(net):
+        if isinstance(block, gluon.SymbolBlock):
+            for name, parameter in block.params.items():
+                kind = _BY_NAME.get(name.rpartition("_")[2])
+                if kind is not None and parameter.init is None:
+                    parameter.init = kind()
 
 
 class SameValues(mx.init.Initializer):  # type: ignore[misc]

@@ -703,7 +703,7 @@ def _unknown_columns(right: Mapping[str, Any]) -> Iterable[Problem]:
     if metrics is None or callbacks is None or checkpoints is None:
         return
     measured, loss = get_metrics([one.made for one in metrics]), right.get("loss")
-    validated = [] if loss is not None and loss.made.only_in_training else ["valid_loss"]
+    validated = [] if loss is not None and getattr(loss.made, "only_in_training", False) else ["valid_loss"]
     known = (*validated, *(f"valid_{one.name}" for one in measured), "train_loss")
     known += tuple(f"train_{one.name}" for one in measured if one.in_training)
     monitored = {

@@ -15,7 +15,7 @@ from mxkit.core.graphs import block_operators
 from mxkit.core.statistics import running_statistics
 from mxkit.data.source import Data, Source, whole_source
 from mxkit.errors import DataError, TrapWarning
-from mxkit.losses.named_losses import BatchLossSpec, get_batch_loss
+from mxkit.losses.named_losses import BatchLoss, BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
 from mxkit.training.checks import check_modes, check_sequence_lengths
@@ -97,14 +97,11 @@ def scores_of(
         workers: All workers, which make this call at the same place.
     """
     source = whole_source(data, name)
-    batch_loss = None if loss is None else get_batch_loss(loss)
-    batch_loss = None if batch_loss is not None and batch_loss.only_in_training else batch_loss
+    batch_loss = _loss_of(loss, metrics, name)
     loss_alone: Any = None if batch_loss is None else batch_loss.loss
     forward: Any = (lambda net, *arrays: (call(net, arrays[0]), None)) if batch_loss is None else batch_loss.forward
     own_counts = batch_loss is not None and batch_loss.counts
     mean, measured = Metric(), get_metrics(metrics, loss=loss_alone)
-    if batch_loss is None and not measured:
-        raise ValueError(f"{name}: the net has this loss in training alone; pass metrics=[...]")
     inputs, checked = _Finite(), batch_loss is None
     with workers.shared(source), run_over(
         net,
@@ -147,6 +144,16 @@ def scores_of(
     else:
         _warn_of_results(f"net's outputs for {name}" if batch_loss is None else f"losses of {name}", bool(measured))
     return values if batch_loss is None else {"loss": value, **values}
+
+
+def _loss_of(loss: Optional[BatchLossSpec], metrics: Sequence[MetricSpec], name: str) -> Optional[BatchLoss]:
+    """The loss, or None without one, and for nets that have none in predict mode."""
+    batch_loss = None if loss is None else get_batch_loss(loss)
+    if batch_loss is None or not batch_loss.only_in_training:
+        return batch_loss
+    if not metrics:
+        raise ValueError(f"{name}: the net has this loss in training alone; pass metrics=[...]")
+    return None
 
 
 def _warn_of_results(what: str, measured: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 from annotation_files import NAMES, drawn, write_coco, write_csv, write_records, write_voc, write_yolo
 from gluoncv.data import COCODetection, RecordFileDetection, VOCDetection
@@ -350,6 +351,31 @@ def test_the_augmented_loader_gives_boxes_that_fit_the_pixels(tmp_path):
         if len(own):
             seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             np.testing.assert_allclose(own[0, :4], seen, atol=1.1)
+
+
+def test_shares_in_a_table_of_pixels_are_refused(tmp_path):
+    path = write_csv(tmp_path, SAMPLES)
+    path.write_text("image,xmin,ymin,xmax,ymax,class\n1.png,0.1,0.2,0.5,0.6,cat\n", "utf-8")
+    with pytest.raises(DataError, match="expected pixels, not shares"):
+        boxes_csv(path, valid=0, test=0)
+
+
+def test_boxes_of_one_pixel_in_coco_are_left_out(tmp_path):
+    path = write_coco(tmp_path, SAMPLES)
+    content = json.loads(path.read_text("utf-8"))
+    content["annotations"][4]["bbox"][2] = 0.7
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.warns(TrapWarning, match=r"1 boxes of at most one pixel .*annotations\[4\]"):
+        part = coco_boxes(tmp_path, valid=None).train
+    assert sum(map(len, part.labels)) == len(content["annotations"]) - 1
+
+
+def test_images_of_voc_without_an_annotation_are_said(tmp_path):
+    folder = write_voc(tmp_path, SAMPLES, valid=3)
+    (folder / "Annotations/003.xml").unlink()
+    shutil.rmtree(folder / "ImageSets")
+    with pytest.warns(TrapWarning, match="1 images have no annotation .* like 003"):
+        voc_boxes(folder, classes=NAMES, share=0)
 
 
 def test_a_transform_of_the_image_alone_is_refused(tmp_path):

@@ -36,6 +36,8 @@ NAMED = [
     ("gray", {"p": 0.5}),
     "cutout",
     ("erasing", {"p": 0.9}),
+    ("letterbox", {"size": (24, 20)}),
+    ("scaled_crop", {"size": 20}),
 ]
 FOREIGN = [
     mx.image.BrightnessJitterAug(0.5),
@@ -344,6 +346,7 @@ def test_functions_run_under_the_switches_of_the_caller(kind):
 
 def test_what_draws_is_told_to_loaders_and_every_name_is_tried_here():
     tried = {spec if isinstance(spec, str) else spec[0] for spec in NAMED} | {"to_tensor", "normalize"}
+    tried |= {"box_crop", "expand"}  # test_annotations.py
     assert tried == set(STEPS)
     assert Augment(["flip", transforms.RandomFlipLeftRight()]).draws == frozenset()
     assert Augment([mx.image.HorizontalFlipAug(0.5)]).draws == {"python", "numpy"}

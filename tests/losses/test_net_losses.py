@@ -6,7 +6,7 @@ from gluoncv.model_zoo.simple_pose.pose_target import SimplePoseGaussianTargetGe
 from gluoncv.model_zoo.ssd.target import SSDTargetGenerator
 from gluoncv.model_zoo.yolo.yolo_target import YOLOV3PrefetchTargetGenerator
 import mxkit
-from mxkit.errors import DataError, LossShapeError
+from mxkit.errors import DataError, LabelError, LossShapeError
 from mxkit.losses.net_losses import CenterNetLoss, PixelLoss, PoseLoss, SSDLoss, YOLO3Loss
 import mxnet as mx
 from mxnet import autograd
@@ -143,7 +143,39 @@ def test_pixel_ce_equals_numpy_with_ignored_pixels_and_an_auxiliary_output():
     assert PixelLoss().count((), (labels,)) == (labels >= 0).sum()
 
 
+@pytest.mark.parametrize("name", ["ssd", "yolo3", "centernet"])
+def test_a_class_that_the_net_lacks_is_refused(name):
+    net, table = small(name, classes=2), mx.nd.array(np.where(TABLE >= 0, TABLE, -1))
+    assert TABLE[:, :, 4].max() == 2
+    with pytest.raises(LabelError, match="class 2, but the net has 2 classes"), autograd.record():
+        mxkit.losses.get_loss(name).forward(net, (mx.nd.array(IMAGES),), (table,))
+
+
+def test_a_later_batch_is_looked_at_too():
+    loss = PixelLoss()
+    loss.forward(lambda x: x, (mx.nd.zeros((1, 3, 4, 4)),), (mx.nd.zeros((1, 4, 4)),))
+    with pytest.raises(LabelError, match="class 3, but the net has 3 classes"):
+        loss.count((), (np.full((1, 4, 4), 3),))
+
+
 REFUSED = {
+    "ratio": (
+        lambda: PoseLoss().forward(
+            lambda _: mx.nd.zeros((1, 5, 24, 24)), (mx.nd.zeros((1, 3, 96, 72)),), (mx.nd.zeros((1, 5, 3)),)
+        ),
+        DataError,
+        "multiples of 32",
+    ),
+    "stride": (
+        lambda: YOLO3Loss().forward(small("yolo3"), (mx.nd.zeros((1, 3, 60, 64)),), (mx.nd.array(TABLE),)),
+        DataError,
+        "multiples of the net's strides",
+    ),
+    "no YOLO": (
+        lambda: YOLO3Loss().forward(small("ssd"), (mx.nd.array(IMAGES),), (mx.nd.array(TABLE),)),
+        DataError,
+        "gluoncv.s YOLOV3",
+    ),
     "labels": (lambda: SSDLoss().boxes((np.zeros((2, 3, 5)),)), DataError, r"boxes \(B, M, 6\)"),
     "hybridized": (
         lambda: SSDLoss().forward(lambda x: (x, x), (0,), (mx.nd.array(TABLE),)),

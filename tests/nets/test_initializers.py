@@ -141,3 +141,20 @@ def test_a_sample_that_does_not_fit_names_the_layer():
     net = stack(nn.Dense(4), nn.Dense(2, in_units=5))
     with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
         mxkit.initialize(net, sample=(1, 3))
+
+
+def test_norms_in_a_symbol_begin_with_ones_and_zeros():
+    """T269."""
+    data = mx.sym.var("data", dtype="float32")
+    symbol = mx.sym.BatchNorm(mx.sym.Convolution(data, kernel=(1, 1), num_filter=3, name="conv"), name="norm")
+    net = mx.gluon.SymbolBlock(symbol, data)
+    mxkit.initialize(net, "xavier", sample=(2, 4, 5, 5))
+    values = {name: parameter.data().asnumpy() for name, parameter in net.collect_params().items()}
+    assert {name: value.tolist() for name, value in values.items() if name.startswith("norm") or "bias" in name} == {
+        "norm_gamma": [1, 1, 1],
+        "norm_beta": [0, 0, 0],
+        "norm_moving_mean": [0, 0, 0],
+        "norm_moving_var": [1, 1, 1],
+        "conv_bias": [0, 0, 0],
+    }
+    assert len(set(values["conv_weight"].ravel().tolist())) > 5
