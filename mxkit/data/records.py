@@ -15,7 +15,7 @@ from pathlib import Path
 import random
 import shutil
 import sys
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.system import name_aside, shown, write_lines
 from mxkit.data.image_bytes import (
@@ -468,13 +468,18 @@ def scan(path: Path) -> Iterator[Tuple[int, Union[Record, str]]]:
             try:
                 content, end = read_record(file, offset, size, path)
                 found = unpack(content)
-                file.seek(end)
-                if known and end not in (following, size) and file.read(4) != MAGIC:
+                swallows = end > following and _begins(file, following)  # records that the index names
+                if known and (swallows or (end not in (following, size) and not _begins(file, end))):
                     raise ValueError(f"it says that it ends at byte {end}, where no other record begins")
             except (DataError, ValueError) as error:
                 found, end = str(error).replace(f"{path}: ", ""), following
             yield offset, found
             offset = end
+
+
+def _begins(file: BinaryIO, place: int) -> bool:
+    file.seek(place)
+    return file.read(4) == MAGIC
 
 
 def _fault(content: bytes) -> str:

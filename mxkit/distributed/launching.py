@@ -192,12 +192,20 @@ class _Job:
             self._handle_signal(1.0)
             failed = self._failed({**self._workers, **self._beside})
             if failed is not None and not self.stopped_by:
-                return failed
+                return self._named(failed)
             if self.stopped_by and any(process.poll() is not None for process in self._workers.values()):
                 ended_at = ended_at or time.monotonic()
                 if time.monotonic() - ended_at > AFTER_SIGNAL:
                     break
         return self._failed(self._workers)
+
+    def _named(self, failed: str) -> str:
+        """The process that failed by itself, if `failed` was ended because of it."""
+        processes, until = {**self._beside, **self._workers}, time.monotonic() + 2.0
+        while processes[failed].returncode == STATUS and time.monotonic() < until:
+            time.sleep(0.02)  # as in `_wait`
+            failed = self._failed(processes) or failed
+        return failed
 
     @staticmethod
     def _failed(processes: Processes) -> Optional[str]:

@@ -62,7 +62,8 @@ PICTURES = {
 def drawn(picture, kind):
     figure = PICTURES[picture](kind.net(make), kind.of(X), kind.of(Y))
     figure.set_dpi(40)
-    figure.set_layout_engine("none")  # which takes most of the time
+    if hasattr(figure, "set_layout_engine"):  # not in matplotlib 3.5
+        figure.set_layout_engine("none")  # which takes most of the time
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba()).copy()
 
