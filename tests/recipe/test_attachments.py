@@ -32,8 +32,11 @@ def store(tmp_path_factory):
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
 
-    address = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    return address, MlflowClient(tracking_uri=address)
+    folder = tmp_path_factory.mktemp("store")
+    address = f"sqlite:///{folder / 'mlflow.db'}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)  # a client decides where its store puts files
+        return address, MlflowClient(tracking_uri=address)
 
 
 @pytest.fixture(autouse=True)
