@@ -223,7 +223,7 @@ def _mask_splits(
     names = list(classes)
     if len(names) < 2 or len(set(names)) < len(names):
         raise DataError(f"{mistakes.what}: classes: expected two or more different names; received {names}")
-    colours = None
+    colours: Any = None
     if isinstance(classes, Mapping):
         colours = [tuple(colour) for colour in classes.values()]
         if any(len(one) != 3 or not all(0 <= value <= 255 for value in one) for one in colours):
@@ -233,10 +233,10 @@ def _mask_splits(
     parts = []
     for part in PARTS:
         own = pairs[part]
-        files = MaskFiles([mask for _, mask in own], len(names), ignored, colours)  # type: ignore[arg-type]
+        files: Any = MaskFiles([mask for _, mask in own], len(names), ignored, colours)
         _check_masks(own, files, mistakes)
         images = [image for image, _ in own]
-        parts.append(AnnotatedImages(ImagePaths(images), files, names, list(map(str, images)), moves="mask"))  # type: ignore
+        parts.append(AnnotatedImages(ImagePaths(images), files, names, list(map(str, images)), moves="mask"))
     mistakes.check()
     if not len(parts[0]):
         raise DataError(f"{mistakes.what}: {root}: the training part has no image")

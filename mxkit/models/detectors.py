@@ -52,8 +52,9 @@ class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
 
 
 def _names(classes: Union[int, Sequence[str]]) -> List[str]:
-    whole = not isinstance(classes, (list, tuple))
-    return list(map(str, range(whole_number(classes, "classes")))) if whole else list(map(str, classes))  # type: ignore
+    if isinstance(classes, (list, tuple)):
+        return list(map(str, classes))
+    return list(map(str, range(whole_number(classes, "classes"))))
 
 
 def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:

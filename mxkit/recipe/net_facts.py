@@ -68,7 +68,7 @@ def image_reader(
     Raises:
         DataError: The net was not trained on images.
     """
-    augment = augment_of(recipe.data.eval_augment)
+    augment: Any = augment_of(recipe.data.eval_augment)
     if form is None or (form.size is None and augment is None):
         raise DataError(
             f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
@@ -85,7 +85,7 @@ def image_reader(
         picture = (_decoded if files else _pixels)(image, where, known.channels)
         if known.size is None:
             shown = 255 - picture if invert else picture
-            return augment.with_place(shown) if placed else np.asarray(augment(shown))  # type: ignore
+            return augment.with_place(shown) if placed else np.asarray(augment(shown))
         fitted = _fitted(where, picture, known, invert)
         return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
 
