@@ -6,6 +6,7 @@ import io
 import os
 from typing import NamedTuple
 
+from mxkit.runtime.machine import processor_flags
 import pytest
 
 LONG = os.environ.get("MXKIT_LONG") == "1"  # `make long`
@@ -19,6 +20,9 @@ needs_onnx = pytest.mark.skipif(
 needs_fastapi = pytest.mark.skipif(
     find_spec("fastapi") is None or find_spec("uvicorn") is None, reason="mxkit[serve] is not installed"
 )
+
+BFLOAT16 = not processor_flags() or "avx512bw" in processor_flags()
+needs_bfloat16 = pytest.mark.skipif(not BFLOAT16, reason="the processor has no AVX-512 (T285)")
 
 needs_datasets = pytest.mark.skipif(
     find_spec("datasets") is None or find_spec("webdataset") is None, reason="datasets or webdataset is not installed"

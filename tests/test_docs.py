@@ -11,7 +11,7 @@ import mxkit
 import mxnet as mx
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
-from sharing import ONE_OF_EACH, needs, needs_datasets, needs_fastapi, needs_onnx
+from sharing import ONE_OF_EACH, needs, needs_bfloat16, needs_datasets, needs_fastapi, needs_onnx
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
@@ -28,6 +28,7 @@ def name_of(page):
 
 NEEDS = {
     'format="onnx"': needs_onnx,
+    'else "bfloat16"': needs_bfloat16,
     "from fastapi": needs_fastapi,
     "from datasets": needs_datasets,
     # it leaves its shards open, for the garbage collector

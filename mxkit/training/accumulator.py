@@ -70,7 +70,7 @@ class Accumulator:
     Raises:
         ValueError: `every` is no such length; a limit is not above 0; replicas of this Trainer would drift apart; or
             `clip_value` is given, and only the kvstore adds the replicas up.
-        DeviceError: `precision` is bfloat16 and the Trainer's parameters live on a GPU.
+        DeviceError: `precision` is bfloat16, and the Trainer's parameters live on a GPU or the processor lacks AVX-512.
         RuntimeError: `with` ends, also by `break`, before the last micro-batches are applied: call `flush` first.
 
     Side effects:

@@ -11,6 +11,7 @@ from mxkit.core.graph import Graph
 from mxkit.core.graphs import graph_replaced
 from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
+from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
 from mxnet import gluon
 from mxnet.contrib import amp
@@ -53,19 +54,27 @@ class MixedPrecision:
         return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
 
     def check_devices(self, devices: Sequence["mx.Context"]) -> None:
-        """Refuse bfloat16 on a GPU: MXNet has no kernels for it and fails with "Unknown type enum 12" (T134).
+        """Refuse bfloat16 where MXNet has no kernels for it.
+
+        On a GPU it fails with "Unknown type enum 12" (T134), on an x86 processor without AVX-512 with "could not create
+        a primitive descriptor iterator" (T285).
 
         Raises:
-            DeviceError: `dtype` is "bfloat16" and one of `devices` is a GPU.
+            DeviceError: `dtype` is "bfloat16" and one of `devices` is a GPU, or the processor has no AVX-512.
 
         Warns:
             TrapWarning: It is "bfloat16" on CPUs, where an update takes longer than in float32 (T284).
         """
-        if self.dtype == "bfloat16" and devices and not any(map(is_gpu, devices)):
-            warnings.warn(_SLOW, TrapWarning, stacklevel=1)  # one place: shown once
-        if self.dtype == "bfloat16" and any(map(is_gpu, devices)):
+        if self.dtype != "bfloat16" or not devices:
+            return
+        if any(map(is_gpu, devices)):
             text = f"amp: MXNet computes 'bfloat16' on CPUs only; the net lives on {list(devices)}"
             raise DeviceError(f"{text}. Pass amp='float16', or call mxkit.to(net, 'cpu') before the Trainer is made")
+        flags = processor_flags()
+        if flags and "avx512bw" not in flags:
+            text = f"amp: MXNet computes 'bfloat16' on processors with AVX-512 only, which {processor_model()} lacks"
+            raise DeviceError(f"{text}. Leave amp out")
+        warnings.warn(_SLOW, TrapWarning, stacklevel=1)  # one place: shown once
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
@@ -155,7 +164,7 @@ def get_precision(spec: Any, devices: Sequence["mx.Context"] = ()) -> Optional[M
 
     Raises:
         ValueError: `spec` is another name.
-        DeviceError: It is "bfloat16" and one of `devices` is a GPU.
+        DeviceError: It is "bfloat16", and one of `devices` is a GPU or the processor has no AVX-512.
     """
     precision = spec if spec is None or isinstance(spec, MixedPrecision) else MixedPrecision(spec)
     if precision is not None:

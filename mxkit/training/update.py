@@ -107,7 +107,7 @@ def updates(
     Raises:
         TypeError: `metrics` holds something that is no `Metric`.
         NotInitializedError: The net is not initialized.
-        DeviceError: The net lives on a GPU, which has no bfloat16.
+        DeviceError: amp is "bfloat16", and the net lives on a GPU or the processor has no AVX-512.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
         LabelError: The loss cannot use the value of a label, like a class number out of range.

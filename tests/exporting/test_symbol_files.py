@@ -323,8 +323,11 @@ def test_a_module_is_served_without_its_label(name, tmp_path):
         assert bits(outputs) == bits(received)
     assert [one.shape for one in received] == [one.shape for one in expected]
     exact = name in ("linear", "logistic", "mae", "svm")  # the last bits of a softmax differ
-    for ours, theirs in zip(received, expected):
-        assert abs(ours - theirs).max().asscalar() <= (0 if exact else 2e-7)
+    # by Module's batches: without AVX-512, the last bits of a sum depend on the size of the batch
+    halves = [block(mx.nd.array(part)) for part in np.split(x, 2)]
+    halves = list(zip(*halves)) if isinstance(halves[0], list) else [halves]
+    for ours, theirs in zip(halves, expected):
+        assert abs(mx.nd.concat(*ours, dim=0) - theirs).max().asscalar() <= (0 if exact else 2e-7)
     # what was read is served from files of its own, too
     export(block, tmp_path / "again")
     again = load_exported(tmp_path / "again")(mx.nd.array(x))

@@ -15,6 +15,7 @@ from mxkit.errors import DeviceError, TrapWarning
 from mxkit.runtime import engine_settings
 import mxnet as mx
 import pytest
+from sharing import BFLOAT16
 
 PASS = "exact" if os.environ.get("MXKIT_EXACT") == "1" else "default"
 SWITCHES = (engine_settings.EXACT, *engine_settings.SWITCHES)
@@ -40,6 +41,14 @@ def usable_gpus():
 def accelerators(request):
     """Every usable GPU, or two virtual devices of the CPU."""
     return [mx.cpu(1), mx.cpu(2)] if request.param == "rehearsal" else usable_gpus()
+
+
+@pytest.fixture
+def dtype(on_gpu):
+    """The 16-bit precision that MXNet computes there: it has no float16 products on the CPU."""
+    if not (on_gpu or BFLOAT16):
+        pytest.skip("the processor has no AVX-512 (T285)")
+    return "float16" if on_gpu else "bfloat16"
 
 
 @pytest.fixture

@@ -56,8 +56,7 @@ def test_a_batch_smaller_than_the_devices_leaves_replicas_equal(accelerators, on
     assert_close(values(net), values(expected), rtol=digits(on_gpu))
 
 
-def test_mixed_precision(accelerators, on_gpu):
-    dtype = "float16" if on_gpu else "bfloat16"  # MXNet has no float16 products on the CPU
+def test_mixed_precision(accelerators, on_gpu, dtype):
     low, full = dense(accelerators[:1]), dense(accelerators[:1])
     arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1})}
     first = [next(mxkit.updates(net, data(), amp=amp, **arguments)).loss for net, amp in ((low, dtype), (full, None))]

@@ -367,7 +367,7 @@ for _ in range(8):
     trainer.step(1)
 print(penalty.asscalar() > 0)
 for hybrid in (False, True):  # they still run where the program ends (T113)
-    f = CustomGradient(lambda x: x * 2, lambda dy, x, y: (time.sleep(0.5), print("ended"), dy)[2])
+    f = CustomGradient(lambda x: x * 2, lambda dy, x, y: (time.sleep(0.5), print("ended\\n", end=""), dy)[2])
     f.hybridize(hybrid)
     x = mx.nd.ones(2)
     x.attach_grad()

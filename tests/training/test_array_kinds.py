@@ -8,7 +8,7 @@ from mxnet.util import is_np_array, is_np_shape
 import numpy as np
 from oracle import fit
 import pytest
-from sharing import Kind
+from sharing import Kind, needs_bfloat16
 
 
 def _data():
@@ -139,7 +139,14 @@ class _Scaled(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize("switch", [False, True])
-@pytest.mark.parametrize("options", [{"accumulate": 2, "clip_norm": 0.1, "clip_value": 0.01}, {"amp": "bfloat16"}, {}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate": 2, "clip_norm": 0.1, "clip_value": 0.01},
+        pytest.param({"amp": "bfloat16"}, marks=needs_bfloat16),
+        {},
+    ],
+)
 def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, switch, tmp_path):
     x, y = _data()
     ends = []

@@ -9,7 +9,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import array, make_net, requests
 import pytest
-from sharing import pairs
+from sharing import needs_bfloat16, pairs
 
 X = np.random.RandomState(0).rand(24, 3, 6, 6).astype("float32")
 Y = np.arange(24) % 3
@@ -168,7 +168,7 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path, until):
     assert same(values(resumed), values(whole))
 
 
-@pytest.mark.parametrize("mixed", [{}, {"amp": "bfloat16"}])
+@pytest.mark.parametrize("mixed", [{}, pytest.param({"amp": "bfloat16"}, marks=needs_bfloat16)])
 def test_multipliers(mixed):
     net = tuned()
     fit(net, Freeze("features.0.*", until="1 epoch", lr=0.0), epochs=2, **mixed)

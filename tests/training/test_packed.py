@@ -9,7 +9,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import STATIC, convolutions, fit, weights
 import pytest
-from sharing import pairs
+from sharing import needs_bfloat16, pairs
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randint(0, 256, (44, 1, 12, 12), dtype=np.uint8)
@@ -91,7 +91,7 @@ def test_bits_equal_where_each_batch_is_cast_on_its_device(unpackings):
         ("cpu:2", {}),
         ("cpu", {"accumulate": 4}),
         ("cpu:3", {"accumulate": "20 samples", "clip_norm": 0.5}),
-        ("cpu:2", {"amp": "bfloat16"}),
+        pytest.param("cpu:2", {"amp": "bfloat16"}, marks=needs_bfloat16),
         ("cpu", {"epochs": "7 updates"}),
     ],
 )
@@ -102,7 +102,13 @@ def test_bits_equal_in_other_ways_to_train(devices, options, unpackings):
     assert_same(told, train(dense(devices), list(loader()), **options))
 
 
-@pytest.mark.parametrize("options", [{"amp": "bfloat16"}, {"loss": mx.gluon.loss.SoftmaxCrossEntropyLoss()}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"amp": "bfloat16"}, marks=needs_bfloat16),
+        {"loss": mx.gluon.loss.SoftmaxCrossEntropyLoss()},
+    ],
+)
 def test_on_a_cpu_only_a_graph_casts(options, unpackings):
     train(dense(), loader(), **options)
     train(dense("cpu:2"), loader())

@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import SOFTMAX, array, fit, joined, make_batches, make_net, weights
 import pytest
-from sharing import Kind
+from sharing import Kind, needs_bfloat16
 
 
 def batches():
@@ -45,6 +45,7 @@ def scaled_data(values):
     return [(np.full((2, 4), value, "float32"), np.zeros(2, "float32")) for value in values]
 
 
+@needs_bfloat16
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 @pytest.mark.parametrize("hybridize", [False, True])
@@ -67,6 +68,7 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
     assert "loss_scale" not in half.columns
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_the_net_is_its_own_again_afterwards(hybridize):
     before = lists.symbol_bf16.FP32_FUNCS, lists.symbol_bf16.WIDEST_TYPE_CASTS
@@ -89,6 +91,7 @@ def test_the_net_is_its_own_again_afterwards(hybridize):
     assert all(np.dtype(parameter.dtype) == np.float32 for parameter in net.collect_params().values())
 
 
+@needs_bfloat16
 def test_operators_of_mx_np_compute_in_float32():
     """T168."""
 
@@ -113,6 +116,7 @@ def test_operators_of_mx_np_compute_in_float32():
         np.testing.assert_array_equal(both.asnumpy()[:, 1:], x)
 
 
+@needs_bfloat16
 def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
     class Two(gluon.HybridBlock):
         def __init__(self):
@@ -132,6 +136,7 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
     assert history[1]["train_loss"] < history[0]["train_loss"]
 
 
+@needs_bfloat16
 @pytest.mark.filterwarnings("ignore:Cannot decide type")  # SymbolBlock.imports guesses the input's
 def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense = make_net(hybridize=True)
@@ -144,6 +149,7 @@ def test_an_exported_net_gets_its_graph_back(tmp_path):
     assert exported(batches()[0][0]).shape == (8, 3)
 
 
+@needs_bfloat16
 @pytest.mark.usefixtures("switched")
 def test_accumulated_bfloat16_equals_one_batch():
     # without the copy that `_convert` puts before each cast, the gradients of accumulated batches are 0
@@ -236,6 +242,7 @@ def test_the_scale_goes_on_after_a_resume():
     assert MixedPrecision("bfloat16").state_dict() == {}
 
 
+@needs_bfloat16
 def test_bfloat16_on_a_cpu_says_what_it_costs():
     """T284."""
     with warnings.catch_warnings(record=True) as caught:
@@ -244,6 +251,19 @@ def test_bfloat16_on_a_cpu_says_what_it_costs():
     texts = [str(one.message) for one in caught if one.category is TrapWarning]
     assert len(texts) == 1
     assert "1.2 to 2 times" in texts[0]
+
+
+def test_bfloat16_without_avx512_is_refused(monkeypatch):
+    """T285."""
+    monkeypatch.setattr("mxkit.training.precision.processor_flags", lambda: {"avx2", "fma"})
+    net = make_net("cpu")
+    before = weights(net)
+    with pytest.raises(DeviceError, match=r"processors with AVX-512 only, which .+ lacks\. Leave amp out$"):
+        fit(net, batches(), amp="bfloat16")
+    np.testing.assert_array_equal(weights(net), before)
+    monkeypatch.setattr("mxkit.training.precision.processor_flags", set)  # not an x86 processor
+    with pytest.warns(TrapWarning, match="T284"):
+        MixedPrecision("bfloat16").check_devices([mx.cpu()])
 
 
 REFUSED = r"^amp: MXNet computes 'bfloat16' on CPUs only; the net lives on \[cpu\(0\), cpu\(1\)\]. Pass amp='float16'"
