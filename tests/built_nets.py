@@ -1,5 +1,6 @@
 """Small nets from a forward pass and children."""
 
+import mxkit
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -24,6 +25,13 @@ def _net(base, methods, children, prefix=None):
 def stack(*layers, kind=nn.HybridSequential):
     net = kind()
     net.add(*layers)
+    return net
+
+
+def ready(*layers, initializer="xavier", **how):
+    """A layer, or a stack of several, with values; `how` is of `mxkit.initialize`."""
+    net = layers[0] if len(layers) == 1 else stack(*layers)
+    mxkit.initialize(net, initializer, **how)
     return net
 
 

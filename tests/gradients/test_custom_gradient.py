@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 
+from built_nets import hybrid_net, ready
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.gradients.custom import (
@@ -19,10 +20,9 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 import pytest
-from sharing import Kind
 
 HOW = pytest.mark.parametrize("how", ["eager", "hybrid", "static"])
-KINDS = Kind(False), Kind(True)
+
 MUL = custom_gradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
 
 
@@ -153,24 +153,19 @@ def test_an_output_that_is_an_input(how, kind):
     np.testing.assert_array_equal(x.grad.asnumpy(), [11, 11])
 
 
-def nets(how, devices, blocks=6, kind=KINDS[0]):
-    def made(custom):
-        mxkit.seed_all(3)
-        net = gluon.nn.HybridSequential()
-        for _ in range(blocks):
-            net.add(gluon.nn.Dense(5, in_units=5))
-            net.add(CustomGradient(numpy_tanh, numpy_tanh_backward) if custom else gluon.nn.Activation("tanh"))
-        mxkit.initialize(net, "xavier", devices=devices)
-        return net
-
-    for custom in (False, True):
-        yield hybridized(kind.net(lambda custom=custom: made(custom)), how)
-
-
 @HOW
 def test_in_a_net_on_several_devices_with_waits_inside(how, kind):
+    def made(custom):
+        mxkit.seed_all(3)
+        layers = []
+        for _ in range(3):
+            tanh = CustomGradient(numpy_tanh, numpy_tanh_backward) if custom else gluon.nn.Activation("tanh")
+            layers += [gluon.nn.Dense(5, in_units=5), tanh]
+        return ready(*layers, devices="cpu:2")
+
     gradients = []
-    for net in nets(how, "cpu:2", blocks=3, kind=kind):
+    for custom in (False, True):
+        net = hybridized(kind.net(lambda custom=custom: made(custom)), how)
         inputs = kind.of([mx.nd.array(np.random.RandomState(n).randn(3, 5), ctx=mx.cpu(n)) for n in range(2)])
         for request in ("write", "add"):
             with kind.switches():
@@ -188,9 +183,7 @@ def test_in_a_net_on_several_devices_with_waits_inside(how, kind):
 @HOW
 def test_between_layers_whose_shapes_come_with_the_first_input(how, kind):
     with kind.switches():
-        net = gluon.nn.HybridSequential()
-        net.add(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
-        mxkit.initialize(net, "xavier", devices="cpu")
+        net = ready(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
         hybridized(net, how)
         x = kind.of(np.ones((3, 5)))
         assert net(x).shape == (3, 2)
@@ -207,15 +200,9 @@ def test_graphs_made_with_attributes():
 
 
 def test_shapes_that_cannot_be_known_are_mxnets_error(capfd):
-    class Scaled(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.weight = self.params.get("weight", shape=(0,), allow_deferred_init=True)
-
-        def hybrid_forward(self, F, x, weight):
-            return custom_gradient(lambda x, w: x + w.asnumpy().max(), lambda dy, x, w, y: (dy, None))(x, weight)
-
-    net = Scaled()
+    function = custom_gradient(lambda x, w: x + w.asnumpy().max(), lambda dy, x, w, y: (dy, None))
+    net = hybrid_net(lambda net, F, x, weight: function(x, weight))
+    net.weight = net.params.get("weight", shape=(0,), allow_deferred_init=True)
     net.initialize()
     with pytest.raises(ValueError, match="shape cannot be inferred"):
         net(mx.nd.ones(3))
@@ -336,13 +323,12 @@ def test_nothing_is_kept_of_calls_without_backward():
 
 @HOW
 def test_straight_through(how, kind):
-    class Hash(gluon.HybridBlock):
-        def hybrid_forward(self, F, x):
-            return sign_ste(x) * 2 + round_ste(x) * 3 + gradient_reversal(x, scale=0.5) * 4
+    def forward(net, F, x):
+        return sign_ste(x) * 2 + round_ste(x) * 3 + gradient_reversal(x, scale=0.5) * 4
 
     x = kind.of(leaf(-1.5, 0, 0.4))
     with kind.switches():
-        y = backward_of(hybridized(Hash(), how), x)
+        y = backward_of(hybridized(hybrid_net(forward), how), x)
     assert kind.holds(sign_ste(x))
     np.testing.assert_allclose(y.asnumpy(), [-2 - 6 - 6, 0, 2 + 0 + 1.6], rtol=1e-6)
     np.testing.assert_array_equal(x.grad.asnumpy(), [2 + 3 - 2] * 3)

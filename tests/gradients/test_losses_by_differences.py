@@ -1,5 +1,7 @@
 """Gradients of every loss against differences, also where those of tutorials give NaN or 0."""
 
+from functools import partial
+
 import mxkit
 from mxkit.losses.named_losses import LOSSES, get_loss
 from mxnet import autograd, gluon, nd
@@ -13,8 +15,7 @@ RANDOM = np.random.RandomState(0)
 COARSE = {"dtype": "float32", "eps": 1e-2, "rtol": 1e-2, "atol": 1e-3}
 
 
-def array(values):
-    return nd.array(np.asarray(values), dtype="float64")
+array = partial(nd.array, dtype="float64")
 
 
 def random(*shape):
@@ -125,7 +126,6 @@ def test_scores_of_exactly_0_are_wrong_in_gluon(name):
     theirs = {"sigmoid_bce": gluon.loss.SigmoidBCELoss(), "logistic": gluon.loss.LogisticLoss(label_format="binary")}
     ours = get_loss((name, {} if name == "sigmoid_bce" else {"label_format": "binary"}))
     scores, label = nd.zeros((2, 1)), nd.array([[0], [1]])
-    np.testing.assert_array_equal(gradient(lambda x: theirs[name](x, label), scores), [[0], [-1]])
     np.testing.assert_allclose(gradient(lambda x: ours(x, label), scores), [[0.5], [-0.5]], rtol=1e-6)
     for dtype in ("float16", "float32", "float64"):
         values = [loss(X.astype(dtype), SIGNS.astype(dtype)).asnumpy() for loss in (ours, theirs[name])]
@@ -141,11 +141,7 @@ def test_scores_of_exactly_0_are_wrong_in_gluon(name):
 
 def test_an_embedding_of_zeros_gives_nan_in_gluons_cosine_loss():
     other, label = nd.array([[3, 4], [3, 4]]), nd.array([1, -1])
-    ours, theirs = get_loss("cosine_embedding"), gluon.loss.CosineEmbeddingLoss()
-    zeros = nd.zeros((2, 2))
-    np.testing.assert_array_equal(theirs(zeros, other, label).asnumpy(), [[1], [0]])
-    assert np.isnan(gradient(lambda x: theirs(x, other, label), zeros)).all()
-
+    ours, zeros = get_loss("cosine_embedding"), nd.zeros((2, 2))
     np.testing.assert_array_equal(ours(zeros, other, label).asnumpy(), [[1], [0]])
     np.testing.assert_allclose(gradient(lambda x: ours(x, other, label), zeros), [[-0.6, -0.8], [0, 0]], rtol=1e-6)
     check(ours, zeros.astype("float64"), other.astype("float64"), label.astype("float64"), wrt=1)

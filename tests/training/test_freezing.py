@@ -1,5 +1,6 @@
 """`finetune`, then `Freeze`: what is trained when, on one device and on two, and after a death at any update."""
 
+from built_nets import hybrid_net, ready, stack
 from callback_runs import Failing, Killed, fail, norm_net, run
 import mxkit
 from mxkit.training.callbacks import Freeze, LambdaCallback
@@ -7,7 +8,8 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import array, make_net, requests
+import oracle
+from oracle import make_net, requests
 import pytest
 from sharing import needs_bfloat16, pairs
 
@@ -17,25 +19,13 @@ FEATURES = ["features.0.weight", "features.0.bias", "features.1.gamma", "feature
 HEAD = ["output.weight", "output.bias"]
 
 
-class Small(nn.HybridBlock):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.features = nn.HybridSequential()
-            self.features.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Flatten(), nn.Dropout(0.5))
-            self.output = nn.Dense(5)
-
-    def hybrid_forward(self, F, x):
-        return self.output(self.features(x))
-
-
 def tuned(devices="cpu", hybridize=False):
     """A net whose features `finetune` froze, the same for every call."""
     mxkit.seed_all(4)
-    base = Small()
-    mxkit.initialize(base, devices=devices)
-    for device in mxkit.devices(devices):
-        base(array(X, ctx=device))
+    layers = nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Flatten(), nn.Dropout(0.5)
+    parts = {"features": stack(*layers), "output": nn.Dense(5)}
+    net = hybrid_net(lambda net, F, x: net.output(net.features(x)), **parts)
+    base = ready(net, devices=devices, sample=X.shape)
     if hybridize:
         base.hybridize(static_alloc=True, static_shape=True)
     return mxkit.finetune(base, 3)
@@ -72,12 +62,8 @@ def values(net):
 
 
 def fit(net, *callbacks, optimizer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}), on_kvstore=None, **changes):
-    how = {
-        "trainer": gluon.Trainer(net.collect_params(), *optimizer, update_on_kvstore=on_kvstore),
-        "epochs": 4,
-        "seed": 6,
-    }
-    return mxkit.fit(net, loader(), loss="softmax_ce", callbacks=callbacks, progress=False, **{**how, **changes})
+    trainer = gluon.Trainer(net.collect_params(), *optimizer, update_on_kvstore=on_kvstore)
+    return oracle.fit(net, loader(), callbacks=callbacks, **{"trainer": trainer, "epochs": 4, "seed": 6, **changes})
 
 
 def same(one, other):
@@ -118,9 +104,8 @@ def test_it_equals_two_runs_with_unfreeze_between_them(devices, on_kvstore, accu
                 if epoch == 2:
                     mxkit.unfreeze(net, "features.*")
                     mxkit.nets.set_multipliers(net, {"features.*": {"lr": 0.5}})
-                assert list(
-                    mxkit.updates(net, loader(), loss="softmax_ce", epoch=epoch, first_step=1 + 100 * epoch, **how)
-                )
+                where = {"epoch": epoch, "first_step": 1 + 100 * epoch}
+                assert list(mxkit.updates(net, loader(), loss="softmax_ce", **where, **how))
         else:
             fit(net, Freeze(until="2 epochs", lr=0.5), trainer=trainer, accumulate=accumulate)
         ends.append(values(net))
@@ -213,21 +198,15 @@ def test_the_callback_leaves_statistics_as_freeze_and_unfreeze_do(hybridize):
         net = tuned(hybridize=hybridize)
         mxkit.unfreeze(net)
         net.features[1]._kwargs["use_global_stats"] = False  # as if it had never been frozen
-        if by_callback:
-            fit(net, Freeze("features.*", until="1 epoch"), epochs=2)
-            return values(net)
-        mxkit.freeze(net, "features.*")
-
-        def thaw(state, row):
-            if row["epoch"] == 1:
-                mxkit.unfreeze(net, "features.*")
-
-        fit(net, LambdaCallback(on_epoch=thaw), epochs=2)
+        callback = Freeze("features.*", until="1 epoch")
+        if not by_callback:
+            mxkit.freeze(net, "features.*")
+            callback = LambdaCallback(on_epoch=lambda state, row: mxkit.unfreeze(net, "features.*"))
+        fit(net, callback, epochs=2)
         return values(net)
 
-    found, expected = trained(True), trained(False)
-    for place, value in found.items():
-        np.testing.assert_array_equal(value, expected[place])
+    found = trained(True)
+    assert same(found, trained(False))
     start = values(tuned(hybridize=hybridize))
     for path in ("features.1.running_mean", "features.1.running_var"):
         np.testing.assert_array_equal(found[path, mx.cpu()], start[path, mx.cpu()])

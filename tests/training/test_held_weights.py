@@ -1,5 +1,6 @@
 """What holds weights and puts them back leaves a training on two devices, with a kvstore, as it was."""
 
+from built_nets import ready
 from callback_runs import norm_net
 import mxkit
 from mxkit.core.trainers import HeldWeights
@@ -81,10 +82,8 @@ def test_the_next_updates_are_those_of_a_run_that_nobody_touched(hold, tmp_path)
 
 
 def test_a_shared_parameter_is_held_once_and_one_without_values_not_at_all():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2, in_units=2, use_bias=False))
-    net.add(nn.Dense(2, in_units=2, use_bias=False, params=net[0].params), nn.Dense(2, use_bias=False))
-    net.initialize()
+    first = nn.Dense(2, in_units=2, use_bias=False)
+    net = ready(first, nn.Dense(2, in_units=2, use_bias=False, params=first.params), nn.Dense(2, use_bias=False))
     held = HeldWeights(net._collect_params_with_prefix())
     assert list(held.arrays) == ["0.weight"]
     before = net[0].weight.data().asnumpy()

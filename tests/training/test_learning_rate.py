@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 
+from built_nets import ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
@@ -17,7 +18,7 @@ from mxnet import gluon
 from mxnet import lr_scheduler as theirs
 from mxnet.gluon import nn
 import numpy as np
-from oracle import FEATURES, make_batches, make_net, replicas, weights
+from oracle import FEATURES, fit, make_batches, make_net, make_trainer, replicas, weights
 import pytest
 from sharing import examples
 
@@ -28,19 +29,12 @@ BATCHES = make_batches([8, 8, 3, 8])
 
 
 def run(net, callbacks, trainer=("sgd", {"learning_rate": 0.3}), data=BATCHES, epochs=3, **changes):
-    return mxkit.fit(
-        net, data, loss="softmax_ce", trainer=trainer, epochs=epochs, callbacks=callbacks, progress=False, **changes
-    )
+    return fit(net, data, trainer=trainer, epochs=epochs, callbacks=callbacks, **changes)
 
 
-class Recorder(mxkit.Callback):
-    """The rate that each update was done with; stands before `LearningRate` in the list."""
-
-    def __init__(self):
-        self.rates = []
-
-    def on_update(self, state, update):
-        self.rates.append(state.trainer.learning_rate)
+def recorder(rates):
+    """Keeps the rate that each update was done with; stands before `LearningRate` in the list."""
+    return mxkit.callbacks.LambdaCallback(on_update=lambda state, update: rates.append(state.trainer.learning_rate))
 
 
 # LearningRate
@@ -66,29 +60,28 @@ def test_training_equals_an_optimizer_with_mxnets_scheduler(ours, theirs, device
 
 
 def test_one_tick_an_update_and_epochs_of_the_fit_with_accumulation():
-    seen = Recorder()
+    rates = []
     falling = LearningRate(("step", {"base": 0.4, "every": "1 epoch", "factor": 0.5}))
-    history = run(make_net(), [seen, falling], accumulate=2)
-    assert seen.rates == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
+    history = run(make_net(), [recorder(rates), falling], accumulate=2)
+    assert rates == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
     assert history.column("learning_rate") == [0.2, 0.1, 0.05]
 
 
 def test_what_the_schedule_does_not_say_is_the_optimizers_and_the_fits():
-    seen, falling = Recorder(), LearningRate("cosine")
-    net = make_net()
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
-    run(net, [seen, falling], trainer)
-    assert seen.rates == schedule("cosine", base=0.3, total="12 updates").rates(12)
+    rates, net = [], make_net()
+    callbacks = [recorder(rates), LearningRate("cosine")]
+    trainer = make_trainer(net, ("sgd", {"learning_rate": 0.3}))
+    run(net, callbacks, trainer)
+    assert rates == schedule("cosine", base=0.3, total="12 updates").rates(12)
     assert trainer.learning_rate == 0  # it is left as it is
-    run(net, [seen, falling], trainer)  # and no base of the next fit
-    assert seen.rates[12:] == seen.rates[:12]
+    run(net, callbacks, trainer)  # and no base of the next fit
+    assert rates[12:] == rates[:12]
 
 
 def test_going_on_with_a_state():
-    falling, resumed, net = LearningRate("cosine"), LearningRate("cosine"), make_net()
-    run(net, [falling], epochs=1)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
-    state = FitState(net, trainer, Options(loss="l2"), epochs=2, updates_per_epoch=4)
+    falling, resumed = LearningRate("cosine"), LearningRate("cosine")
+    run(make_net(), [falling], epochs=1)
+    state = state_of(epochs=2, rate=0.01)
     state.updates = 5
     resumed.load_state_dict(falling.state_dict())
     with pytest.warns(CheckpointWarning, match="total was 1 epoch, is 2 epochs. The 5 updates so far had its rates"):
@@ -99,22 +92,23 @@ def test_going_on_with_a_state():
 
 
 def test_data_without_a_length_needs_updates_per_epoch():
-    def endless():
-        return iter(BATCHES)
-
     spec = ("step", {"every": "1 epoch", "factor": 0.5})
-    history = run(make_net(), [LearningRate(spec, updates_per_epoch=4)], data=endless)
+    history = run(make_net(), [LearningRate(spec, updates_per_epoch=4)], data=lambda: iter(BATCHES))
     assert history.column("learning_rate") == [0.15, 0.075, 0.0375]
 
 
 # Plateau
 
 
-def scripted(plateau, values, rate=1.0):
-    """The rate after each epoch with these values."""
+def state_of(epochs, rate):
     net = make_net()
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate})
-    state = FitState(net, trainer, Options(loss="l2"), epochs=len(values), updates_per_epoch=4)
+    trainer = make_trainer(net, ("sgd", {"learning_rate": rate}))
+    return FitState(net, trainer, Options(loss="l2"), epochs=epochs, updates_per_epoch=4)
+
+
+def scripted(plateau, values):
+    """The rate after each epoch with these values."""
+    state = state_of(len(values), rate=1.0)
     plateau.on_fit_begin(state)
     rates = []
     for value in values:
@@ -183,15 +177,10 @@ def traces(net, trainer):
 def make_used(devices):
     """A net with running statistics, a frozen layer and an accumulated gradient, and a Trainer with a velocity."""
     mxkit.seed_all(1)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Dense(7, in_units=FEATURES), nn.BatchNorm(in_channels=7), nn.Dense(4, in_units=7), nn.Dense(3, in_units=4)
-    )
-    mxkit.initialize(net, devices=devices)
+    dense = (nn.Dense(units, in_units=inputs) for units, inputs in ((7, FEATURES), (4, 7), (3, 4)))
+    net = ready(next(dense), nn.BatchNorm(in_channels=7), *dense, devices=devices)
     net[2].collect_params().setattr("grad_req", "null")
-    trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, update_on_kvstore=False
-    )
+    trainer = make_trainer(net, ("sgd", {"learning_rate": 0.1, "momentum": 0.9}), on_kvstore=False)
     list(mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=trainer))
     net[0].weight.grad_req = "add"
     for gradient in net[0].weight.list_grad():
@@ -256,8 +245,7 @@ def test_the_suggestion_on_real_digits():
     train = mxkit.data.digits().train
     loader = mxkit.data.ArrayLoader(train.x, train.y, 64, shuffle=True, seed=0)
     mxkit.seed_all(0)
-    net = mxkit.models.mlp(hidden=[32])
-    mxkit.initialize(net)
+    net = ready(mxkit.models.mlp(hidden=[32]))
     found = search(net, loader, start=1e-4, end=100.0, updates=100)
     assert loader.epoch == 0
     assert 0.02 < found.suggestion < 5
@@ -313,21 +301,21 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.2})
 
-    def fit(*callbacks, epochs=2):
+    def go_on(*callbacks, epochs=2):
         run(net, callbacks, trainer, epochs=epochs)
 
-    fit(LearningRate("cosine"))
+    go_on(LearningRate("cosine"))
     before = weights(net)
     text = r"learning rate is \S+, left by the schedule of an earlier fit, which began with 0.2: this fit"
     with pytest.warns(TrapWarning, match=text):
-        fit()
+        go_on()
     np.testing.assert_allclose(weights(net), before, atol=1e-6)
-    fit(LearningRate(("cosine", {"base": 0.2})), epochs=3)
+    go_on(LearningRate(("cosine", {"base": 0.2})), epochs=3)
     with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base") as caught:
-        fit(LearningRate("cosine"))
+        go_on(LearningRate("cosine"))
     assert 'LearningRate(("cosine", {"base": 0.1})), or call trainer.set_learning_rate(0.1)' in str(caught.value)
     trainer.set_learning_rate(0.1)  # the way out
-    fit()
+    go_on()
     assert np.abs(weights(net) - before).max() > 1e-3
 
 
@@ -408,9 +396,7 @@ def schedule_like(one):
 
 @pytest.mark.parametrize("name", ["poly", "cosine", "one_cycle"])
 def test_a_first_question_past_the_end_gives_the_final_rate(name):
-    # MXNet's own, made anew as after a restart, answers with the base rate
-    """T21."""
-    assert theirs.CosineScheduler(10, 0.3)(11) == 0.3
+    """T21: MXNet's own, made anew as after a restart, answers with the base rate."""
     assert schedule(name, base=0.3, total="10 updates", final=0.05).rate(500) == pytest.approx(0.05)
 
 

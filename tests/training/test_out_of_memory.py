@@ -4,11 +4,11 @@ from contextlib import contextmanager
 from pathlib import Path
 import resource
 
+from built_nets import hybrid_net, plain_net, ready
 import mxkit
 from mxkit.core.forward_errors import explained
 from mxkit.errors import ForwardError, TrainingError
 import mxnet as mx
-from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 from oracle import fit
@@ -33,19 +33,17 @@ def little_memory(room=2**29):
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-class Squares(gluon.HybridBlock):
-    """Takes memory by the square of the batch, and adds nothing of it."""
+def squares():
+    """A net that takes memory by the square of the batch, and adds nothing of it."""
 
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.dense, self.norm, self.out = nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3), nn.Dense(3)
-
-    def hybrid_forward(self, F, x):
-        y = self.norm(self.dense(x))
+    def forward(net, F, x):
+        y = net.norm(net.dense(x))
         column = F.slice_axis(y, axis=1, begin=0, end=1)
         squared = F.dot(column, column, transpose_b=True).mean(axis=1, keepdims=True)
-        return self.out(F.broadcast_add(y, 0 * squared))
+        return net.out(F.broadcast_add(y, 0 * squared))
+
+    layers = {"dense": nn.Dense(3, in_units=4), "norm": nn.BatchNorm(in_channels=3), "out": nn.Dense(3)}
+    return ready(hybrid_net(forward, **layers), sample=(2, 4))
 
 
 def batch_of(samples):
@@ -65,8 +63,7 @@ CALLS = {
 @pytest.mark.parametrize(("call", "hybridize"), pairs(CALLS, [False, True]))
 def test_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
     """T135."""
-    net = Squares()
-    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    net = squares()
     net.hybridize(hybridize)
     good = [batch_of(SMALL)] * 4
     expected = mxkit.predict(net, good).asnumpy()
@@ -94,23 +91,15 @@ TEXTS = [
 ]
 
 
-class Raising(gluon.Block):
-    """Raises what it is told, and counts how often it is called."""
-
-    def __init__(self, error):
-        super().__init__()
-        with self.name_scope():
-            self.dense = nn.Dense(3, in_units=4)
-        self.error, self.calls = error, 0
-
-    def forward(self, x):
-        self.calls += 1
-        raise self.error
-
-
 def raising(error, devices="cpu:2"):
-    net = Raising(error)
-    mxkit.initialize(net, devices=devices)
+    """A net that raises it, and counts how often it is called."""
+
+    def forward(net, x):
+        net.calls += 1
+        raise error
+
+    net = ready(plain_net(forward, dense=nn.Dense(3, in_units=4)), devices=devices)
+    net.calls = 0
     return net
 
 
@@ -148,8 +137,7 @@ def test_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
     def full(*_):
         raise error
 
-    net = mxkit.models.mlp(3, hidden=[4])
-    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    net = ready(mxkit.models.mlp(3, hidden=[4]), sample=(2, 4))
     with pytest.raises(TrainingError, match="^epoch 1, update 1: out of memory on the GPU"):
         fit(net, [batch_of(6)], callbacks=[mxkit.callbacks.LambdaCallback(on_update=full)])
     monkeypatch.setattr(mx.optimizer.Adam, "create_state", full)
@@ -167,8 +155,6 @@ def test_other_errors_are_what_they_were(error):
 
 def test_memory_of_numpy_is_named_too():
     """T135."""
-    net = Squares()
-    mxkit.initialize(net, devices="cpu", sample=(2, 4))
     text = "^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"
-    with pytest.raises(ForwardError, match=text), explained(net):
+    with pytest.raises(ForwardError, match=text), explained(squares()):
         raise MemoryError("Unable to allocate 4 GiB")

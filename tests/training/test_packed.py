@@ -1,5 +1,6 @@
 """Images that reach the net as bytes: the same bits as when the loader casts them, whatever trains."""
 
+from built_nets import hybrid_net, ready
 import mxkit
 from mxkit.core.arrays import Packed
 from mxkit.data import ArrayLoader
@@ -22,14 +23,12 @@ def loader(**options):
 
 def dense(devices="cpu"):
     """Without statistics, which replicas have of their own, and without random numbers."""
-    net = nn.HybridSequential()
-    net.add(nn.Dense(16, in_units=144, activation="tanh"), nn.Dense(3, in_units=16))
-    return static(net, devices)
+    return static(nn.Dense(16, in_units=144, activation="tanh"), nn.Dense(3, in_units=16), devices=devices)
 
 
-def static(net, devices="cpu"):
+def static(*layers, devices="cpu"):
     mxkit.seed_all(5)
-    mxkit.initialize(net, "xavier", devices=devices)
+    net = ready(*layers, devices=devices)
     net.hybridize(**STATIC)
     return net
 
@@ -134,20 +133,15 @@ def test_shuffled_and_resumed_inside_an_epoch(tmp_path):
     assert_same(told, train(dense(), loader(shuffle=True, seed=1)))
 
 
-class TwoInputs(nn.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = nn.Dense(3, in_units=144), nn.Dense(3, in_units=2)
-
-    def hybrid_forward(self, F, image, numbers):  # noqa: N803
-        return self.left(image) + self.right(numbers)
-
-
 def test_one_of_two_inputs(unpackings):
+    def net():
+        layers = {"left": nn.Dense(3, in_units=144), "right": nn.Dense(3, in_units=2)}
+        return static(hybrid_net(lambda net, F, image, numbers: net.left(image) + net.right(numbers), **layers))
+
     data = ArrayLoader((X, np.float32(RANDOM.rand(44, 2))), Y, 8)
-    told = train(static(TwoInputs()), data)
+    told = train(net(), data)
     assert unpackings == [8, 8, 4]
-    assert_same(told, train(static(TwoInputs()), list(data)))
+    assert_same(told, train(net(), list(data)))
 
 
 def test_another_scale_from_the_second_epoch_on():
@@ -195,25 +189,16 @@ def test_who_counts_and_who_transforms_gets_floats():
     assert set(seen) == {mx.nd.NDArray, np.ndarray}
 
 
-class TooFar(nn.HybridBlock):
-    """MXNet tells it when the numbers are read, without a word about the layer."""
-
-    def hybrid_forward(self, F, x):  # noqa: N803
-        return F.take(F.ones((3,)), x * 255, mode="raise")
-
-
 @pytest.mark.usefixtures("as_on_gpus")
 def test_an_error_that_mxnet_tells_late_is_found_by_another_pass():
     told = []
     for data in (loader(), list(loader())):
-        net = nn.HybridSequential()
-        net.add(TooFar(), nn.Dense(3, in_units=144))
-        mxkit.initialize(net)
+        too_far = nn.HybridLambda(lambda F, x: F.take(F.ones((3,)), x * 255, mode="raise"))  # told when it is read
         with pytest.raises(TrainingError) as caught:
-            train(net, data)
+            train(ready(too_far, nn.Dense(3, in_units=144)), data)
         told.append(str(caught.value))
     assert told[0] == told[1]
-    assert "'0' (TooFar)" in told[0]
+    assert "'0' (HybridLambda)" in told[0]
 
 
 def test_a_packed_batch_is_cut_and_cast_like_an_array():

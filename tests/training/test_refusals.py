@@ -1,5 +1,6 @@
 """What training refuses: each call, the class of its error, and the words that must be in it; no weight changes."""
 
+from built_nets import ready
 from callback_runs import BATCHES, VALID, fail
 import mxkit
 from mxkit.errors import (
@@ -63,6 +64,16 @@ def plain_block(net):
     plain = gluon.nn.Sequential()
     plain.add(*net)
     fit(amp="bfloat16")[1](plain)
+
+
+def sparse(**how):
+    return "cpu", lambda net: train(**how)[1](ready(gluon.nn.Embedding(9, 4, sparse_grad=True)))
+
+
+def half_frozen(net):
+    """T46."""
+    net[1].weight.grad_req = "null"
+    mxkit.updates(net, BATCHES, **DEFAULTS)
 
 
 def with_callback(*callbacks, **how):
@@ -219,6 +230,16 @@ ROWS = [
     (fit(resume="yes"), ValueError, "resume is True, False or 'auto'; received 'yes'"),
     (on_two_devices(amp="float16", update_on_kvstore=True), ValueError, "amp='float16': .*update_on_kvstore=False"),
     (("cpu", with_amp), ValueError, r"passed to amp.init_trainer.*pass amp='float16'"),
+    *(
+        (sparse(**how), ValueError, rf"sparse gradients, which MXNet cannot use for {why}\. .*sparse_grad=False")
+        for how, why in (
+            ({"accumulate": 2}, "accumulation"),
+            ({"accumulate": "4 samples"}, "accumulation"),
+            ({"clip_norm": 1.0}, "clipping"),
+            ({"accumulate": 2, "clip_value": 1.0}, "accumulation and clipping"),
+        )
+    ),
+    (("cpu", half_frozen), ValueError, "^1: the weight of this Dense layer is frozen, its bias is not. On the CPU"),
     (("cpu", plain_block), TypeError, "amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"),
     (fit(amp="half"), ValueError, "amp: expected 'float16' or 'bfloat16', or None; received 'half'"),
     (fit(loss=None), ValueError, r"pass loss=..., or loss=mxkit.losses.BatchLoss\(forward=...\) for a net"),

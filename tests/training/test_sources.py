@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 
+from built_nets import hybrid_net, ready
 import mxkit
 from mxkit.data.source import source_of
 from mxkit.errors import DataError
@@ -31,19 +32,6 @@ def test_a_hybridized_net_takes_batches_of_threads_and_numpy():
     assert [update.samples for update in mxkit.updates(net, data, loss=SOFTMAX, trainer="sgd")] == [4, 4, 3]
 
 
-class Sum(gluon.HybridBlock):
-    """A net of two inputs."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.left = gluon.nn.Dense(CLASSES, in_units=FEATURES)
-            self.right = gluon.nn.Dense(CLASSES, in_units=2)
-
-    def hybrid_forward(self, F, x, z):
-        return self.left(x) + self.right(z)
-
-
 def test_batches_without_labels_train_where_the_loss_takes_none():
     net = make_net()
     found = list(mxkit.updates(net, [X[:4], (X[4:],)], loss=lambda output: output.square().mean(axis=1), trainer="sgd"))
@@ -64,8 +52,8 @@ def test_a_shuffling_loader_gets_the_epoch_and_another_order_each_time(epochs):
     assert seen == [loader.order(epoch).tolist() for epoch in range(epochs)]
 
 
-def rolling():
-    return mx.io.NDArrayIter(X, Y, batch_size=4, last_batch_handle="roll_over")
+def rolling(x=X, y=Y):
+    return mx.io.NDArrayIter(x, y, batch_size=4, last_batch_handle="roll_over")
 
 
 def seen_by_fit(data, epochs):
@@ -84,7 +72,7 @@ def seen_by_fit(data, epochs):
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "inside of PrefetchingIter"])
 def test_samples_that_roll_over_to_the_next_epoch_are_trained(wrapped):
     """T122."""
-    data = mx.io.NDArrayIter(X, np.arange(11), batch_size=4, last_batch_handle="roll_over")
+    data = rolling(y=np.arange(11))
     counts, epochs = seen_by_fit(mx.io.PrefetchingIter(data) if wrapped else data, 4)
     assert counts == [8, 12, 12, 12]
     assert epochs[1][:3] == [8, 9, 10]  # what the first epoch left over, and `pad` counts
@@ -145,7 +133,7 @@ def test_image_record_iter_loses_no_sample_or_is_refused(tmp_path, shuffle):
 
 
 PARTIAL = {
-    "roll_over": (rolling, "NDArrayIter has last_batch_handle='roll_over'.* Make it with 'pad'"),
+    "roll_over": (lambda: rolling(), "NDArrayIter has last_batch_handle='roll_over'.* Make it with 'pad'"),
     "roll_over inside": (lambda: mx.io.PrefetchingIter(rolling()), "PrefetchingIter has last_batch_handle='roll_over'"),
     "discard": (lambda: mx.io.NDArrayIter(X, Y, 4, last_batch_handle="discard"), "last_batch_handle='discard'"),
     "ResizeIter": (lambda: mx.io.ResizeIter(mx.io.NDArrayIter(X, Y, 4), 4), "ResizeIter gives a number of batches"),
@@ -158,10 +146,9 @@ PARTIAL = {
 }
 
 
-@pytest.mark.parametrize("kind", list(PARTIAL))
-def test_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
+@pytest.mark.parametrize(("make", "text"), PARTIAL.values(), ids=PARTIAL)
+def test_a_pass_that_leaves_samples_out_is_no_evaluation(make, text):
     """T122."""
-    make, text = PARTIAL[kind]
     for call in (
         lambda: mxkit.predict(make_net(), make()),
         lambda: mxkit.evaluate(make_net(), make(), loss="softmax_ce"),
@@ -173,29 +160,19 @@ def test_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
 
 def test_nothing_is_left_out_where_batches_divide_the_samples():
     """T122."""
-    data = mx.io.NDArrayIter(X[:8], Y[:8], batch_size=4, last_batch_handle="roll_over")
-    assert mxkit.predict(make_net(), data).shape == (8, CLASSES)
+    assert mxkit.predict(make_net(), rolling(X[:8], Y[:8])).shape == (8, CLASSES)
     assert mxkit.predict(make_net(), mxkit.data.ArrayLoader(X[:8], None, 4, drop_last=True)).shape == (8, CLASSES)
 
 
-WHOLE = {
-    "Split": lambda: mxkit.data.Split(X, Y),
-    "pair of arrays": lambda: (X, mx.nd.array(Y, dtype="int32")),
-    "dataset": lambda: DATASET,
-}
-
-
-@pytest.mark.parametrize("kind", list(WHOLE))
-def test_samples_that_are_no_batches_are_evaluated_as_a_whole(kind):
-    part = WHOLE[kind]()
+@pytest.mark.parametrize("part", [mxkit.data.Split(X, Y), (X, mx.nd.array(Y, dtype="int32")), DATASET])
+def test_samples_that_are_no_batches_are_evaluated_as_a_whole(part):
     expected = mxkit.evaluate(make_net(), TRUE, loss="softmax_ce", metrics=["accuracy"])
     assert mxkit.evaluate(make_net(), part, loss="softmax_ce", metrics=["accuracy"]) == pytest.approx(expected)
     (row,) = fit(make_net(), TRUE, valid=part, trainer=("sgd", {"learning_rate": 1e-9}))
     assert row["valid_loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    if kind != "pair of arrays":
-        np.testing.assert_allclose(
-            mxkit.predict(make_net(), part).asnumpy(), mxkit.predict(make_net(), X).asnumpy(), rtol=1e-6
-        )
+    if not isinstance(part, tuple) or hasattr(part, "x"):
+        found = mxkit.predict(make_net(), part).asnumpy()
+        np.testing.assert_allclose(found, mxkit.predict(make_net(), X).asnumpy(), rtol=1e-6)
 
 
 def test_valid_of_uint8_has_the_scale_of_train():
@@ -207,8 +184,8 @@ def test_valid_of_uint8_has_the_scale_of_train():
 
 
 def test_predict_of_two_inputs_names_the_way():
-    net = Sum()
-    mxkit.initialize(net)
+    layers = {"left": gluon.nn.Dense(CLASSES, in_units=FEATURES), "right": gluon.nn.Dense(CLASSES, in_units=2)}
+    net = ready(hybrid_net(lambda net, F, x, z: net.left(x) + net.right(z), **layers))
     z = X[:, :2]
     with pytest.raises(DataError, match=r"predict: a tuple of arrays can be .*ArrayLoader\(\(x1, x2\), None"):
         mxkit.predict(net, (X, z))
@@ -234,21 +211,16 @@ def test_updates_reads_lazily():
 def test_processes_of_a_loader_stay_for_all_epochs_of_a_fit_and_end_with_it():
     seen = []
 
-    class Samples:
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, number):
-            return np.full(4, os.getpid(), np.float32) * 1e-6, np.int32(number % 2)
+    def process(number):
+        return np.full(FEATURES, os.getpid(), np.float32) * 1e-6, np.int32(number % 2)
 
     def note(net, inputs, labels):
         seen.append(set((inputs[0][:, 0].asnumpy() * 1e6).round().astype(int)))
-        return gluon.loss.SoftmaxCrossEntropyLoss()(net(*inputs), *labels)
+        return SOFTMAX(net(*inputs), *labels)
 
-    net = gluon.nn.Dense(2, in_units=4)
-    mxkit.initialize(net)
-    loader = mxkit.data.DatasetLoader(Samples(), 2, workers="process:2")
-    fit(net, loader, loss=mxkit.losses.BatchLoss(forward=note), epochs=3)
+    samples = gluon.data.SimpleDataset(range(8)).transform(process)
+    loader = mxkit.data.DatasetLoader(samples, 2, workers="process:2")
+    fit(make_net(), loader, loss=mxkit.losses.BatchLoss(forward=note), epochs=3)
     assert len(set.union(*seen)) == 2
     assert len(seen) >= 12
     assert not multiprocessing.active_children()
