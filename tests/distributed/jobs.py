@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 
+from joint_runs import assert_equal, results_of
 import numpy as np
 
 HERE = Path(__file__).parent
@@ -126,19 +127,13 @@ def start(folder, pause, output):
     return Job([sys.executable, HERE / "killed_training.py", folder, pause], options=["--restarts", "1"], output=output)
 
 
-def differences(folder, sound):
-    """Arrays of any worker that are not those of the first worker that nobody disturbed, to the bit.
+def assert_same(folder, sound):
+    """All workers have the bits of a worker that nobody disturbed.
 
     The losses of the history may differ in the last bit of float32, also in jobs that nobody disturbed.
     """
-    with np.load(str(sound / "result-0.npz")) as file:
-        wanted = {name: file[name] for name in file.files}
-    losses = wanted.pop("losses")
-    found = []
-    for rank in range(2):
-        with np.load(str(folder / f"result-{rank}.npz")) as file:
-            if not np.allclose(file["losses"], losses, rtol=3e-7, atol=0):  # a last bit is up to 1.2e-7
-                found.append(f"worker {rank}, losses: {file['losses']}, not {losses}")
-            names = [name for name in wanted if file[name].tobytes() != wanted[name].tobytes()]
-            found += [f"worker {rank}, {name}: {file[name].tolist()}, not {wanted[name].tolist()}" for name in names]
-    return found
+    for found in results_of(folder):
+        wanted = results_of(sound)[0]
+        losses = [[row.pop("train_loss") for row in one["rows"]] for one in (found, wanted)]
+        np.testing.assert_allclose(*losses, rtol=3e-7)  # a last bit is up to 1.2e-7
+        assert_equal(found, wanted)

@@ -71,4 +71,6 @@ def assert_equal(one, other):
 
 def write(folder, rank, result):
     """Let `results` return the result of a worker."""
-    (Path(folder) / f"worker-{rank}").write_bytes(pickle.dumps(result))
+    part = Path(folder) / f".part-{rank}"
+    part.write_bytes(pickle.dumps(result))
+    part.replace(Path(folder) / f"worker-{rank}")  # whole or not there

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from jobs import CAUSES, HERE, Job, differences, start
+from jobs import CAUSES, HERE, Job, assert_same, start
 import pytest
 
 pytestmark = pytest.mark.long
@@ -85,7 +85,7 @@ def killed(name, after, folder, sound):
             return False
         there = job.processes()
         os.kill(victim, signal.SIGKILL)  # one that has ended since is there until the launcher has seen it
-        late = any(folder.glob("result-*.npz"))
+        late = any(folder.glob("worker-*"))
         if name == "the launcher":
             job.process.wait()
         assert job.gone(there.keys() - {job.process.pid}, 30) is not None, job.text()
@@ -95,7 +95,7 @@ def killed(name, after, folder, sound):
         if name == "the launcher":
             job = start(folder, PAUSE, folder.with_suffix(".txt"))
         assert job.ended() == 0, job.text()
-        assert differences(folder, sound) == []
+        assert_same(folder, sound)
         return True
     finally:
         job.end()
@@ -118,7 +118,7 @@ def test_a_killed_worker_and_the_same_bits(sound, tmp_path):
     assert job.ended() == 0, job.text()
     assert "mxkit launch: worker 1 was ended by SIGKILL" in job.text()
     assert "worker 0 ended after 1 restarts" in job.text()
-    assert differences(tmp_path / "run", sound[0]) == []
+    assert_same(tmp_path / "run", sound[0])
 
 
 def test_stopped_for_a_while_then_terminated(sound, tmp_path):
@@ -132,10 +132,10 @@ def test_stopped_for_a_while_then_terminated(sound, tmp_path):
     os.kill(job.process.pid, signal.SIGTERM)
     assert job.ended() == 143, job.text()
     assert "mxkit: stopping at the next checkpoint" in job.text()
-    assert not (tmp_path / "run" / "result-0.npz").exists()
+    assert not (tmp_path / "run" / "worker-0").exists()
     job = start(tmp_path / "run", 0, tmp_path / "output")
     assert job.ended() == 0, job.text()
-    assert differences(tmp_path / "run", sound[0]) == []
+    assert_same(tmp_path / "run", sound[0])
 
 
 # without the launcher: worker 0 starts the servers

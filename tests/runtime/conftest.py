@@ -8,6 +8,7 @@ import textwrap
 
 import lazy_loader
 import mxkit
+import numpy as np
 import pytest
 
 PACKAGE = Path(mxkit.__file__).parent
@@ -15,15 +16,21 @@ PACKAGE = Path(mxkit.__file__).parent
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
+    """Run code, or flags alone, in a new interpreter where mxkit is importable; a failure is an assertion.
 
-    def run(code, *arguments, flags=(), status=0, timeout=300):
+    `without`: Beginnings of variables that it does not inherit.
+    """
+
+    def run(code, *arguments, flags=(), status=0, timeout=300, without=(), **variables):
         script = tmp_path / "script.py"
-        script.write_text(textwrap.dedent(code))
+        if code is not None:
+            script.write_text(textwrap.dedent(code))
+            flags = (*flags, str(script))
+        command = [sys.executable, *flags, *arguments]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(without)}
         # The folder of the package comes last: it may be a site-packages folder.
-        command = [sys.executable, *flags, str(script), *arguments]
-        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, inherited)])}
+        paths = [str(PACKAGE.parent), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
+        environment = {**inherited, "PYTHONPATH": os.pathsep.join(paths), **variables}
         done = subprocess.run(command, env=environment, cwd=tmp_path, timeout=timeout, capture_output=True, text=True)
         assert status in (None, done.returncode), done.stderr
         return done
@@ -41,6 +48,28 @@ def fork_python(forks, tmp_path):
         done = forks.run(script, *arguments, folder=tmp_path, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def with_and_without(forks):
+    """What a script writes into the file that is its last argument: by itself, and under variables of MXNet's own."""
+
+    def run(folder, script, *arguments, **variables):
+        paths = os.pathsep.join([str(PACKAGE.parent), str(script.parent)])
+        command = [sys.executable, str(script), *arguments, str(folder / "without.npz")]
+        without = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": paths, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        done = forks.run(script, *arguments, str(folder / "with.npz"))
+        assert done.returncode == 0, done.stdout + done.stderr
+        text, _ = without.communicate(timeout=600)
+        assert without.returncode == 0, text.decode()
+        return np.load(folder / "with.npz"), np.load(folder / "without.npz")
 
     return run
 

@@ -1,14 +1,17 @@
 """Outputs and gradients of every operator that mxkit repairs, at small and large numbers: repaired_values.py FILE.
 
-With --plain, MXNet's own operators compute. `test_repaired_values.py` compares both with NumPy in double precision.
+With REPAIRED_VALUES=plain, MXNet's own operators compute.
+`test_repaired_values.py` compares both with NumPy in double precision.
 """
 
 from functools import partial
+import os
 import sys
 
 from mxkit.runtime import gluon_layers, graphs, operators
 
-if "--plain" in sys.argv:  # before MXNet is imported
+PLAIN = os.environ.get("REPAIRED_VALUES") == "plain"
+if PLAIN:  # before MXNet is imported
     for module in (gluon_layers, operators):
         module.replace = lambda *_, **__: None
     graphs.repaired_graph = lambda graph: graph
@@ -18,7 +21,7 @@ from mxnet import nd, np, npx  # noqa: E402
 import numpy  # noqa: E402
 
 # MXNet's own gradient of negative indices writes outside the array (T141)
-LAST = [[1, 3], [0, 4]] if "--plain" in sys.argv else [[1, -1], [0, -2]]
+LAST = [[1, 3], [0, 4]] if PLAIN else [[1, -1], [0, -2]]
 INF = float("inf")
 EXPONENTS = (-8, -4, 0, 4, 8)
 SQUARE = numpy.random.RandomState(1).uniform(-1, 1, (3, 3)) + 4 * numpy.eye(3)

@@ -1,11 +1,7 @@
 """Channels of convolutions that are joined and cut (T250, T251), compared with MXNet without oneDNN."""
 
-import os
 from pathlib import Path
-import subprocess
-import sys
 
-import mxkit
 from mxkit.runtime.graphs import repaired_graph
 import mxnet as mx
 from mxnet import autograd, nd
@@ -16,19 +12,9 @@ from sharing import LONG
 SCRIPT = Path(__file__).with_name("cut_blocks.py")
 
 
-def test_gradients_equal_those_without_onednn(tmp_path):
+def test_gradients_equal_those_without_onednn(with_and_without, tmp_path):
     """T250, T251."""
-    started = {}
-    for enabled in ("1", "0"):
-        environment = {**os.environ, "MXNET_MKLDNN_ENABLED": enabled, "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0"}
-        file = tmp_path / f"{enabled}.npz"
-        command = [sys.executable, str(SCRIPT), "300" if LONG else "36", str(file)]
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(mxkit.__file__).parents[1]), str(SCRIPT.parent)])
-        started[file] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    for process in started.values():
-        text, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, text.decode()
-    found, expected = map(np.load, started)
+    found, expected = with_and_without(tmp_path, SCRIPT, "300" if LONG else "36", MXNET_MKLDNN_ENABLED="0")
     assert set(found) == set(expected)
     for name in expected:
         atol = 1e-4 * abs(expected[name]).max() + 1e-12

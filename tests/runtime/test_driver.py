@@ -29,7 +29,7 @@ def reads(folder, *cases, code=READ):
 
 
 def test_gpus_as_the_driver_tells(folder):
-    (found,) = reads(folder, {"FAKE_GPUS": f"{H200};{RTX_3090}"})
+    (found,) = reads(folder, {"FAKE_GPUS": H200 + RTX_3090})
     first = Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
     second = Gpu(1, "NVIDIA GeForce RTX 3090", (8, 6), 24 * 2**30, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f")
     assert found == Driver((12, 4), (first, second), "")

@@ -148,13 +148,6 @@ def test_what_keeps_mxnet_from_loading_is_told_with_the_way_out(bare_python, sit
         assert each.format(site=site) in said
 
 
-@fakes_nvidia
-def test_the_driver_is_missing(bare_python, site):  # 6787
-    mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"])
-    assert f"OSError: libcuda.so.1: {NOT_FOUND}" in bare_python("-c", "import mxnet", site=site).stderr
-    assert bare_python("-c", IMPORT, site=site).stdout == "MXNet is loaded\n", "on the CPU"
-
-
 @pytest.mark.parametrize("soname", ["libquadmath.so.0", "libgomp.so.1", "libstdc++.so.6"])
 def test_what_is_said_of_libraries_that_this_machine_may_have(site, soname):
     said = load_problem(OSError(f"{soname}: {NOT_FOUND}"), site / "mxnet" / "libmxnet.so")

@@ -100,17 +100,16 @@ def test_a_plan_is_told_with_its_reasons(monkeypatch):
     assert f"    uv pip install --python {sys.executable} --no-deps mxnet==1.9.1" in text
 
 
-def test_a_command_that_fails_tells_what_is_left(capfd, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    left = [Command(("install", "no-such-package-of-mxkit"), ""), Command(("--version",), "")]
+def test_a_command_that_fails_tells_what_is_left(capfd):
+    left = [Command(("no-command-of-pip",), ""), Command(("--version",), "")]
     with pytest.raises(MXNetImportError) as caught:
         run(left)
     assert str(caught.value).splitlines() == [
         "pip ended with exit code 1. What is left to run:",
-        f"    {sys.executable} -m pip install no-such-package-of-mxkit",
+        f"    {sys.executable} -m pip no-command-of-pip",
         f"    {command_line(left[1])}",
     ]
-    assert "no-such-package-of-mxkit" in capfd.readouterr().err
+    assert "no-command-of-pip" in capfd.readouterr().err
 
 
 def test_a_file_in_the_way_is_told(monkeypatch, tmp_path):

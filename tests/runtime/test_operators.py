@@ -1,5 +1,5 @@
 """Operators whose results mxkit makes right: Dropout (T125), gradients in predict mode (T130, T137), Custom operators
-beside oneDNN (T138), and SELU (T139)."""
+beside oneDNN (T138), SELU (T139), and branches in graphs (T258)."""
 
 from concurrent.futures import ThreadPoolExecutor
 import json
@@ -491,3 +491,46 @@ def test_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
             for turn, found in enumerate(pool.map(called, range(4))):
                 for one, right in zip(found, expected[turn:] + expected[:turn]):
                     np.testing.assert_allclose(one, right, rtol=1e-5, atol=1e-6)
+
+
+class Branching(gluon.HybridBlock):
+    """A branch a sign: both read `h`, each has a layer of its own, and the condition is of `h` too."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.below, self.left, self.right = (nn.Dense(3, in_units=3, prefix=f"{name}_") for name in "abc")
+
+    def hybrid_forward(self, F, x):
+        h = self.below(x)
+        first, second = F.contrib.cond(
+            F.sum(h) > 0, lambda: [self.left(h) * 2, h], lambda: [self.right(h) * 3, F.exp(x)]
+        )
+        return first + second * 0.5
+
+
+def test_both_branches_of_a_graph_have_their_gradients():
+    """T258."""
+    ends = {}
+    for static in (None, False, True):
+        mxkit.seed_all(0)
+        net = Branching()
+        net.initialize(mx.init.Uniform(0.5))
+        if static is not None:
+            net.hybridize(static_alloc=static)
+        ends[static] = []
+        for sign in (1, -1, 1, -1):
+            x = mx.nd.array(sign * np.arange(1, 7).reshape(2, 3))
+            x.attach_grad()
+            net.collect_params().zero_grad()
+            dirt = [mx.nd.full((size,), 1e9) for size in (1, 2, 3, 6, 9, 16)]
+            mx.nd.waitall()
+            del dirt
+            with autograd.record():
+                y = net(x)
+            y.backward()
+            grads = [parameter.grad() for parameter in net.collect_params().values()]
+            ends[static] += [value.asnumpy() for value in (y, x.grad, *grads)]
+    for static in (False, True):
+        for computed, expected in zip(ends[static], ends[None]):
+            np.testing.assert_array_equal(computed, expected)

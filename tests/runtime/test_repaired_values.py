@@ -1,11 +1,8 @@
 """Every repaired operator beside MXNet's own, and beside NumPy in double precision, at numbers of 1e-8 to 1e8 (B21)."""
 
-import os
 from pathlib import Path
-import subprocess
 import sys
 
-import mxkit
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.util import np_array, np_shape
@@ -34,19 +31,9 @@ def reference(name, exponent):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(with_and_without, tmp_path_factory):
     """Values of mxkit's operators, and of MXNet's."""
-    folder = tmp_path_factory.mktemp("values")
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    started = []
-    for way in ([], ["--plain"]):
-        file = folder / f"{len(way)}.npz"
-        command = [sys.executable, str(SCRIPT), str(file), *way]
-        started.append((file, subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)))
-    for _, process in started:
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said.decode()
-    return [np.load(file) for file, _ in started]
+    return with_and_without(tmp_path_factory.mktemp("values"), SCRIPT, REPAIRED_VALUES="plain")
 
 
 def error(array, expected):

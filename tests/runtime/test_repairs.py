@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import warnings
 
 from mxkit.runtime import loaders, repairs
+from mxkit.runtime.arrays import OperatorText, operator_text
 import mxnet as mx
 import numpy as np
 import pytest
@@ -327,18 +328,6 @@ def test_arithmetic_with_numpy_still_gives_mxnet_arrays():
         assert isinstance(np.sum(mx.np.ones(2)), mx.np.ndarray)
 
 
-def test_other_libraries_read_arrays():
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    figures = pytest.importorskip("matplotlib.figure")
-    x = mx.nd.array([[0.0], [1.0], [2.0]])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what these libraries warn about is not under test
-        assert linear_model.LinearRegression().fit(x, mx.nd.array([1, 3, 5])).predict(x).round(4).tolist() == [1, 3, 5]
-        figure = figures.Figure()
-        (line,) = figure.subplots().plot(mx.nd.array([1, 2, 4]))
-        assert np.asarray(line.get_ydata()).tolist() == [1, 2, 4]
-
-
 PLOTS = {
     "plot": lambda axes, x, y: axes.plot(x, y),
     "bar": lambda axes, x, y: axes.bar(x, y, bottom=y),
@@ -515,3 +504,41 @@ def test_layers_of_mx_nd_compute_on_views_of_mx_np(make):
     for other in results[1:]:
         for one, two in zip(other, results[0]):
             np.testing.assert_array_equal(one, two)
+
+
+# the text of operator arguments (T86)
+
+PLAIN = [
+    "text", "", 3, -2.5, True, None, (), (1,), (1, 2.5, "x", None, True), [1, [2, (3,)]], {"a": (1, 2)}, b"bytes",
+    float("inf"), 1e-20, (1e-20,), "np.int64(2)", ("np.int64(2)",), range(3), np.dtype("float32"), np.float32, bool,
+    np.arange(3), np.int64(2), np.float32(0.1), np.float64(1e-20), np.bool_(True), {1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_other_text_is_that_of_str_to_the_bit(value):
+    assert operator_text(value) == OperatorText(value) == str(value)
+    assert type(operator_text(value)) is str
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((np.int64(2), 3), "(2, 3)"),
+        ((np.int32(7),), "(7,)"),
+        ([np.float32(0.1), np.float64(0.1)], "[0.1, 0.1]"),
+        ((np.float16(0.1), (np.uint8(1), [np.bool_(True)])), "(0.1, (1, [True]))"),
+        ((np.float32(1e-7), np.float64("inf"), None, "s"), "(1e-07, inf, None, 's')"),
+        ((np.str_("a"), np.bytes_(b"b"), np.int8(-1)), "('a', b'b', -1)"),
+    ],
+)
+def test_numpy_scalars_inside_are_written_as_numpy_1_does(value, text):
+    assert operator_text(value) == text
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        assert str(value) == text
+
+
+def test_the_stand_in_for_str_answers_isinstance_as_str_does():
+    assert isinstance("x", OperatorText)
+    assert not isinstance(b"x", OperatorText)
+    assert OperatorText() == ""

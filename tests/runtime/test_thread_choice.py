@@ -1,10 +1,8 @@
 """The threads of MXNet's operators, counted in processes of their own: chosen, set, never changed (T96, T187)."""
 
+import functools
 import json
 import os
-from pathlib import Path
-import subprocess
-import sys
 
 import mxkit
 from mxkit.errors import TrapWarning
@@ -109,41 +107,23 @@ def set_before(number):
 
 
 @pytest.fixture
-def python(tmp_path):
+def python(run_python):
     """Run Python in an environment that says nothing of threads but what is given."""
-
-    def run(*words, **variables):
-        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_", "MXKIT_EXACT", *engine_settings.SWITCHES)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
-        paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
-        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), **variables)
-        done = subprocess.run(
-            [sys.executable, *words], env=inherited, cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return run
+    said = ("OMP_", "GOMP_", "MXNET_", "DMLC_", "MXKIT_EXACT", *engine_settings.SWITCHES)
+    return functools.partial(run_python, without=said)
 
 
 @pytest.fixture
-def child(python, tmp_path):
+def child(python):
     """Run a script that tells."""
 
     def run(code, **variables):
         main = f"if __name__ == '__main__':\n    {code}\n"
-        (tmp_path / "script.py").write_text(COUNTING + ACTIONS + main)
-        done = python("script.py", OMP_DISPLAY_ENV="verbose", **variables)
+        done = python(COUNTING + ACTIONS + main, OMP_DISPLAY_ENV="verbose", **variables)
         # what OpenMP itself tells while it is loaded
         return {**json.loads(done.stdout.splitlines()[-1]), "spins": "GOMP_SPINCOUNT = '3000'" in done.stderr}
 
     return run
-
-
-@pytest.fixture
-def shell(python):
-    """Run the command `mxkit`."""
-    return lambda *words, **variables: python("-m", "mxkit", *words, **variables)
 
 
 def taking(number, spins=True, forked=1):
@@ -285,13 +265,13 @@ def test_a_variable_of_the_users_wins(monkeypatch, tmp_path):  # the suite's
     mxkit.threads(99)  # as many as there are
 
 
-def test_a_resumed_run_takes_its_number_and_switches_before_mxnet_is_loaded(shell, tmp_path):
+def test_a_resumed_run_takes_its_number_and_switches_before_mxnet_is_loaded(python, tmp_path):
     """T187, T131, T132."""
-    shell("train", "linear_regression", "--exact", "--quiet", "--set", "epochs=1", MXNET_OMP_MAX_THREADS="1")
-    (run,) = (tmp_path / "runs").iterdir()
-    resumed = shell("train", "--resume", str(run), "--set", "epochs=2", MXKIT_EXACT="1")
-    assert "threads" not in resumed.stderr
-    for recorded in json.loads((run / "environment.json").read_text()):
-        assert recorded["threads"] == 1
-        assert recorded["bits"] == engine_settings.SWITCHES
-        assert {name: recorded["variables"].get(name) for name in recorded["bits"]} == recorded["bits"]
+    run = run_recipe("linear_regression", overrides=["epochs=1"], output=tmp_path, progress=False).folder
+    (stopped,) = json.loads((run / "environment.json").read_text())
+    words = ("train", "--exact", "--quiet", "--resume", str(run), "--set", "epochs=2")
+    assert "threads" not in python(None, flags=("-m", "mxkit", *words)).stderr
+    resumed = json.loads((run / "environment.json").read_text())[-1]
+    assert resumed["threads"] == stopped["threads"] == 1  # by OMP_NUM_THREADS, which the other process does not have
+    assert resumed["bits"] == engine_settings.SWITCHES != stopped["bits"]
+    assert {name: resumed["variables"].get(name) for name in resumed["bits"]} == resumed["bits"]

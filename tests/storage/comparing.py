@@ -1,8 +1,11 @@
 """What tests of checkpoints share: a net, its data, and values of nets, compared bit for bit."""
 
 import mxkit
+import mxnet as mx
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
+from sharing import Kind
 
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
@@ -30,3 +33,20 @@ def assert_equal(one, other):
     assert one.keys() == other.keys()
     for path in one:
         np.testing.assert_array_equal(one[path], other[path])
+
+
+ND = Kind(False)
+
+
+def step(net, trainer, number, first=0, kind=ND):
+    """Make `number` updates, each a function of its own number and of what there was before."""
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    contexts = net.collect_params().list_ctx()
+    for i in range(first, first + number):
+        chosen = slice(8 * (i % 5), 8 * (i % 5) + 8)
+        parts = zip(*(kind.of(gluon.utils.split_and_load(mx.nd.array(a[chosen]), contexts)) for a in (X, Y)))
+        with kind.switches(), autograd.record():
+            losses = [loss(net(x), y) for x, y in parts]
+        autograd.backward(losses)
+        with kind.switches():
+            trainer.step(8)

@@ -6,7 +6,7 @@ import stat
 import threading
 import weakref
 
-from comparing import X, Y, assert_equal, make_net, values
+from comparing import X, Y, assert_equal, make_net, step, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
 from mxkit.storage.directory import (
@@ -20,10 +20,10 @@ from mxkit.storage.directory import (
 from mxkit.storage.snapshot import take_snapshot
 from mxkit.training import checkpoints as module
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import gluon
 import numpy as np
 import pytest
-from sharing import Kind, command, long, pairs
+from sharing import command, long, pairs
 
 NAN = float("nan")
 
@@ -95,20 +95,16 @@ def scored(directory, scores, mode="min", **arguments):
         ({"every": "1000 updates"}, [40]),
         ({"keep_last": 1, "keep_every": "15 updates"}, [20, 30, 40]),
         ({"keep_last": 1, "every": "4 updates", "keep_every": "1 epoch"}, [12, 24, 32, 40]),
+        ({"every": "5 minutes", "keep_last": 99}, [6, 12, 18, 24, 30, 36, 40]),
     ],
 )
-def test_what_is_written_and_what_is_kept(settings, expected, tmp_path):
-    train(tmp_path, **settings)
-    assert steps(tmp_path) == expected
-    assert sorted(path.name[:5] for path in tmp_path.iterdir()) == ["step-"] * len(expected)
-
-
-def test_minutes(tmp_path, monkeypatch):
+def test_what_is_written_and_what_is_kept(settings, expected, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     passing = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: now.__setitem__(0, now[0] + 50))
-    train(tmp_path, every="5 minutes", keep_last=99, callbacks=[passing])
-    assert steps(tmp_path) == [6, 12, 18, 24, 30, 36, 40]
+    train(tmp_path, callbacks=[passing], **settings)
+    assert steps(tmp_path) == expected
+    assert sorted(path.name[:5] for path in tmp_path.iterdir()) == ["step-"] * len(expected)
 
 
 SCORES = [
@@ -315,8 +311,8 @@ def test_nan_is_never_written(every, holding, tmp_path):
     written = steps(tmp_path)
     assert written
     assert max(written) < 17
-    for step in written:
-        mxkit.load_checkpoint(tmp_path / f"step-{step:08d}", net)
+    for number in written:
+        mxkit.load_checkpoint(tmp_path / f"step-{number:08d}", net)
         assert all(np.isfinite(array).all() for array in values(net).values())
 
 
@@ -560,22 +556,6 @@ def test_out_of_time_between_two_points_to_go_on_from_the_held_copy_is_written(h
 def make_trainer(net, optimizer, on_kvstore):
     settings = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}[optimizer]
     return gluon.Trainer(net.collect_params(), optimizer, dict(settings), update_on_kvstore=on_kvstore)
-
-
-ND = Kind(False)
-
-
-def step(net, trainer, number, first=0, kind=ND):
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    contexts = net.collect_params().list_ctx()
-    for i in range(first, first + number):
-        chosen = slice(8 * (i % 5), 8 * (i % 5) + 8)
-        parts = zip(*(kind.of(gluon.utils.split_and_load(mx.nd.array(a[chosen]), contexts)) for a in (X, Y)))
-        with kind.switches(), autograd.record():
-            losses = [loss(net(x), y) for x, y in parts]
-        autograd.backward(losses)
-        with kind.switches():
-            trainer.step(8)
 
 
 PLACES = [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)]

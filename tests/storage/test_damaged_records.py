@@ -15,7 +15,6 @@ from sharing import examples
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 IMAGE = bytes(range(256)) * 3
-INDEX = st.sampled_from(["sound", "none", "damaged"])
 FILES = {
     "usual": [((0, number % 3, number, 0), IMAGE[: 50 + number]) for number in range(12)],
     "labels": [((0, np.arange(number), number, 1), IMAGE) for number in range(6)],

@@ -7,9 +7,8 @@ from comparing import X, Y, assert_equal, values
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import CheckpointError
-from mxkit.storage.optimizer_state import load_trainer_states
 import mxnet as mx
-from mxnet import autograd, gluon, npx
+from mxnet import gluon, npx
 from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
@@ -167,35 +166,6 @@ def test_arrays_without_axes_are_saved_and_loaded_with_the_optimizer_s_state(swi
     assert net.scale.data().item() == 3
     for one in outputs[1:]:
         np.testing.assert_array_equal(one, outputs[0])
-
-
-def step(net, trainer, kind):
-    with kind.switches(), autograd.record():
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(kind.of(X)), kind.of(Y))
-    loss.backward()
-    with kind.switches():
-        trainer.step(len(X))
-
-
-@pytest.mark.parametrize("switch", [False, True])
-def test_states_of_a_trainer_are_read_whatever_the_switch_was_when_they_were_written(switch, kind, tmp_path):
-    """T157."""
-    net, other = kind.net(make_net), kind.net(lambda: make_net(seed=4))
-    with kind.switches():
-        trainer, new = (gluon.Trainer(one.collect_params(), "adam") for one in (net, other))
-    step(net, trainer, kind)
-    with kind.switches():
-        trainer.save_states(str(tmp_path / "states"))
-    mxkit.save_checkpoint(tmp_path, net, step=1)
-    step(net, trainer, kind)
-    with switches(switch):
-        mxkit.load_checkpoint(tmp_path, other)
-        load_trainer_states(new, tmp_path / "states", trusted=True)
-    step(other, new, kind)
-    assert_equal(values(other), values(net))
-    if switch != kind.numpy:
-        with switches(switch), pytest.raises(mx.MXNetError, match="saved in np shape semantics"):
-            new.load_states(str(tmp_path / "states"))
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")  # of Gluon's `imports`

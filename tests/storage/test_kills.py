@@ -21,7 +21,7 @@ from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import long
+from sharing import LONG, long
 import torture
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills, limits and signals as Linux has them")
@@ -161,13 +161,9 @@ def in_a_thread(folder):
     assert tuple(seen) == before
 
 
-def wait_for_ever():
-    time.sleep(60)
-
-
 def workers_are_terminated(folder):
     def fork_and_terminate():
-        worker = multiprocessing.get_context("fork").Process(target=wait_for_ever)
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         worker.start()
         time.sleep(0.1)
         worker.terminate()
@@ -177,20 +173,33 @@ def workers_are_terminated(folder):
     train(folder, at=21, do=fork_and_terminate)
 
 
+def interrupted(folder):
+    """All ways one after the other; the last one closes the standard error."""
+    for way in (sigint_twice, in_a_thread, workers_are_terminated, sigint_without_a_terminal):
+        way(folder / way.__name__)
+
+
+def train_again(folder):
+    for one in sorted(folder.iterdir()):
+        train(one)
+
+
 def full_disk(folder):
-    """No file may grow above 2000 bytes between updates 20 and 50."""
+    """No file may grow above 2000 bytes between updates 20 and 50 of the second run."""
+    warned(folder / "whole")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = iter([2000, resource.RLIM_INFINITY])
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (next(limits), resource.RLIM_INFINITY))
 
-    warned(folder, at=[20, 50], do=limit)
-    print([path.name for path in checkpoint_paths(folder / "checkpoints")], flush=True)  # noqa: T201
+    warned(folder / "full", at=[20, 50], do=limit)
+    print([path.name for path in checkpoint_paths(folder / "full" / "checkpoints")], flush=True)  # noqa: T201
 
 
 def full_filesystem(folder):
-    """The second checkpoint fits no more beside the first one."""
+    """The second checkpoint of the second run fits no more beside the first one."""
+    warned(folder.parent / "whole")
     warned(folder, keep_last=1)
 
 
@@ -206,10 +215,6 @@ def warned(folder, at=(), do=None, **arguments):
 
 def in_folder(name, folder):
     globals()[name](Path(folder))
-
-
-def enough_disk(folder):
-    warned(folder)
 
 
 # the tests
@@ -258,49 +263,36 @@ def test_every_call_of_a_save_may_be_the_last(forks, stride):
         assert left in told
 
 
-@pytest.mark.parametrize(
-    ("scenario", "status", "step", "words"),
-    [
-        ("sigterm", -signal.SIGTERM, 32, "mxkit: stopping at the next checkpoint\n"),
-        ("sigterm_in_validation", -signal.SIGTERM, 40, ""),
-        ("sigterm_when_all_is_done", -signal.SIGTERM, 80, ""),
-        ("sigterm_with_a_handler_of_the_script", 7, 32, "the script's handler"),
-        long("sigterm_from_outside", -signal.SIGTERM, None, ""),
-    ],
-)
-def test_sigterm_writes_a_checkpoint_and_ends_the_process(scenario, status, step, words, play, whole, tmp_path):
-    code, output, _ = play(scenario, tmp_path)
-    assert (code, "not reached" in output, words in output) == (status, False, True), output
-    assert step is None or find_checkpoint(tmp_path / "checkpoints").step == step
-    code, output, ends = play("train", tmp_path)
-    assert (code, ends[-1]) == (0, whole), output
+# Exit status, step of the checkpoint, and what is said; a signal from outside may come at any update.
+TERMINATED = {
+    "sigterm": (-signal.SIGTERM, 32, "mxkit: stopping at the next checkpoint\n"),
+    "sigterm_in_validation": (-signal.SIGTERM, 40, ""),
+    "sigterm_when_all_is_done": (-signal.SIGTERM, 80, ""),
+    "sigterm_with_a_handler_of_the_script": (7, 32, "the script's handler"),
+    **({"sigterm_from_outside": (-signal.SIGTERM, None, "")} if LONG else {}),
+}
 
 
-SAID = "mxkit: stopping at the next checkpoint; Ctrl-C again stops at once\n"
+def test_sigterm_writes_a_checkpoint_and_ends_the_process(play, whole, tmp_path):
+    for scenario, (status, step, words) in TERMINATED.items():
+        code, output, _ = play(scenario, tmp_path / scenario)
+        assert (code, "not reached" in output, words in output) == (status, False, True), output
+        assert step is None or find_checkpoint(tmp_path / scenario / "checkpoints").step == step
+    code, output, ends = play("train_again", tmp_path)
+    assert (code, ends) == (0, [whole] * len(TERMINATED)), output
 
 
-@pytest.mark.parametrize(
-    ("scenario", "said", "ended"),
-    [
-        ("sigint_twice", True, ["0"]),
-        ("sigint_without_a_terminal", False, ["0"]),
-        ("in_a_thread", False, []),
-        ("workers_are_terminated", False, []),
-        long("sigint", True, ["0"]),
-    ],
-)
-def test_ctrl_c_returns_the_history_and_no_other_process_or_thread_is_disturbed(
-    scenario, said, ended, play, whole, tmp_path
-):
-    code, output, ends = play(scenario, tmp_path)
-    assert (code, SAID in output, "stopping" in output) == (0, said, said), output
-    assert ([updates for _, updates in ends[:-1]], ends[-1]) == (ended, whole)
+def test_ctrl_c_returns_the_history_and_no_other_process_or_thread_is_disturbed(play, whole, tmp_path):
+    code, output, ends = play("interrupted", tmp_path)
+    said = "mxkit: stopping at the next checkpoint; Ctrl-C again stops at once\n"
+    assert (code, output.count(said), output.count("stopping")) == (0, 1, 1), output
+    assert [updates for _, updates in ends] == ["0", "80", "80", "80", "0", "80"]
+    assert {end for end in ends if end[1] == "80"} == {whole}
 
 
 def test_a_run_goes_on_while_the_disk_is_full(play, tmp_path):
-    expected = play("enough_disk", tmp_path / "whole")
-    code, output, ends = play("full_disk", tmp_path / "full")
-    assert (code, expected[0], ends) == (0, 0, expected[2]), output
+    code, output, ends = play("full_disk", tmp_path)
+    assert (code, ends) == (0, ends[:1] * 2), output
     # the checkpoint of update 16 may still be on its way when the limit comes
     text = r"[12] warnings, the first: \['a checkpoint could not be written, the run goes on and earlier"
     assert re.search(text, output), output
@@ -323,10 +315,9 @@ def mounted(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_goes_on_where_the_file_system_is_full(play, mounted, tmp_path):
-    expected = play("enough_disk", tmp_path / "whole")
+def test_a_run_goes_on_where_the_file_system_is_full(play, mounted):
     code, output, ends = play("full_filesystem", mounted)
-    assert (code, expected[0], ends) == (0, 0, expected[2]), output
+    assert (code, ends) == (0, ends[:1] * 2), output
     assert "No space left on device" in output or "is the disk full?" in output
     assert [path.name[:5] for path in (mounted / "checkpoints").iterdir()] == ["step-"]
     assert find_checkpoint(mounted / "checkpoints").step == 16

@@ -67,7 +67,7 @@ def make_net(devices=1, dtype="float32", seed=3, names=("a_", "b_")):
 
 def make_trainer(net, optimizer="adam", arguments=RATE, on_kvstore=None, parameters=None):
     parameters = net.collect_params() if parameters is None else parameters
-    return gluon.Trainer(parameters, optimizer, dict(arguments), update_on_kvstore=on_kvstore)
+    return gluon.Trainer(parameters, optimizer, copy.deepcopy(arguments), update_on_kvstore=on_kvstore)
 
 
 def train(net, trainer, first, last):
@@ -158,41 +158,31 @@ def test_every_optimizer_of_mxnet_is_tested():
     assert {name for name, _ in OPTIMIZERS} == public
 
 
-@pytest.mark.parametrize(("optimizer", "place"), pairs(OPTIMIZERS, PLACES))
-def test_a_resumed_run_ends_where_the_whole_one_ends(tmp_path, optimizer, place):
+SCHEDULERS = [
+    mx.lr_scheduler.FactorScheduler(2, 0.7, base_lr=0.3),
+    mx.lr_scheduler.MultiFactorScheduler([3, 7], 0.3, base_lr=0.3),
+    mx.lr_scheduler.PolyScheduler(9, base_lr=0.3, warmup_steps=3),
+    mx.lr_scheduler.CosineScheduler(9, base_lr=0.3, final_lr=0.01),
+]
+# Optimizer, its arguments, the weights' dtype, and whether the new Trainer has made updates before.
+RESUMED = [(name, arguments, "float32", False) for name, arguments in OPTIMIZERS]
+RESUMED += [(name, {**RATE, "wd": 0.1}, "float32", True) for name in ("adam", "nag", "ftml", "lars")]
+RESUMED += [(name, {**arguments, "multi_precision": True}, "float16", False) for name, arguments in HALF]
+# learning_rate would overwrite the scheduler's base, and LARS corrects its momentum by the change of rate
+OF_LARS = {"momentum": 0.9, "eta": 0.1}
+RESUMED += [("lars", {**OF_LARS, "lr_scheduler": one}, "float32", False) for one in SCHEDULERS]
+
+
+@pytest.mark.parametrize(("case", "place"), pairs(RESUMED, PLACES))
+def test_a_resumed_run_ends_where_the_whole_one_ends(tmp_path, case, place):
     """T60b."""
-    resume(tmp_path, maker(*optimizer, place))
-
-
-@pytest.mark.parametrize(("name", "place"), pairs(["adam", "nag", "ftml", "lars"], PLACES))
-def test_a_used_trainer_goes_on_too(tmp_path, name, place):
-    resume(tmp_path, maker(name, {**RATE, "wd": 0.1}, place), used=True)
-
-
-@pytest.mark.parametrize(("optimizer", "place"), pairs(HALF, PLACES))
-def test_float16_with_masters_in_float32(tmp_path, optimizer, place):
-    name, arguments = optimizer
-    (arrays, _), *_ = resume(tmp_path, maker(name, {**arguments, "multi_precision": True}, place, "float16"))
-    assert {array.dtype for array in arrays.values()} == {np.float32}
-
-
-SCHEDULERS = {
-    "factor": lambda: mx.lr_scheduler.FactorScheduler(2, 0.7, base_lr=0.3),
-    "multi_factor": lambda: mx.lr_scheduler.MultiFactorScheduler([3, 7], 0.3, base_lr=0.3),
-    "poly": lambda: mx.lr_scheduler.PolyScheduler(9, base_lr=0.3, warmup_steps=3),
-    "cosine": lambda: mx.lr_scheduler.CosineScheduler(9, base_lr=0.3, final_lr=0.01),
-}
-
-
-@pytest.mark.parametrize(("kind", "place"), pairs(SCHEDULERS, PLACES))
-def test_schedulers_go_on(tmp_path, kind, place):
-    def make(seed):
-        # learning_rate would overwrite the scheduler's base, and LARS corrects its momentum by the change of rate
-        return maker("lars", {"lr_scheduler": SCHEDULERS[kind](), "momentum": 0.9, "eta": 0.1}, place)(seed)
-
-    _, *trainers = resume(tmp_path, make)
-    one, other = (vars(trainer.optimizer.lr_scheduler) for trainer in trainers)
-    assert one == other
+    name, arguments, dtype, used = case
+    (arrays, _), *trainers = resume(tmp_path, maker(name, arguments, place, dtype), used)
+    if dtype == "float16":
+        assert {array.dtype for array in arrays.values()} == {np.float32}  # masters
+    if "lr_scheduler" in arguments:
+        one, other = (vars(trainer.optimizer.lr_scheduler) for trainer in trainers)
+        assert one == other
 
 
 def test_a_schedule_may_be_made_longer():
