@@ -1,13 +1,13 @@
-"""How each public name is called: with the arguments of api_arguments.py, and as calls/*.txt says."""
+"""How each public name is called: with the arguments of arguments.txt, and as calls/*.txt says."""
 
 from fnmatch import fnmatchcase
 from functools import lru_cache
 import inspect
 from pathlib import Path
 
-from api_arguments import Eager, Symbolic, generic, made, of_methods
 import api_names
 
+HERE = Path(__file__).parent
 #: Operators that generated arguments do not fit: they read files, run code, or change the process.
 ONLY_BY_HAND = {
     *("load", "save", "savez", "load_frombuffer", "waitall", "seed", "set_np", "reset_np", "use_np", "from_dlpack"),
@@ -18,17 +18,103 @@ ONLY_BY_HAND = {
     "quantize_asym",
     *("reset_arrays", "dgl_csr_neighbor_uniform_sample", "dgl_csr_neighbor_non_uniform_sample", "dgl_subgraph"),
 }
-
-
 #: Namespaces whose functions another one has too.
 ALIASES = {"mx.contrib.ndarray": "mx.nd.contrib", "mx.contrib.symbol": "mx.sym.contrib"}
+#: Arrays of arguments.txt.
+LETTERS = {
+    "f": ([[1.0, 2.5, 3.0], [4.0, 5.5, 0.5]], "float32"),
+    "v": ([0.5, 0.25, 0.125], "float32"),
+    "i": ([2, 0, 1], "int32"),
+    "j": ([3, 1, 2], "int32"),
+    "k": ([1, 0], "int32"),
+    "s": ([[4.0, 1.0, 0.5], [1.0, 3.0, 0.25], [0.5, 0.25, 2.0]], "float32"),
+    "b": ([[True, False, True], [False, True, True]], "bool"),
+    "u": ([[7, 200], [3, 255]], "uint8"),
+    "h": ([[1.0, 2.5], [0.25, 3.0]], "float16"),
+    "d": ([[1.0, 2.5], [0.25, 3.0]], "float64"),
+    "m": ([[2.0, 1.0, 0.5], [1.0, 4.0, 3.0]], "float32"),
+}
+
+
+class Eager:
+    """Makes arrays of `mx.nd` or `mx.np`."""
+
+    def __init__(self, mx, numpy):
+        self._make = (mx.np if numpy else mx.nd).array
+
+    def __call__(self, values, dtype="float32"):
+        return self._make(values, dtype=dtype)
+
+    def result(self, value):
+        return value
+
+
+class Symbolic:
+    """Makes variables, and keeps the arrays that a graph of them is computed with."""
+
+    def __init__(self, mx, numpy):
+        self._mx, self._numpy, self._values = mx, numpy, {}
+
+    def __call__(self, values, dtype="float32"):
+        name = f"v{len(self._values)}"
+        self._values[name] = self._mx.nd.array(values, dtype=dtype)
+        variable = self._mx.sym.var(name)
+        return variable.as_np_ndarray() if self._numpy else variable
+
+    def result(self, value):
+        """The arrays of a graph; other values as they are."""
+        mx = self._mx
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.result(item) for item in value)
+        if not isinstance(value, mx.sym.Symbol):
+            return value
+        known = {name: self._values[name] for name in value.list_arguments() if name in self._values}
+        shapes, _, auxiliary = value.infer_shape(**{name: array.shape for name, array in known.items()})
+        arrays = {**known, **self._given(value.list_arguments(), shapes, 0.5)}
+        states = self._given(value.list_auxiliary_states(), auxiliary, 1)
+        outputs = value.bind(mx.cpu(), arrays, aux_states=states).forward()
+        mx.nd.waitall()  # before the shape of outputs is read that depends on numbers
+        if self._numpy:
+            outputs = [output.as_np_ndarray() for output in outputs]
+        return outputs[0] if len(outputs) == 1 else list(outputs)
+
+    def _given(self, names, shapes, number):
+        """The arrays of variables, or arrays of one number; none if a shape depends on numbers."""
+        named = zip(names, shapes or ())
+        return {
+            name: self._values[name] if name in self._values else self._mx.nd.full(shape, number)
+            for name, shape in named
+        }
+
+
+class Letters(dict):
+    """Names of an expression: a letter is a new array each time that it is read."""
+
+    def __init__(self, array):
+        super().__init__()
+        self._array = array
+
+    def __missing__(self, name):
+        return self._array(*LETTERS[name])
+
+
+@lru_cache(maxsize=None)
+def arguments():
+    """The lines of arguments.txt by section."""
+    found = {}
+    for line in (HERE / "arguments.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("[") and line[1:-1].isalpha():
+            lines = found[line[1:-1]] = []
+        elif not line.startswith("#"):
+            lines.append(line)
+    return found
 
 
 @lru_cache(maxsize=None)
 def written():
     """Expressions, or the reason why there is none, of every name in calls/*.txt."""
     found = {}
-    for path in sorted(Path(__file__).with_name("calls").glob("*.txt")):
+    for path in sorted((HERE / "calls").glob("*.txt")):
         sections = []
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith("["):
@@ -43,43 +129,14 @@ def written():
 @lru_cache(maxsize=None)
 def shared_names(with_gluoncv):
     """What every expression sees; gluoncv takes a second to import."""
-    import logging
-
     import api_parts
     import api_uses
-    import api_uses_arrays
-    import mxnet as mx
-    import numpy as np
 
-    names = {
-        **vars(api_parts),
-        **vars(api_uses),
-        **vars(api_uses_arrays),
-        "mx": mx,
-        "np": np,
-        "gluon": mx.gluon,
-        "nn": mx.gluon.nn,
-    }
+    names = {**vars(api_parts), **vars(api_uses)}
     if with_gluoncv:
         import api_uses_gluoncv
-        import gluoncv
 
-        names.update(vars(api_uses_gluoncv), gluoncv=gluoncv)
-    image, real = api_parts.picture(), api_parts.picture(dtype="float32")
-    quiet = logging.getLogger("quiet")
-    quiet.addHandler(logging.NullHandler())
-    quiet.propagate = False
-    names.update(
-        rnn=mx.gluon.rnn, T=mx.gluon.data.vision.transforms, nd=mx.nd.array, nd_ones=mx.nd.ones, QUIET=quiet,
-        SCORES=np.float32([[0.3, 0.7], [0.2, 0.8], [0.6, 0.4]]),
-        BOXES01=np.float32([[0, 0.1, 0.2, 0.6, 0.7], [1, 0.3, 0.3, 0.9, 0.8]]),
-    )  # fmt: skip
-    names["lazy"] = {
-        "X": lambda: mx.nd.array(image, dtype="uint8"),
-        "BIG": lambda: mx.nd.array(api_parts.picture(48, 64), dtype="uint8"),
-        "F": lambda: mx.nd.array(real),
-        "CHW": lambda: mx.nd.array(real.transpose((2, 0, 1)).copy()),
-    }
+        names.update(vars(api_uses_gluoncv))
     return names
 
 
@@ -91,13 +148,13 @@ def calls_of(mx, space, name, member):
         return reason
     if space in ALIASES:
         return f"built from the same operators as the functions of {ALIASES[space]}"
-    calls = [(f"written {number}", _written(mx, space, member, text)) for number, (_, text) in enumerate(lines)]
     if not callable(member):
         return [("value", lambda: member)]
+    calls = [(f"written {number}", _written(mx, space, member, text)) for number, (_, text) in enumerate(lines)]
     if space in api_names.ARRAYS:
-        return calls + _method_calls(mx, space, name)
-    if space.startswith(("mx.nd", "mx.sym", "mx.np")) and not inspect.isclass(member) and name not in ONLY_BY_HAND:
-        calls += _generic_calls(mx, space, member)
+        calls += _generic_calls(mx, space, "methods", lambda array: getattr(array, name))
+    elif space.startswith(("mx.nd", "mx.sym", "mx.np")) and not inspect.isclass(member) and name not in ONLY_BY_HAND:
+        calls += _generic_calls(mx, space, "functions", lambda array: member)
     return calls or "no call is written"
 
 
@@ -107,33 +164,6 @@ def reason_by_pattern(space, name):
         if "*" in full and fnmatchcase(f"{space}.{name}", full):
             return lines[0][1]
     return None
-
-
-def _written(mx, space, member, text):
-    import numpy as np
-
-    def call(array):
-        names = dict(shared_names(space.startswith("gluoncv")))
-        names.update(
-            {name: make() for name, make in names["lazy"].items()},
-            C=member,
-            a=_inputs(array),
-            array=array,
-            v=lambda values, dtype="float32": array(np.asarray(values, dtype), dtype),
-        )
-        return array.result(eval(text, names))  # noqa: S307
-
-    return _in_mode(mx, space, call)
-
-
-def _inputs(array):
-    """`a(2, 3)` in an expression: an input of that shape, of the section's kind."""
-    from api_parts import ramp
-
-    def make(*shape, dtype="float32"):
-        return array(ramp(*shape), dtype)
-
-    return make
 
 
 def _in_mode(mx, space, call):
@@ -147,26 +177,36 @@ def _in_mode(mx, space, call):
     return run
 
 
-def _generic_calls(mx, space, member):
-    def run(arguments, named):
+def _written(mx, space, member, text):
+    def call(array):
+        import api_parts
+
+        names = dict(shared_names(space.startswith("gluoncv")))
+        names.update(
+            {name: mx.nd.array(values, dtype=values.dtype) for name, values in api_parts.IMAGES.items()},
+            C=member,
+            a=lambda *shape, dtype="float32": array(api_parts.ramp(*shape), dtype),
+            array=array,
+            v=lambda values, dtype="float32": array(api_parts.np.asarray(values, dtype), dtype),
+        )
+        return array.result(eval(text, names))  # noqa: S307
+
+    return _in_mode(mx, space, call)
+
+
+def _generic_calls(mx, space, section, member_of):
+    """A call for each line of arguments; of methods also the array, which some change."""
+    import numpy as np
+
+    def run(text):
         def call(array):
-            return array.result(member(*made(arguments, array), **made(named, array)))
+            x = array(*LETTERS["f"]) if section == "methods" else None
+            names = {"np": np, "C": member_of(x), "n": np.array(*LETTERS["f"])}
+            if not callable(names["C"]):
+                return array.result(names["C"])
+            result = array.result(eval(f"C({text})", names, Letters(array)))  # noqa: S307
+            return result if x is None else [result, array.result(x)]
 
         return _in_mode(mx, space, call)
 
-    return [(str(number), run(*one)) for number, one in enumerate(generic())]
-
-
-def _method_calls(mx, space, name):
-    def run(arguments, named):
-        def call(array):
-            x = array([[1.0, 2.5, 3.0], [4.0, 5.5, 0.5]])
-            member = getattr(x, name)
-            if not callable(member):
-                return array.result(member)
-            result = array.result(member(*made(arguments, array), **made(named, array)))
-            return [result, array.result(x)]  # some methods change the array
-
-        return _in_mode(mx, space, call)
-
-    return [(str(number), run(*one)) for number, one in enumerate(of_methods())]
+    return [(str(number), run(text)) for number, text in enumerate(arguments()[section])]

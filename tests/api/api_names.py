@@ -103,11 +103,5 @@ def group_of(name):
 
 
 def all_names():
-    """Every name in full, with its object; an object that has several names stands under the first one."""
-    found, first = {}, {}
-    for space in spaces():
-        for name, member in names_of(space).items():
-            full = f"{space}.{name}"
-            found[full] = member
-            first.setdefault(id(member), full)
-    return found
+    """Every name in full."""
+    return {f"{space}.{name}" for space in spaces() for name in names_of(space)}

@@ -1,10 +1,22 @@
 """What the expressions of calls/*.txt are made of: inputs, and the obvious use of each kind of class."""
 
 import json
+import logging
 from pathlib import Path
 import tempfile
 
+import cv2
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn, rnn  # noqa: F401
 import numpy as np
+
+T, nd, nd_ones = gluon.data.vision.transforms, mx.nd.array, mx.nd.ones
+QUIET = logging.getLogger("quiet")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
+SCORES = np.float32([[0.3, 0.7], [0.2, 0.8], [0.6, 0.4]])
+BOXES01 = np.float32([[0, 0.1, 0.2, 0.6, 0.7], [1, 0.3, 0.3, 0.9, 0.8]])
 
 
 def ramp(*shape, dtype="float32"):
@@ -17,6 +29,13 @@ def picture(height=24, width=32, dtype="uint8"):
     return (np.arange(height * width * 3) * 7 % 251).reshape((height, width, 3)).astype(dtype)
 
 
+#: Images of expressions, of which each call gets new arrays.
+IMAGES = {
+    "X": picture(),
+    "BIG": picture(48, 64),
+    "F": picture(dtype="float32"),
+    "CHW": picture(dtype="float32").transpose((2, 0, 1)).copy(),
+}
 #: Images with 2, 1 and 3 boxes (x, y, x, y, class).
 BOXES = [
     np.array([[5, 4, 20, 18, 0], [10, 6, 30, 22, 1]], "float32"),
@@ -25,48 +44,39 @@ BOXES = [
 ]
 
 
-def folder():
-    return Path(tempfile.mkdtemp(prefix="api"))
-
-
-def pictures(count=4):
-    """A folder of PNG files."""
-    import cv2
-
-    place = folder()
-    for number in range(count):
-        cv2.imwrite(str(place / f"{number}.png"), picture(40 + number, 48))
+def folder(files=()):
+    """A new folder with files of texts, bytes, or arrays as pictures, by name."""
+    place = Path(tempfile.mkdtemp(prefix="api"))
+    for name, content in dict(files).items():
+        content = cv2.imencode(name[-4:], content)[1].tobytes() if isinstance(content, np.ndarray) else content
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return place
 
 
+def pictures(names=("0", "1", "2", "3")):
+    """A folder of PNG files."""
+    return folder({f"{name}.png": picture(40 + number, 48) for number, name in enumerate(names)})
+
+
 def text_file(content, name="file.txt"):
-    path = folder() / name
-    path.write_text(content)
-    return str(path)
-
-
-class Refused:
-    """Stands for the result of a call that raised an error."""
-
-    def __init__(self, error):
-        self.name = type(error).__name__
+    return str(folder({name: content}) / name)
 
 
 def each(function, *values):
-    """The result of a call for each value, or that it was refused."""
+    """The result of a call for each value, or the error that refused it."""
 
     def result(value):
         try:
             return function(value)
         except Exception as error:
-            return Refused(error)
+            return error
 
     return [result(value) for value in values]
 
 
 def began(block):
     """A block with weights, drawn by Xavier's rule where the shape allows it."""
-    import mxnet as mx
 
     class Xavier(mx.init.Xavier):
         def _init_weight(self, name, arr):
@@ -86,8 +96,6 @@ def flat(values):
 
 def of(values):
     """Arrays of `mx.nd` from NumPy's, in lists and tuples too."""
-    import mxnet as mx
-
     if isinstance(values, (list, tuple)) and not all(isinstance(one, int) for one in values):
         return type(values)(map(of, values))
     if isinstance(values, tuple):  # a shape
@@ -101,8 +109,6 @@ def layer(block, *inputs, learns=True):
     Args:
         inputs: Shapes, arrays, or lists of them.
     """
-    import mxnet as mx
-
     began(block)
     arrays = [of(one) for one in inputs]
     leaves = [one for one in flat(arrays) if getattr(one, "dtype", None) in (np.float32,)] if learns else []
@@ -125,8 +131,6 @@ def layer(block, *inputs, learns=True):
 
 def unrolled(cell, shape=(2, 3, 4), begin=None, merge=True):
     """Outputs and states of a cell over three steps, and the gradients of its weights."""
-    import mxnet as mx
-
     began(cell)
     x = of(shape)
     x.attach_grad()
@@ -152,8 +156,6 @@ def measured(metric, *batches):
 
 def optimized(optimizer, steps=3, shape=(3, 4)):
     """Weights and states after some updates, in float32, in float16 with a copy in float32, and by NumPy's scalars."""
-    import mxnet as mx
-
     found = []
     for dtype in ("float32", "float16"):
         weight, gradient = of(ramp(*shape, dtype=dtype)), of(ramp(*shape[::-1], dtype=dtype).T.copy())
@@ -198,9 +200,6 @@ def augmented(augmenter, *extra, times=3):
 
 
 def small_net():
-    import mxnet as mx
-
-    nn = mx.gluon.nn
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
         net.add(nn.Conv2D(4, 3, activation="relu"), nn.MaxPool2D(), nn.BatchNorm(), nn.Flatten(), nn.Dense(3))
@@ -212,8 +211,6 @@ def small_net():
 
 def records(boxes=False):
     """Path of a file of records with four images, and a label of several numbers each."""
-    import mxnet as mx
-
     path = str(folder() / "a.rec")
     writer = mx.recordio.MXIndexedRecordIO(path[:-3] + "idx", path, "w")
     for number in range(4):

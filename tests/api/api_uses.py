@@ -1,12 +1,19 @@
-"""Longer uses of single classes, for calls/*.txt."""
+"""Longer uses of single names of MXNet, for calls/*.txt."""
 
+import collections
 import gzip
 import json
-import logging
+from logging.handlers import BufferingHandler
+from pathlib import Path
 import struct
 
 import api_parts
-from api_parts import began, folder, of, pictures, ramp
+from api_parts import QUIET, began, folder, of, pictures, ramp
+import cv2
+import mxnet as mx
+from mxnet.contrib.text.vocab import Vocabulary
+from mxnet.gluon.contrib.estimator import Estimator
+from mxnet.gluon.data.vision import datasets
 import numpy as np
 
 
@@ -18,8 +25,6 @@ def added(block, *children):
 
 def parameter(one):
     """What a Parameter or a Constant tells, and its gradient."""
-    import mxnet as mx
-
     one.initialize(mx.init.Xavier())
     with mx.autograd.record():
         total = (one.data() ** 2 * 3).sum()
@@ -33,8 +38,6 @@ def parameter(one):
 
 def shared(parameters):
     """Parameters by name, made, found again, saved and loaded."""
-    import mxnet as mx
-
     weight = parameters.get("w", shape=(2, 0), dtype=np.float32)
     weight.shape = (2, np.int64(3))
     parameters.get_constant("c", [[1, 2]])
@@ -50,8 +53,6 @@ def shared(parameters):
 
 def trained(trainer):
     """Weights after three updates, with states saved and loaded in between."""
-    import mxnet as mx
-
     net, path = began(mx.gluon.nn.Dense(np.int64(2), in_units=3)), str(folder() / "states")
     one = trainer(net.collect_params(), "adam", {"learning_rate": np.float32(0.1), "wd": np.float64(0.01)})
     for _ in range(3):
@@ -67,25 +68,16 @@ def trained(trainer):
 
 def cifar(classes):
     """A folder with CIFAR's files of three pictures each, as the class reads them without downloading."""
-    import mxnet.gluon.data.vision.datasets as datasets
-
     names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin", "train.bin", "test.bin"]
     labels = (1,) if classes == 10 else (4, 1)
-    place = folder()
-    for name in names:
-        (place / name).write_bytes(b"".join(bytes(labels) + bytes(n % 251 for n in range(3072)) for _ in range(3)))
     datasets.check_sha1 = lambda *arguments: True
-    return str(place)
+    return str(folder(dict.fromkeys(names, (bytes(labels) + bytes(n % 251 for n in range(3072))) * 3)))
 
 
 def mnist(dataset):
     """The dataset of four pictures, from files as the class reads them, without downloading."""
-    import mxnet.gluon.data.vision.datasets as datasets
-
-    place = folder()
-    for path, content in zip(("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), _IDX):
-        with gzip.open(str(place / path), "wb") as file:
-            file.write(content)
+    names = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+    place = folder(zip(names, map(gzip.compress, _IDX)))
     datasets.download = lambda url, path, sha1_hash: str(place / url.rpartition("/")[2])
     return dataset(str(place), train=False)
 
@@ -98,18 +90,11 @@ _IDX = (
 
 
 def classes():
-    place = pictures()
-    for kind, numbers in (("cats", "01"), ("dogs", "23")):
-        (place / kind).mkdir()
-        for number in numbers:
-            (place / f"{number}.png").rename(place / kind / f"{number}.png")
-    return place
+    return pictures(("cats/0", "cats/1", "dogs/2", "dogs/3"))
 
 
 def hooked(handle):
     """A hook that a layer calls until it is detached."""
-    import mxnet as mx
-
     layer, seen = began(mx.gluon.nn.Dense(2, in_units=3)), []
     with layer.register_forward_hook(lambda block, inputs, output: seen.append(output.shape)) as hook:
         layer(of((4, 3)))
@@ -124,38 +109,24 @@ def clipped(clip):
     return [norm, arrays, nothing]
 
 
-class _Heard(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.lines = 0
-
-    def emit(self, record):
-        self.lines += 1
-
-
 def estimated(handler=None, **named):
     """Two epochs of MXNet's Estimator with one more handler."""
-    import mxnet as mx
-    from mxnet.gluon.contrib.estimator import Estimator
-
     x, y = ramp(12, 1, 8, 8), np.arange(12, dtype="float32") % 3
     loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, y), 4)
     net = api_parts.small_net()
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     one = Estimator(net, loss, train_metrics=mx.metric.Accuracy(), trainer=trainer, **named)
-    one.loader, heard = loader, _Heard()
+    one.loader, heard = loader, BufferingHandler(10**6)
     one.logger.handlers, one.logger.propagate = [heard], False
     one.fit(loader, val_data=loader, epochs=2, event_handlers=[handler(one)] if handler else None)
     one.evaluate(loader)
     weights = [value.data() for value in net.collect_params().values()]
-    return [[metric.get() for metric in one.train_metrics + one.val_metrics], weights, heard.lines]
+    return [[metric.get() for metric in one.train_metrics + one.val_metrics], weights, len(heard.buffer)]
 
 
 def module(make):
     """Scores and predictions of a Module after two epochs."""
-    import mxnet as mx
-
     out = mx.sym.LinearRegressionOutput(
         mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1), mx.sym.var("lin_label")
     )
@@ -167,23 +138,17 @@ def module(make):
 
 def calibrated(quantize):
     """Outputs of a net in 8 bits, by each way of calibration."""
-    import mxnet as mx
-
     x = ramp(8, 1, 8, 8)
     loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, np.arange(8) % 3), 4)
 
     def outputs(mode):
-        return quantize(api_parts.small_net(), calib_mode=mode, calib_data=loader, logger=logging.getLogger("quiet"))(
-            of(x)
-        )
+        return quantize(api_parts.small_net(), calib_mode=mode, calib_data=loader, logger=QUIET)(of(x))
 
     return [outputs(mode) for mode in ("naive", "entropy")]
 
 
 def exported():
     """A small net's graph, arguments and auxiliary states."""
-    import mxnet as mx
-
     path = str(folder() / "net")
     api_parts.small_net().export(path)
     return mx.model.load_checkpoint(path, 0)
@@ -191,40 +156,26 @@ def exported():
 
 def voc(year=2007):
     """A folder with one picture and its boxes as PASCAL VOC has it."""
-    import cv2
-
-    root = folder()
-    for part in ("Annotations", "JPEGImages", "ImageSets/Main", "ImageSets/Segmentation", "SegmentationClass"):
-        (root / f"VOC{year}" / part).mkdir(parents=True)
-    place = root / f"VOC{year}"
-    cv2.imwrite(str(place / "JPEGImages/1.jpg"), api_parts.picture(48, 64))
-    cv2.imwrite(str(place / "SegmentationClass/1.png"), np.arange(48 * 64).reshape(48, 64).astype("uint8") % 21)
-    for kind in ("Main", "Segmentation"):
-        for split in ("train", "val", "trainval"):
-            (place / "ImageSets" / kind / f"{split}.txt").write_text("1\n")
     thing = (
         "<object><name>cat</name><difficult>0</difficult><bndbox><xmin>5</xmin><ymin>4</ymin><xmax>20</xmax>"
         "<ymax>18</ymax></bndbox></object>"
     )
     size = "<size><width>64</width><height>48</height></size>"
-    (place / "Annotations/1.xml").write_text(f"<annotation>{size}{thing}{thing.replace('cat', 'dog')}</annotation>")
-    return str(root)
+    files = {
+        "Annotations/1.xml": f"<annotation>{size}{thing}{thing.replace('cat', 'dog')}</annotation>",
+        "JPEGImages/1.jpg": api_parts.picture(48, 64),
+        "SegmentationClass/1.png": np.arange(48 * 64).reshape(48, 64).astype("uint8") % 21,
+    }
+    for split in ("train", "val", "trainval"):
+        files.update({f"ImageSets/{kind}/{split}.txt": "1\n" for kind in ("Main", "Segmentation")})
+    return str(folder({f"VOC{year}/{name}": content for name, content in files.items()}))
 
 
 def listed():
     """A list of one picture with two boxes, as gluoncv's `LstDetection` reads it; its path and the folder."""
-    place = pictures(1)
-    (place / "a.lst").write_text("0\t4\t5\t48\t40\t0\t0.1\t0.2\t0.6\t0.7\t1\t0.3\t0.3\t0.9\t0.8\t0.png\n")
+    line = "0\t4\t5\t48\t40\t0\t0.1\t0.2\t0.6\t0.7\t1\t0.3\t0.3\t0.9\t0.8\t0.png\n"
+    place = folder({"0.png": api_parts.picture(40, 48), "a.lst": line})
     return str(place / "a.lst"), str(place)
-
-
-def drawn(axes):
-    """What stands in a picture of Matplotlib."""
-    import matplotlib.pyplot as plt
-
-    found = [len(axes.patches), [text.get_text() for text in axes.texts], [one.get_array() for one in axes.images]]
-    plt.close("all")
-    return found
 
 
 def graph(symbol):
@@ -234,15 +185,11 @@ def graph(symbol):
 
 def mnist_files():
     """Files of four pictures and their labels."""
-    place = folder()
-    (place / "images").write_bytes(_IDX[0])
-    (place / "labels").write_bytes(_IDX[1])
+    place = folder(zip(("images", "labels"), _IDX))
     return str(place / "images"), str(place / "labels")
 
 
 def png():
-    import cv2
-
     return cv2.imencode(".png", api_parts.picture())[1].tobytes()
 
 
@@ -256,12 +203,8 @@ def vocabulary():
 
 def vocabulary_of(kind):
     """A vocabulary of two words, and the numbers of words."""
-    import collections
-
-    from mxnet.contrib import text
-
     words = collections.Counter(["a", "b", "b", "c", "c"])
-    one = (kind or text.vocab.Vocabulary)(words, most_freq_count=np.int64(2), reserved_tokens=["<pad>"])
+    one = (kind or Vocabulary)(words, most_freq_count=np.int64(2), reserved_tokens=["<pad>"])
     return [one.to_indices(["a", "b", "z"]), one.to_tokens([0, 1, 2]), len(one), one]
 
 
@@ -277,8 +220,6 @@ def registered(register, base, create, *arguments):
 
 
 def alias_of(alias):
-    import mxnet as mx
-
     @mx.metric.register
     @alias("another_name")
     class OwnMetric(mx.metric.EvalMetric):
@@ -289,8 +230,6 @@ def alias_of(alias):
 
 
 def scoped(scope):
-    import mxnet as mx
-
     with scope:
         inside = mx.autograd.is_training(), mx.autograd.is_recording()
     return [inside, mx.autograd.is_training()]
@@ -313,3 +252,66 @@ def items_of(iterator, count=3):
         for _, batch in zip(range(count), iterator)
     ]
     return [found, iterator.label_shape, list(iterator.provide_label)]
+
+
+def csr(dtype="float32"):
+    """A sparse matrix, the graph of three nodes."""
+    return mx.nd.sparse.csr_matrix(np.array([[0, 1, 2], [3, 0, 0], [0, 4, 0]], dtype), dtype=dtype)
+
+
+def multi(operator, arrays, weights, **named):
+    """An operator that updates several weights, which `mx.nd` writes to `out`.
+
+    Args:
+        weights: Places of the weights; None if the first argument is a list of them.
+    """
+    if "symbol" in operator.__module__:
+        return operator(*arrays, **named)
+    return operator(*arrays, out=arrays[0] if weights is None else [arrays[place] for place in weights], **named)
+
+
+def rsp():
+    return mx.nd.sparse.row_sparse_array(np.float32([[1, 2], [0, 0], [3, 4]]))
+
+
+def switched(function):
+    """The switches of `mx.np` after a call, which are put back."""
+    function()
+    found = mx.util.is_np_array(), mx.util.is_np_shape()
+    mx.npx.reset_np()
+    return found
+
+
+def put(array, key, value):
+    array[key] = value
+    return array
+
+
+def gradient(array):
+    x = array(ramp(2, 3))
+    x.attach_grad()
+    with mx.autograd.record():
+        y = x * x * np.float32(2)
+    y.backward()
+    return x.grad
+
+
+def zoo(make):
+    """Names, shapes of parameters and the outputs' shape of a net of MXNet's zoo."""
+    net = make(classes=np.int64(7))
+    side = 299 if "inception" in make.__name__.lower() else 224
+    data = mx.nd.zeros((1, 3, side, side))
+    net.infer_shape(data)
+    shapes = [parameter.shape for parameter in net.collect_params().values()]
+    return [len(shapes), sorted(shapes)[-20:], net(mx.sym.var("data")).infer_shape(data=data.shape)[1]]
+
+
+def saved(function, library=mx.nd, arrays=mx.nd, buffer=False, saves=False):
+    """What `load`, `load_frombuffer` or `save` makes of arrays or of a graph."""
+    path = str(folder() / "file")
+    if "symbol" in function.__module__:
+        (mx.sym.var("x") * 2).save(path)
+        return function(path).list_arguments()
+    (function if saves else library.save)(path, {"a": arrays.array(ramp(2, 3)), "b": arrays.array(ramp(4))})
+    loaded = function(Path(path).read_bytes()) if buffer else (library.load if saves else function)(path)
+    return sorted(loaded.items())

@@ -1,7 +1,15 @@
 """Longer uses of single names of GluonCV, for calls/gluoncv.txt."""
 
-from api_parts import BOXES, began, folder, of, picture, ramp
+from collections import namedtuple
+import shutil
+
+from api_parts import BOXES, began, folder, of, picture, pictures, ramp, text_file
+import gluoncv
+from gluoncv.data.transforms import presets
+import matplotlib.pyplot as plt
+import mxnet as mx
 import numpy as np
+from PIL import Image
 
 BOXES4 = BOXES[0][:, :4]
 IOUS = np.float32([[0.9, 0.1], [0.2, 0.4], [0.3, 0.8], [0.0, 0.1]])
@@ -16,16 +24,12 @@ def matched():
 
 
 def sampled():
-    import mxnet as mx
-
     ious = of(IOUS[None])
     named = {"num_sample": 3, "pos_thresh": 0.5, "neg_thresh_high": 0.3, "pos_ratio": 0.5}
     return mx.nd.Custom(of(np.float32([[0, -1, 1, -1]])), ious, op_type="quota_sampler", **named)
 
 
 def written_net(export):
-    import gluoncv
-
     net = began(gluoncv.model_zoo.get_model("cifar_resnet20_v1"))
     place = folder()
     export(str(place / "n"), net, data_shape=(32, 32, 3), preprocess=True)
@@ -38,13 +42,8 @@ def temporary(scope):
 
 
 def unpacked(unpack, kind):
-    import shutil
-
-    place = folder()
-    (place / "in").mkdir()
-    (place / "in" / "a.txt").write_text("a")
-    archive = shutil.make_archive(str(place / "archive"), kind, str(place / "in"))
-    unpack(archive, str(place / "out"))
+    place = folder({"in/a.txt": "a"})
+    unpack(shutil.make_archive(str(place / "archive"), kind, str(place / "in")), str(place / "out"))
     return sorted(path.name for path in (place / "out").iterdir())
 
 
@@ -70,8 +69,6 @@ def detected(metric):
 
 
 def paralleled(parallel):
-    import gluoncv
-
     class Doubled(gluoncv.utils.parallel.Parallelizable):
         def forward_backward(self, x):
             return x * 2
@@ -82,9 +79,7 @@ def paralleled(parallel):
 
 
 def history(one):
-    import matplotlib
 
-    matplotlib.use("Agg")
     one.update([1.0, 2.0])
     one.update([np.float64(0.5), 1])
     path = folder() / "a.png"
@@ -93,17 +88,11 @@ def history(one):
 
 
 def photo():
-    from PIL import Image
-
     return Image.fromarray(picture(48, 64))
 
 
 def rcnn_batch(batchify):
     """Training batches of images of two sizes."""
-    import gluoncv
-    from gluoncv.data.transforms import presets
-    import mxnet as mx
-
     net = gluoncv.model_zoo.get_model("faster_rcnn_resnet50_v1b_voc", pretrained_base=False)
     net.initialize()
     transform = presets.rcnn.FasterRCNNDefaultTrainTransform(64, 128, net)
@@ -113,47 +102,31 @@ def rcnn_batch(batchify):
 
 def mixed(dataset):
     """Images of two sizes with different numbers of boxes, mixed half and half."""
-    import mxnet as mx
-
     pairs = [(mx.nd.array(picture(24 + n, 32)), boxes) for n, boxes in enumerate(BOXES)]
     return [dataset(mx.gluon.data.SimpleDataset(pairs), lambda: np.float64(0.5))[n] for n in range(3)]
 
 
 def imagenet():
-    import api_uses
-
-    place = folder()
-    api_uses.classes().rename(place / "val")
-    return place
+    return pictures(("val/cats/0", "val/cats/1", "val/dogs/2", "val/dogs/3"))
 
 
 def clips(dataset, name_pattern="img_%05d.jpg"):
     """A clip of a folder of frames, as the data sets of videos read it."""
-    import cv2
-
-    place = folder()
-    (place / "video").mkdir()
-    for number in range(1, 9):
-        cv2.imwrite(str(place / "video" / (name_pattern % number)), picture(48 + number, 64))
-    (place / "list.txt").write_text("video 8 3\n")
+    files = {f"video/{name_pattern % number}": picture(48 + number, 64) for number in range(1, 9)}
+    place = folder({**files, "list.txt": "video 8 3\n"})
     size = {"new_width": 40, "new_height": 32, "target_width": 40, "target_height": 32}
     one = dataset(str(place), str(place / "list.txt"), num_segments=2, new_length=1, name_pattern=name_pattern, **size)
     return one[0]
 
 
 def velodyne():
-    path = folder() / "points.bin"
-    (ramp(12, 4) * 20).astype("float32").tofile(str(path))
-    return str(path)
+    return text_file((ramp(12, 4) * 20).astype("float32").tobytes(), "points.bin")
 
 
 def depth_map(generate):
-    place = folder()
-    (place / "calib_cam_to_cam.txt").write_text(
-        "R_rect_00: 1 0 0 0 1 0 0 0 1\nP_rect_02: 10 0 16 0 0 10 12 0 0 0 1 0\nS_rect_02: 32 24\n"
-    )
-    (place / "calib_velo_to_cam.txt").write_text("R: 0 -1 0 0 0 -1 1 0 0\nT: 0 0 0\n")
-    return generate(str(place), velodyne())
+    camera = "R_rect_00: 1 0 0 0 1 0 0 0 1\nP_rect_02: 10 0 16 0 0 10 12 0 0 0 1 0\nS_rect_02: 32 24\n"
+    turn = "R: 0 -1 0 0 0 -1 1 0 0\nT: 0 0 0\n"
+    return generate(str(folder({"calib_cam_to_cam.txt": camera, "calib_velo_to_cam.txt": turn})), velodyne())
 
 
 def joints():
@@ -165,20 +138,21 @@ def person():
 
 
 def anchors():
-    import mxnet as mx
-
     return mx.nd.contrib.MultiBoxPrior(mx.nd.zeros((1, 3, 4, 4)), sizes=(0.3, 0.5)) * 1.0
 
 
 def yolo():
-    import gluoncv
-
     net = gluoncv.model_zoo.get_model("yolo3_darknet53_voc", pretrained_base=False)
     net.initialize()
     return net
 
 
 def corner():
-    from collections import namedtuple
-
     return namedtuple("Corner", "x1 y1 x2 y2")(40, 40, 90, 90)
+
+
+def drawn(axes):
+    """What stands in a picture of Matplotlib."""
+    found = [len(axes.patches), [text.get_text() for text in axes.texts], [one.get_array() for one in axes.images]]
+    plt.close("all")
+    return found

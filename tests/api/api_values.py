@@ -36,8 +36,8 @@ def described(value, depth=0):
     if isinstance(value, (dict, set, frozenset)):
         items = value.items() if isinstance(value, dict) else enumerate(sorted(value, key=str))
         return {"items": {str(key): described(item, depth + 1) for key, item in list(items)[:40]}}
-    if type(value).__name__ == "Refused":
-        return {"error": value.name}
+    if isinstance(value, Exception):
+        return {"error": type(value).__name__}
     if isinstance(value, np.dtype):
         return f"dtype {value}"
     return f"<{type(value).__name__}>"
