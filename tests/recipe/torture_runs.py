@@ -2,7 +2,8 @@
 
 A run ends by a signal, by a closed pipe, or by a full disk (`--disk DIR`, an empty folder of a small file system of
 its own), between its first line and a little after its last. Exit code 1 unless `runs` names each folder rightly and
-each resume ends with the bits, rows and scores of the run that nobody disturbed.
+each resume ends with the bits, rows and scores of the run that nobody disturbed. `--family ssd yolo3 fcn pose` does it
+to a small net of each of these, trained on drawn pictures.
 """
 
 import argparse
@@ -28,6 +29,28 @@ import contextlib
 
 from forked import Forks  # noqa: E402
 
+# The shipped recipe of a family, and the arguments that make its net small.
+FAMILIES = {
+    "ssd": ("ssd_shapes", "size: 64, channels: [4, 6, 8]"),
+    "yolo3": ("yolo3_shapes", "size: 64, channels: [4, 6, 8]"),
+    "fcn": ("fcn_shapes", "size: 64, channels: [4, 6, 8]"),
+    "pose": ("pose_stick", "channels: [4, 6, 8, 8, 8]"),
+}
+OF_A_FAMILY = """
+base: {}
+name: small
+seed: 3
+threads: 1
+data:
+  images: 24
+  size: 64
+  batch_size: 2
+  augment: [{{name: resize, size: [64, 64]}}, flip, {{name: colour_jitter, hue: 0.05}}, to_tensor]
+  eval_augment: [to_tensor]
+model: {{{}}}
+epochs: 4
+checkpoints: {{every: 16 updates, keep_last: 2}}
+"""
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGINT": signal.SIGINT}
 
 
@@ -72,9 +95,10 @@ def result(run):
 
 
 class Torture:
-    def __init__(self, folder, disk):
+    def __init__(self, folder, disk, family=None):
         self.forks, self.folder, self.disk = Forks(), folder, disk
-        (folder / "small.yaml").write_text(RESUMED)
+        folder.mkdir()
+        (folder / "small.yaml").write_text(OF_A_FAMILY.format(*FAMILIES[family]) if family else RESUMED)
         words = ("train", folder / "small.yaml", "--quiet", "--output")
         done = self.run("timed", folder / "clock", *words, folder / "whole")
         assert done.returncode == 0, done.stderr
@@ -160,21 +184,31 @@ def torture():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--disk", type=Path)
     parser.add_argument("--kinds", nargs="*")
+    parser.add_argument("--family", nargs="*", choices=FAMILIES, default=[None])
     options = parser.parse_args()
     draws, failed = random.Random(options.seed), 0
+    kinds = options.kinds or [*SIGNALS, "pipe", *(["disk"] if options.disk else [])]
     with tempfile.TemporaryDirectory() as folder:
-        tortured = Torture(Path(folder), options.disk)
-        for kind in options.kinds or [*SIGNALS, "pipe", *(["disk"] if options.disk else [])]:
-            seen = Counter()
-            for _ in range(options.each):
-                seconds = draws.uniform(0, 1.05 * tortured.seconds)
-                what, wrong = tortured.ended(kind, seconds)
-                seen[what] += 1
-                for text in wrong:
-                    failed += 1
-                    print(f"{kind} after {seconds:.3f} of {tortured.seconds:.3f} s: {text}")  # noqa: T201
-            print(f"{kind}: {', '.join(f'{count} x {what}' for what, count in seen.most_common())}", flush=True)  # noqa: T201
+        for family in options.family:
+            failed += of_family(family, kinds, options, draws, Path(folder) / str(family))
     return 1 if failed else 0
+
+
+def of_family(family, kinds, options, draws, folder):
+    """End runs in each way and say how they went on; return how many mistakes there were."""
+    tortured, failed = Torture(folder, options.disk, family), 0
+    for kind in kinds:
+        seen = Counter()
+        for _ in range(options.each):
+            seconds = draws.uniform(0, 1.05 * tortured.seconds)
+            what, wrong = tortured.ended(kind, seconds)
+            seen[what] += 1
+            for text in wrong:
+                failed += 1
+                print(f"{kind} after {seconds:.3f} of {tortured.seconds:.3f} s: {text}")  # noqa: T201
+        name = f"{family}, {kind}" if family else kind
+        print(f"{name}: {', '.join(f'{count} x {what}' for what, count in seen.most_common())}", flush=True)  # noqa: T201
+    return failed
 
 
 if __name__ == "__main__":
