@@ -197,14 +197,14 @@ def coco_content(path: Path, mistakes: Mistakes) -> Tuple[Dict[str, List[Dict[st
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(f"coco_boxes: {path}: it cannot be read: {error.strerror}") from error
+        raise DataError(f"{mistakes.what}: {path}: it cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"coco_boxes: {path}: it is no JSON: {error}") from error
+        raise DataError(f"{mistakes.what}: {path}: it is no JSON: {error}") from error
     lists = {}
     for key in ("images", "annotations", "categories"):
         value = content.get(key) if isinstance(content, dict) else None
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-            raise DataError(f"coco_boxes: {path}: {key}: expected a list of objects, as in COCO")
+            raise DataError(f"{mistakes.what}: {path}: {key}: expected a list of objects, as in COCO")
         lists[key] = value
     names = {}
     for number, one in enumerate(lists["categories"]):
