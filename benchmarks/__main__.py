@@ -24,6 +24,7 @@ QUESTIONS = (
     "threads",
     "peers",
     "loaders",
+    "detection",
     "features",
     "checkpoints",
     "memory",

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks import (
     checkpoints,
+    detection,
     features,
     folder,
     growth,
@@ -188,6 +189,7 @@ LOOPS = {"QUICK_SIZES": {"rounds": 1, "seconds": 0.01, "samples": 500}, "QUICK":
 SERVING = {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5}
 CHECKPOINT = ("0 MB in 14 arrays", "load_checkpoint")
 ACCIDENTS = "LeNet, 0.5 s with accidents: "
+DETECTION = ("small_fcn, 96 px, batch 8", detection.FIT)
 # Each question at a tiny size, and what some of its rows must be.
 QUESTIONS_AT_TINY_SIZES = [
     (kernel_share, {"CASES": {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)}}, {}),
@@ -199,6 +201,7 @@ QUESTIONS_AT_TINY_SIZES = [
     (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
     (processes, {"CASES": ONE_CASE}, {("LeNet, batch 2", processes.EACH): ("against", processes.ONE)}),
     (loaders, QUICK_LOADERS, {("300 arrays of 28x28, batch 64", "ArrayLoader"): ("against", "NumPy loop")}),
+    (detection, {"QUICK": {"rounds": 1, "files": 16, "images": 8}}, {DETECTION: ("bar", 1.0)}),
     (features, QUICK_FEATURES, {("features.4: beside the whole net", "Features"): ("against", "forward")}),
     (several_workers, LENET_WORKERS, {WORKERS: ("against", several_workers.ALONE)}),
     (loops, LOOPS, {("softmax regression, batch 64", loops.FIT): ("bar", 0.5)}),

@@ -269,6 +269,12 @@ def test_points_refuse(tmp_path, case):
     assert all(word in str(error.value) for word in ("annotations[2]", *POINTS[case][1]))
 
 
+def test_errors_of_the_json_file_name_the_function_that_was_called(tmp_path):
+    for read in (coco_boxes, coco_points):
+        with pytest.raises(DataError, match=f"^{read.__name__}: .*it cannot be read"):
+            read(tmp_path)
+
+
 def mutated(content, rng):
     """Bytes of a file with one change: a byte, a cut, a number, a repeated or lost piece."""
     kind, place = rng.randrange(5), rng.randrange(len(content))
