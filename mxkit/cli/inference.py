@@ -2,7 +2,8 @@
 
 from contextlib import ExitStack
 from csv import writer as csv_writer
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat
 from json import dumps as to_json
 import os
 from pathlib import Path
@@ -19,6 +20,7 @@ def predict(
     images: List[Path] = typer.Argument(..., metavar="IMAGE|FOLDER...", help="Image files, and folders of them."),
     csv: Optional[Path] = typer.Option(None, "--csv", metavar="FILE", help="Write a table instead of lines."),
     jsonl: Optional[Path] = typer.Option(None, "--jsonl", metavar="FILE", help="Write a JSON object per line instead."),
+    coco: Optional[Path] = typer.Option(None, "--coco", metavar="FILE", help="Write COCO's results."),
     draw: Optional[Path] = typer.Option(None, "--draw", metavar="FOLDER", help="Draw boxes, masks or points there."),
     masks: Optional[Path] = typer.Option(None, "--masks", metavar="FOLDER", help="Write masks of class numbers there."),
     score: float = typer.Option(0.5, "--score", min=0, max=1, help="Least score of a detector's boxes."),
@@ -34,6 +36,7 @@ def predict(
     code is 1. FILE is replaced, and written line by line: after an interrupt it holds whole lines of the images before.
     """
     from mxkit.data.image_files import find_images
+    from mxkit.recipe.marks import CocoResults
     from mxkit.recipe.net_facts import read_facts
     from mxkit.recipe.predictions import files_predicted
     from mxkit.runtime.machine import read_processors
@@ -41,19 +44,26 @@ def predict(
     from tqdm import tqdm
 
     files = find_images(images)
-    _check_outputs(csv, jsonl, run, files)
+    _check_outputs([csv, jsonl, coco], run, files)
     recipe, net = load_shown(run, which)
     threads = read_processors().threads
     facts = read_facts(run)
     _check_pictures(recipe, draw, masks, run)
     predictions = files_predicted(recipe, net, facts, files, invert=invert, threads=threads, score=score)
+    results = CocoResults(recipe, files, facts.classes) if coco else None
     pictures = _Pictures(recipe.loss.made.moves, facts.classes, files, draw, masks)
-    predictions, failed = chain([next(predictions)], predictions), 0  # an error of the net keeps the tables of before
+    predictions = chain([next(predictions)], predictions)  # an error of the net keeps the tables of before
+    failed = empty = 0
     with ExitStack() as opened:
+        writers: Dict[Any, Callable[..., Any]] = {
+            csv: _csv_rows,
+            jsonl: _json_rows,
+            coco: partial(_coco_rows, results=results, opened=opened),
+        }
         tables = [
             # line by line, so that a killed process leaves whole lines; names of files need not be UTF-8
             rows(opened.enter_context(path.open("w", 1, "utf-8", "surrogateescape", "")))
-            for path, rows in ((csv, _csv_rows), (jsonl, _json_rows))
+            for path, rows in writers.items()
             if path
         ]
         # on a terminal the lines show the progress
@@ -62,16 +72,17 @@ def predict(
             if prediction.error:
                 tqdm.write(f"error: {prediction.error}", file=sys.stderr)
                 failed += 1
-            elif tables:
-                for write in tables:
+            else:
+                empty += prediction.answer.get("boxes") == []
+                for write in tables or [_show]:
                     write(prediction)
                 pictures.save(prediction)
-            else:
-                _show(prediction)
-                pictures.save(prediction)
             bar.update()
-    for path in filter(None, (csv, jsonl, draw, masks)):
-        typer.echo(f"{len(files) - failed} images in {path}")
+    for path in filter(None, (csv, jsonl, coco, draw, masks)):
+        lone = f", and {empty} without a box, which have no row" if empty and path in (csv, coco) else ""
+        typer.echo(f"{len(files) - failed - (empty if lone else 0)} images in {path}{lone}")
+    if results:
+        typer.echo(f"{coco}: {results.ids}")
     if failed:
         typer.echo(f"error: {failed} of {len(files)} files were skipped", err=True)
         raise typer.Exit(1)
@@ -93,7 +104,7 @@ def benchmark(
     """
     from mxkit.serving.measuring_inference import InterruptedMeasurement, measure_inference
 
-    _check_outputs(png, json, run)
+    _check_outputs([png, json], run)
     if png and png.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):
         raise typer.BadParameter(f"--png: expected a file like speed.png, received {png}")
     sizes = [int(size) if size.strip().isdigit() else size for size in batch.split(",")]
@@ -115,15 +126,15 @@ def benchmark(
         typer.echo(f"picture {png}")
 
 
-def _check_outputs(one: Optional[Path], other: Optional[Path], run: Path, inputs: Sequence[Any] = ()) -> None:
+def _check_outputs(outputs: Sequence[Optional[Path]], run: Path, inputs: Sequence[Any] = ()) -> None:
     """Refuse files that cannot be written, or that are read or belong to the run, before anything is computed."""
     runs = [one for one in inputs if (Path(one) / "recipe.yaml").is_file()]
     if runs:
         raise typer.BadParameter(f"{runs[0]} is a run, and so is {run}: name one of them, and images")
-    given = [path for path in (one, other) if path]
-    if len({path.resolve() for path in given}) < len(given):
-        raise typer.BadParameter(f"{one} is given for two tables; each needs its own file")
-    for path in given:
+    given = [path for path in outputs if path]
+    for place, path in enumerate(given):
+        if path.resolve() in [one.resolve() for one in given[:place]]:
+            raise typer.BadParameter(f"{path} is given for two tables; each needs its own file")
         is_image = path.exists() and any(Path(one).exists() and path.samefile(one) for one in inputs)  # hard links too
         of_run = path.is_file() and (run / "recipe.yaml").is_file() and run.resolve() in path.resolve().parents
         if is_image or of_run:
@@ -217,6 +228,19 @@ def _csv_rows(file: Any) -> Callable[[Any], Any]:
 def _json_rows(file: Any) -> Callable[[Any], Any]:
     """A function that writes predictions as lines of JSON."""
     return lambda prediction: file.write(to_json({"path": prediction.path, **prediction.answer}) + "\n")
+
+
+def _coco_rows(file: Any, results: Any, opened: ExitStack) -> Callable[[Any], Any]:
+    """A function that writes predictions into the list of COCO's results, which ends with `opened`."""
+    separators = chain([""], repeat(","))
+    file.write("[")
+    opened.callback(file.write, "\n]\n")
+
+    def write(prediction: Any) -> None:
+        for row in results.rows(prediction.path, prediction.answer):
+            file.write(f"{next(separators)}\n{to_json(row)}")
+
+    return write
 
 
 def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:

@@ -4,12 +4,13 @@ import math
 import operator
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import warnings
 
-from mxkit.data.image_bytes import decode
+from mxkit.data.image_bytes import decode, is_turned
 from mxkit.data.image_files import hash_shares
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, warn_of_missing_classes
-from mxkit.errors import DataError, nearest
+from mxkit.errors import DataError, TrapWarning, nearest
 import numpy as np
 
 PathLike = Union[str, Path]
@@ -157,7 +158,7 @@ class Mistakes:
     """Collects mistakes of annotations, and raises all of them as one error."""
 
     def __init__(self, what: str) -> None:
-        self.what, self._texts = what, []  # type: str, List[str]
+        self.what, self._texts, self._turned = what, [], []  # type: str, List[str], List[Path]
 
     def add(self, where: str, text: str) -> None:
         """Note a mistake of a file's line or field."""
@@ -168,12 +169,24 @@ class Mistakes:
 
         Raises:
             DataError: There is one; the text has the first of them.
+
+        Warns:
+            TrapWarning: Images are turned by their EXIF (T283).
         """
         if self._texts:
             count, rest = len(self._texts), len(self._texts) - _SHOWN
             lines = "".join(f"\n- {text}" for text in self._texts[:_SHOWN])
             more = f"\n- and {rest} more" if rest > 0 else ""
             raise DataError(f"{self.what}: {count} mistake{'s' * (count > 1)} in the annotations:{lines}{more}")
+        if self._turned:
+            warnings.warn(
+                f"{self.what}: {len(self._turned)} images are turned by their EXIF orientation, like "
+                f"{self._turned[0]}: as in MXNet their pixels are read as stored, and boxes, masks or points that were "
+                "drawn on the turned picture do not fit. Store them upright: ImageOps.exif_transpose of Pillow",
+                TrapWarning,
+                stacklevel=4,
+            )
+            self._turned = []
 
     def number(self, value: Any, where: str, field: str) -> Optional[float]:
         """A finite number, or None with a mistake noted."""
@@ -193,6 +206,7 @@ class Mistakes:
         try:
             with Image.open(path) as opened:
                 width, height = opened.size
+                self._turned += [path] * is_turned(opened)
             return width, height
         except FileNotFoundError:
             self.add(str(path), "there is no such image")

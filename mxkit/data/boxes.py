@@ -27,7 +27,7 @@ def voc_boxes(
     share: float = 0.1,
     seed: int = 0,
 ) -> Splits:
-    """Read boxes in Pascal VOC's layout: `Annotations/*.xml`, `JPEGImages` and `ImageSets/Main/*.txt`.
+    """Read boxes in Pascal VOC's layout: `Annotations/**/*.xml`, `JPEGImages` and `ImageSets/Main/*.txt`.
 
     Sides are VOC's minus 1, as in gluoncv's `VOCDetection`, because VOC counts pixels from 1. Class names are in lower
     case there; here they stay as written.
@@ -54,8 +54,8 @@ def voc_boxes(
     lists = {"train": train, "valid": valid, "test": test or ()}
     parts: Dict[str, List[Annotated]] = {}
     if (root / "Annotations").is_dir() and not (root / "ImageSets").is_dir():
-        stems = sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
-        lone = {path.stem for path in (root / "JPEGImages").glob("*.*")} - set(stems)
+        stems = _stems(root / "Annotations", ".xml")
+        lone = set(_stems(root / "JPEGImages", ".*")) - set(stems)
         if lone:
             text = f"{len(lone)} images have no annotation and are left out, like {min(lone)}"
             warnings.warn(f"voc_boxes: {text}", TrapWarning, stacklevel=2)
@@ -68,6 +68,11 @@ def voc_boxes(
                 folder, stems = _voc_list(root, name, mistakes)
                 parts[part] += [_voc_image(folder, stem, mistakes) for stem in stems]
     return box_splits(root, parts, classes, mistakes)
+
+
+def _stems(folder: Path, ending: str) -> List[str]:
+    """Files of a folder and those in it, by their paths without endings."""
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob(f"*{ending}"))
 
 
 def _voc_list(root: Path, name: str, mistakes: Mistakes) -> Tuple[Path, List[str]]:
@@ -213,6 +218,23 @@ def coco_content(path: Path, mistakes: Mistakes) -> Tuple[Dict[str, List[Dict[st
         else:
             names[one["id"]] = one["name"]
     return lists, [names[key] for key in sorted(names)]
+
+
+def coco_ids(root: Path, names: Iterable[Optional[str]], images: Optional[str]) -> Tuple[Dict[Path, int], List[Any]]:
+    """Ids of images by path, and the categories, of those JSON files in `annotations/` that are there.
+
+    Raises:
+        DataError: A file is damaged.
+    """
+    ids: Dict[Path, int] = {}
+    categories: List[Any] = []
+    for name in filter(None, names):
+        path = root / "annotations" / f"{name}.json"
+        if path.is_file():
+            content, _ = coco_content(path, Mistakes("coco_boxes"))
+            folder, categories = coco_folder(root, name, images), content["categories"]
+            ids.update({(folder / str(one.get("file_name"))).resolve(): one["id"] for one in content["images"]})
+    return ids, categories
 
 
 def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes: Mistakes) -> List[Annotated]:

@@ -13,7 +13,7 @@ The format, little-endian, as `im2rec` and `mx.recordio` write it:
 from io import BytesIO
 from pathlib import Path
 import struct
-from typing import BinaryIO, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import DataError
 import numpy as np
@@ -227,6 +227,14 @@ def sides_of(content: bytes) -> Tuple[Optional[int], Optional[int]]:
             return image.height, image.width
     except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError):  # Pillow's, of damaged files
         return None, None
+
+
+def is_turned(image: Any) -> bool:
+    """Whether EXIF turns or mirrors an opened image of Pillow where it is shown; pixels are read as stored (T283)."""
+    try:
+        return "exif" in image.info and image.getexif().get(0x0112, 1) not in (0, 1)
+    except (OSError, SyntaxError, ValueError, struct.error):  # Pillow's, of damaged EXIF
+        return False
 
 
 def _truncation(content: bytes) -> Optional[str]:

@@ -1,6 +1,6 @@
 """Figures of detection, segmentation and pose, over whole sets."""
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.errors import DataError
@@ -62,9 +62,15 @@ class _OfBoxes(Metric):
                 rows.append(shifted)
             self._samples += samples
 
-    def rows(self) -> Tuple["np.ndarray", "np.ndarray"]:
-        """What was found, (N, 7): sides, class, score, image; and the objects: sides, class, difficult, image."""
-        return _joined(self._found), _joined(self._truth)
+    def rows(self, least: float = -np.inf) -> Tuple["np.ndarray", "np.ndarray"]:
+        """What was found, (N, 7): sides, class, score, image; and the objects: sides, class, difficult, image.
+
+        Args:
+            least: Least score of what was found; the largest is first.
+        """
+        found = _joined(self._found)
+        found = found[np.argsort(-found[:, 5], kind="stable")]
+        return found[found[:, 5] >= least], _joined(self._truth)
 
     def by_class(self) -> Dict[int, float]:
         """The figure of each class that has an object."""
@@ -96,51 +102,62 @@ def _joined(rows: Sequence["np.ndarray"]) -> "np.ndarray":
     return np.concatenate(rows) if rows else np.zeros((0, 7), np.float32)
 
 
-def overlaps(first: "np.ndarray", second: "np.ndarray", *, pixel: float = 0.0) -> "np.ndarray":
-    """Intersection over union of boxes (N, 4) and (M, 4), shape (N, M).
-
-    Args:
-        first: Boxes.
-        second: Boxes.
-        pixel: 1 if right and bottom are pixels that belong to the box.
-    """
+def overlaps(first: "np.ndarray", second: "np.ndarray") -> "np.ndarray":
+    """Intersection over union of boxes (N, 4) and (M, 4), shape (N, M); right and bottom count as pixels, as in VOC."""
     low, high = np.maximum(first[:, None, :2], second[:, :2]), np.minimum(first[:, None, 2:], second[:, 2:])
-    both = (high - low + pixel).clip(0).prod(axis=2)
-    areas = [(one[:, 2:] - one[:, :2] + pixel).prod(axis=1) for one in (first, second)]
+    both = (high - low + 1).clip(0).prod(axis=2)
+    areas = [(one[:, 2:] - one[:, :2] + 1).prod(axis=1) for one in (first, second)]
     shares: np.ndarray = both / np.maximum(areas[0][:, None] + areas[1] - both, 1e-12)
     return shares
 
 
-def matches(found: "np.ndarray", truth: "np.ndarray", iou: float, *, pixel: float = 0.0) -> Tuple["np.ndarray", int]:
-    """Which findings of one class are right, by the rule of VOC.
+def matches(found: "np.ndarray", truth: "np.ndarray", iou: float = 0.5) -> Tuple["np.ndarray", "np.ndarray"]:
+    """Which findings are right, by the rule of VOC.
 
     A finding belongs to the object of its image that it overlaps most. The first one of each object, by score, is
     right; difficult objects, and what belongs to them, do not count.
 
     Args:
-        found: Rows of `VOCMeanAP.rows` of one class, sorted by score.
-        truth: Objects of the class.
+        found: Rows of `VOCMeanAP.rows`, of one class or of all.
+        truth: The objects.
         iou: Least overlap.
-        pixel: As for `overlaps`.
 
     Returns:
-        For each finding 1 if it is right, 0 if it is wrong, -1 if it does not count; and the number of objects.
+        For each finding 1 if it is right, 0 if it is wrong, -1 if it does not count; and for each object the number of
+        the finding that is right, or -1.
     """
-    right = np.zeros(len(found), np.int64)
-    taken = np.zeros(len(truth), bool)
+    right, taken = np.zeros(len(found), np.int64), np.full(len(truth), -1)
     for number, row in enumerate(found):
         own = np.flatnonzero(truth[:, 6] == row[6])
-        if not len(own):
-            continue
-        shares = overlaps(row[None, :4], truth[own, :4], pixel=pixel)[0]
-        best = own[shares.argmax()]
-        if shares.max() < iou:
-            continue
-        if truth[best, 5]:
-            right[number] = -1
-        elif not taken[best]:
-            right[number], taken[best] = 1, True
-    return right, int((truth[:, 5] == 0).sum())
+        shares = overlaps(row[None, :4], truth[own, :4])[0]
+        if shares.max(initial=0) >= iou:
+            best = own[shares.argmax()]
+            if truth[best, 5]:
+                right[number] = -1
+            elif taken[best] < 0:
+                right[number], taken[best] = 1, number
+    return right, taken
+
+
+def confusion(found: "np.ndarray", truth: "np.ndarray", classes: int) -> "np.ndarray":
+    """Objects by their class (row) and the class of the surest box that overlaps them by half, whatever that class is.
+
+    Args:
+        found: Rows of `VOCMeanAP.rows`.
+        truth: The objects.
+        classes: Number of classes.
+
+    Returns:
+        int64 of shape (classes + 1, classes + 1): the last column counts objects that no box finds, the last row boxes
+        that find nothing, among them second boxes of an object.
+    """
+    table = np.zeros((classes + 1, classes + 1), np.int64)
+    right, taken = matches(found, truth)
+    answers = np.append(found[:, 4], classes)[taken]  # -1 is the last
+    counted = truth[:, 5] == 0
+    np.add.at(table, (truth[counted, 4].astype(int), answers[counted].astype(int)), 1)
+    np.add.at(table, (classes, found[right == 0, 4].astype(int)), 1)
+    return table
 
 
 class VOCMeanAP(_OfBoxes):
@@ -166,18 +183,23 @@ class VOCMeanAP(_OfBoxes):
         self._iou, self._points = iou, points
         super().__init__(name=name)
 
+    def by_matches(self, least: float = -np.inf) -> Iterator[Tuple[int, "np.ndarray", "np.ndarray", "np.ndarray"]]:
+        """Each class with an object: its number, what `matches` says of its findings and objects, and its objects.
+
+        Args:
+            least: As for `rows`.
+        """
+        found, truth = self.rows(least)
+        for number in np.unique(truth[truth[:, 5] == 0, 4]).astype(int).tolist():
+            own = truth[truth[:, 4] == number]
+            yield (number, *matches(found[found[:, 4] == number], own, self._iou), own)
+
     def curves(self) -> Dict[int, Tuple["np.ndarray", "np.ndarray"]]:
         """Precision and recall after each finding, by class; the classes are those with an object."""
-        found, truth = self.rows()
         curves = {}
-        for number in np.unique(truth[:, 4]).astype(int).tolist():
-            own = found[found[:, 4] == number]
-            own = own[np.argsort(-own[:, 5], kind="stable")]
-            right, count = matches(own, truth[truth[:, 4] == number], self._iou, pixel=1.0)
-            if count:
-                hits, misses = np.cumsum(right == 1), np.cumsum(right == 0)
-                counted = np.maximum(hits + misses, 1)
-                curves[number] = (hits / counted, hits / count)
+        for number, right, _, truth in self.by_matches():
+            hits, misses = np.cumsum(right == 1), np.cumsum(right == 0)
+            curves[number] = (hits / np.maximum(hits + misses, 1), hits / (truth[:, 5] == 0).sum())
         return curves
 
     def by_class(self) -> Dict[int, float]:
@@ -346,7 +368,7 @@ class PCK(Metric):
 
     Args:
         share: Largest distance as a share of the size.
-        scale: Pixels of the image for one cell of the map.
+        scale: Pixels of the image for one cell of the map; None is the size of the net's input divided by the map's.
         name: As for `Metric`.
         **kwargs: `output` and `label`, as for `Metric`.
     """
@@ -354,20 +376,34 @@ class PCK(Metric):
     name = "pck"
     better = "max"
 
-    def __init__(self, share: float = 0.1, scale: float = 4.0, *, name: Optional[str] = None, **kwargs: Any) -> None:
-        if not (share > 0 and scale > 0):
+    def __init__(
+        self, share: float = 0.1, scale: Optional[float] = None, *, name: Optional[str] = None, **kwargs: Any
+    ) -> None:
+        if not (share > 0 and (scale is None or scale > 0)):
             raise ValueError(f"PCK: share, scale: expected numbers above 0; received {share!r} and {scale!r}")
         self._share, self._scale = share, scale
         super().__init__(name=name, **kwargs)
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         (label, *_), heat = self.chosen(labels, output)
+        if self._scale is None and len(self.input_shape) != 4:
+            raise DataError(f"metric {self.name!r}: the size of the images is not known: pass scale=")
+        scale: Any = self._scale or np.divide(self.input_shape[:1:-1], heat.shape[:1:-1])
         truth, found = to_host(label), points_of(heat)
         known = truth[:, :, 2] > 0
-        away = np.sqrt(((found[:, :, :2] * self._scale - truth[:, :, :2]) ** 2).sum(axis=2))
-        size = _sizes(truth, known)
-        values = self._values(away, size[:, None]) * known
-        self.add_total(mx.nd.array([values.sum(), known.sum()], ctx=heat.ctx, dtype="float64"), float(known.sum()))
+        away = np.sqrt(((found[:, :, :2] * scale - truth[:, :, :2]) ** 2).sum(axis=2))
+        values = self._values(away, _sizes(truth, known)[:, None]) * known
+        sums = np.concatenate([values.sum(axis=0), known.sum(axis=0)])
+        self.add_total(mx.nd.array(sums, ctx=heat.ctx, dtype="float64"), float(known.sum()))
+
+    def by_class(self) -> Dict[int, float]:
+        """The figure of each point that is known somewhere."""
+        right, known = self.total().reshape(2, -1)
+        return {int(number): float(right[number] / known[number]) for number in np.flatnonzero(known)}
+
+    def figure(self, total: "np.ndarray") -> float:
+        right, known = total.reshape(2, -1).sum(axis=1)
+        return float(right / known) if known else float("nan")
 
     def _values(self, away: "np.ndarray", size: "np.ndarray") -> "np.ndarray":
         return np.asarray(away <= self._share * size, np.float64)
@@ -385,7 +421,9 @@ class OKS(PCK):
 
     name = "oks"
 
-    def __init__(self, sigma: float = 0.05, scale: float = 4.0, *, name: Optional[str] = None, **kwargs: Any) -> None:
+    def __init__(
+        self, sigma: float = 0.05, scale: Optional[float] = None, *, name: Optional[str] = None, **kwargs: Any
+    ) -> None:
         self._sigma = sigma
         super().__init__(scale=scale, name=name, **kwargs)
 

@@ -47,6 +47,8 @@ class Metric:
     #: Values are 0 or 1: float32 then sums a batch without rounding.
     counts: bool = False
     loss: Any = None
+    #: Shape of the batch's first input, set by `fit` and `evaluate` for each batch; empty if it is unknown.
+    input_shape: Sequence[int] = ()
 
     def __init__(self, *, output: int = 0, label: Optional[int] = None, name: Optional[str] = None) -> None:
         self.name = name or type(self).name

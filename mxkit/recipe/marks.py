@@ -1,10 +1,16 @@
 """What detectors, segmentation nets and pose nets say of image files, in pixels of the files."""
 
+import inspect
+from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+from mxkit.data.annotated import PARTS
 from mxkit.data.augment_labels import Placed
+from mxkit.data.boxes import coco_boxes, coco_ids
+from mxkit.data.points import coco_points
 from mxkit.errors import DataError
 from mxkit.metrics.detection import detections, points_of
+from mxkit.recipe.schema import Recipe
 import numpy as np
 
 # Answer for tables, and label for pictures, as `mxkit.data.AnnotatedImages` gives it; boxes have their score in the
@@ -73,3 +79,68 @@ def _points(heat: "np.ndarray", place: Placed, classes: Sequence[str]) -> Marks:
     points = np.concatenate([place.back(found[:, :2] * scale + 0.5) - 0.5, found[:, 2:]], axis=1).astype(np.float32)
     named = {_named(classes, number): [float(one) for one in row] for number, row in enumerate(points)}
     return {"points": named}, points
+
+
+class CocoResults:
+    """Rows of COCO's results file, which pycocotools' `loadRes` reads.
+
+    Ids are those of the annotation files of the run's data, if it is `coco_boxes` or `coco_points` and an image is one
+    of theirs. Else an image's id is its name, if all names are different numbers, or its place among the files, from 1;
+    a category's id is its class number, from 1.
+
+    Args:
+        recipe: The run's recipe.
+        files: The image files.
+        classes: Names of the classes.
+
+    Attributes:
+        ids: What the ids are, in words.
+
+    Raises:
+        DataError: The net gives neither boxes nor points; an annotation file is damaged, or lacks some of the files.
+    """
+
+    def __init__(self, recipe: Recipe, files: Sequence[str], classes: Sequence[str]) -> None:
+        if recipe.loss.made.moves not in ("boxes", "points"):
+            raise DataError("COCO's results hold boxes or points, which this net does not give")
+        # VOC's and COCO's readers subtract 1 from right and bottom, as gluoncv does
+        self._more = 1.0 if recipe.data.name in ("coco_boxes", "voc_boxes") else 0.0
+        known, found = _coco_ids(recipe)
+        self._images = {file: known[Path(file).resolve()] for file in files if Path(file).resolve() in known}
+        stems = [Path(file).stem for file in files]
+        if self._images:
+            lacking = next((file for file in files if file not in self._images), None)
+            if lacking:
+                raise DataError(f"{lacking} is no image of the annotation files of the run's data, and others are")
+            self.ids, self._categories = "ids of the annotation files", {one["name"]: one["id"] for one in found}
+            self._of_points = next((one["id"] for one in found if one.get("keypoints")), 1)
+            return
+        named = all(map(str.isdigit, stems)) and len(set(map(int, stems))) == len(stems)
+        self._images = dict(zip(files, map(int, stems) if named else range(1, len(files) + 1)))
+        self._categories, self._of_points = {str(name): number for number, name in enumerate(classes, 1)}, 1
+        self.ids = f"an image's id is its {'name' if named else 'place'}, a category's that of its class, from 1"
+
+    def rows(self, path: str, answer: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """The rows of one image, of its path and answer."""
+        image = self._images[path]
+        if "points" in answer:
+            flat = [value for point in answer["points"].values() for value in point]
+            score = float(np.mean(flat[2::3]))
+            return [{"image_id": image, "category_id": self._of_points, "keypoints": flat, "score": score}]
+        rows = []
+        for one in answer["boxes"]:
+            left, top, right, bottom = one["box"]
+            bbox = [left, top, right - left + self._more, bottom - top + self._more]
+            category = self._categories[one["class"]]
+            rows.append({"image_id": image, "category_id": category, "bbox": bbox, "score": one["score"]})
+        return rows
+
+
+def _coco_ids(recipe: Recipe) -> Tuple[Dict[Path, int], List[Any]]:
+    reader: Any = {"coco_boxes": coco_boxes, "coco_points": coco_points}.get(recipe.data.name)
+    if reader is None:
+        return {}, []
+    bound = inspect.signature(reader).bind(**recipe.data.arguments)
+    bound.apply_defaults()
+    given = bound.arguments
+    return coco_ids(Path(given["root"]).expanduser(), [given[part] for part in PARTS], given["images"])

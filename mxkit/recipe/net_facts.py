@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 import warnings
 
 from mxkit.core.system import write_json
-from mxkit.data.image_bytes import decode
+from mxkit.data.image_bytes import decode, is_turned
 from mxkit.data.source import source_of
 from mxkit.data.splits import Split, Splits
-from mxkit.errors import DataError, RecipeError
+from mxkit.errors import DataError, RecipeError, TrapWarning
 from mxkit.nets.layer_table import LayerTable, layers
 from mxkit.recipe.building import SPLITS, execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.run_code import RunCode, keep_code
@@ -116,6 +116,16 @@ def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.n
     except OSError as error:
         raise DataError(f"{where} cannot be read as an image: {error}") from error
     picture = decode(content, where, channels)
+    if b"Exif\0\0" in content[:4096]:
+        from PIL import Image
+
+        if is_turned(Image.open(BytesIO(content))):
+            warnings.warn(
+                "images that are turned by their EXIF orientation are read as stored, as in training: store them "
+                "upright with ImageOps.exif_transpose of Pillow",
+                TrapWarning,
+                stacklevel=3,
+            )
     if content[:4] == b"\x89PNG" and content[25] in (4, 6) and (picture == picture[0, 0]).all():
         from PIL import Image
 

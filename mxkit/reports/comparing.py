@@ -130,12 +130,14 @@ class Panel(NamedTuple):
         lines: Its lines.
         svg: The picture; empty if no value is finite.
         lost: Number of values that are NaN or infinite.
+        last: True if the legend has the last value of each line.
     """
 
     title: str
     lines: List[Line]
     svg: Markup
-    lost: int
+    lost: int = 0
+    last: bool = False
 
 
 def panels(runs: Sequence[RunFiles]) -> List[Panel]:
@@ -164,31 +166,52 @@ def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> P
             colour = COLOURS[(number if several else part == "valid") % len(COLOURS)]
             label = f"{run.name} {part}".strip() if several else part
             lines.append(Line(label, colour, several and part == "train", points))
+
+    def finish(axes: Any) -> None:
+        values = [value for line in lines for _, value in line.points]
+        if quantity in _LABELS:
+            axes.set_ylim(0, 1.15 * max(values) or 1)
+        scale_epochs(axes, quantity, values)
+
     title = _LABELS.get(quantity, quantity.replace("_", " "))
-    drawn = [line for line in lines if line.points]
-    return Panel(title, lines, _svg(title, drawn, quantity) if drawn else Markup(), lost)
+    return draw_panel(title, lines, finish, lost=lost, last=True)
 
 
-def _svg(title: str, lines: Sequence[Line], quantity: str) -> Markup:
+def draw_panel(
+    title: str, lines: List[Line], finish: Callable[[Any], None], *, marker: str = "o", **facts: Any
+) -> Panel:
+    """Draw a panel.
+
+    Args:
+        title: As for `Panel`.
+        lines: Its lines.
+        finish: Sets limits and labels of the axes, if a line has a point.
+        marker: matplotlib's marker of each point.
+        **facts: As for `Panel`.
+    """
     from matplotlib import rc_context
 
+    drawn = [line for line in lines if line.points]
+    if not drawn:
+        return Panel(title, lines, Markup(), **facts)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
         figure = new_figure()
         figure.set_size_inches(4.4, 2.7)
         axes = figure.add_subplot()
-        for line in lines:
+        for line in drawn:
             style = "--" if line.dashed else "-"
-            axes.plot(*zip(*line.points), color=line.colour, linestyle=style, marker="o", markersize=3, linewidth=1.6)
-        values = [value for line in lines for _, value in line.points]
-        if quantity in _LABELS:
-            axes.set_ylim(0, 1.15 * max(values) or 1)
-        scale_epochs(axes, quantity, values, color=_INK)
+            axes.plot(
+                *zip(*line.points), color=line.colour, linestyle=style, marker=marker, markersize=3, linewidth=1.6
+            )
+        finish(axes)
         axes.tick_params(which="both", colors=_INK)
         axes.grid(alpha=0.25, color=_INK)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_color(_INK)
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom"))
             spine.set_color(_INK)
-        return _inline(figure)
+        return Panel(title, lines, _inline(figure), **facts)
 
 
 def _inline(figure: Any) -> Markup:

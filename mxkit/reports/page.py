@@ -140,32 +140,40 @@ def _predictions_view(predictions: Any, images: Sequence[str]) -> Dict[str, Any]
         worst = [
             {"number": one.number, "text": one.text, "truth": truth, "answer": answer} for one, truth, answer in pairs
         ]
-        return {**predictions._asdict(), "worst": worst}
+        confused = _matrix_view(predictions.matrix, predictions.classes)
+        return {**predictions._asdict(), "worst": worst, "confusion": confused}
     matrix, classes = predictions.matrix, predictions.classes
     if matrix.ndim == 3:
         return {"split": predictions.split, "labels": list(zip(classes, matrix.tolist()))}
-    totals, right = matrix.sum(axis=1), matrix.diagonal()
-    with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
-        recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
-    confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
     found = predictions.mistakes or []
     mistakes = [
         {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
         for one, image in zip(found, images or [""] * len(found))
     ]
+    shown = {"split": predictions.split, "mistakes": None if predictions.mistakes is None else mistakes}
+    return {**shown, **_matrix_view(matrix, classes)}
+
+
+def _matrix_view(matrix: Any, classes: Sequence[str]) -> Dict[str, Any]:
+    """A confusion matrix for the page; of boxes it has a last row and column for nothing."""
+    if matrix is None:
+        return {}
+    lone = len(matrix) - len(classes)
+    truths, guesses = [*classes, *["nothing there"] * lone], [*classes, *["missed"] * lone]
+    totals, right = matrix.sum(axis=1), matrix.diagonal()
+    with np.errstate(invalid="ignore"):  # 0 of 0 is NaN, which `share` writes as a dash
+        recall, precision, shades = right / totals, right / matrix.sum(axis=0), 0.75 * np.sqrt(matrix.T / totals).T
+    recall[len(classes) :] = precision[len(classes) :] = np.nan
+    confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
+    rows = zip(truths, matrix.tolist(), np.nan_to_num(shades), recall)
     return {
-        "split": predictions.split,
-        "classes": classes,
-        "samples": int(matrix.sum()),
+        "classes": guesses,
+        "samples": int(matrix[: len(classes)].sum()),
         "right": int(right.sum()),
         "as_matrix": len(classes) <= _MATRIX_CLASSES,
-        "rows": [
-            {"counts": counts, "shades": np.nan_to_num(shade), "recall": one}
-            for counts, shade, one in zip(matrix.tolist(), shades, recall)
-        ],
+        "rows": [dict(zip(("name", "counts", "shades", "recall"), row)) for row in rows],
         "precision": precision,
-        "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
-        "mistakes": None if predictions.mistakes is None else mistakes,
+        "pairs": [(truths[i], guesses[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
     }
 
 

@@ -130,6 +130,7 @@ def scores_of(
                 mean.add(losses, stated)
                 stated = None if stated is None else 0.0  # the count is that of the whole batch
                 for metric in measured:
+                    metric.input_shape = shard.inputs[0].shape
                     with switches(shard.numpy):
                         metric.update(shard.labels, output)
                 results.append(losses)

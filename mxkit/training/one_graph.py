@@ -134,6 +134,7 @@ class OneGraph:
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
         for metric in self.metrics if computed.totals is None else self._others:
+            metric.input_shape = shard.inputs[0].shape
             with switches(shard.numpy):
                 metric.update(shard.labels, computed.output)
         for metric, (total, count) in zip(self._counted, computed.totals or ()):

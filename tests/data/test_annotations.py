@@ -5,10 +5,15 @@ import random
 import shutil
 
 from annotation_files import NAMES, drawn, write_coco, write_csv, write_records, write_voc, write_yolo
+import cv2
 from gluoncv.data import COCODetection, RecordFileDetection, VOCDetection
 import mxkit
 from mxkit.data import box_records, boxes_csv, coco_boxes, coco_points, mask_folder, voc_boxes, voc_masks, yolo_boxes
 from mxkit.errors import DataError, TrapWarning
+from mxkit.recipe.marks import CocoResults
+from mxkit.recipe.net_facts import ImageForm, image_reader
+from mxkit.recipe.reading import load_recipe
+import mxnet as mx
 import numpy as np
 from PIL import Image
 import pytest
@@ -65,6 +70,23 @@ def test_coco_equals_gluoncv(tmp_path):
         own = parts.train.labels[number]
         np.testing.assert_array_equal(own[:, :5], theirs[number][1][:, :5] if len(boxes) else own[:, :5])
         np.testing.assert_array_equal(own[:, :2], boxes[:, :2])
+
+
+def test_coco_results_have_the_ids_and_boxes_of_the_annotation_file(tmp_path):
+    path = write_coco(tmp_path, [(image, boxes * [1, 1, 1, 1, 1, 0]) for image, boxes in drawn(9)])
+    changes = ["data.name=coco_boxes", f"data.root={tmp_path}", "data.valid=null", "data.augment=null"]
+    recipe = load_recipe("ssd_shapes", overrides=changes)
+    part = mxkit.data.coco_boxes(tmp_path, valid=None).train
+    results, rows = CocoResults(recipe, part.names, part.classes), []
+    for name, label in zip(part.names, part.labels):
+        found = [{"class": part.classes[int(row[4])], "score": 0.9, "box": row[:4].tolist()} for row in label]
+        rows += results.rows(name, {"boxes": found})
+    expected = json.loads(path.read_text("utf-8"))["annotations"]
+    keys = ("image_id", "category_id", "bbox")
+    assert [[row[key] for key in keys] for row in rows] == [[one[key] for key in keys] for one in expected]
+    Image.new("RGB", (9, 9)).save(tmp_path / "other.png")
+    with pytest.raises(DataError, match=r"other\.png is no image of the annotation files"):
+        CocoResults(recipe, [*part.names, str(tmp_path / "other.png")], part.classes)
 
 
 def test_records_equal_gluoncv(tmp_path):
@@ -382,6 +404,37 @@ def test_images_of_voc_without_an_annotation_are_said(tmp_path):
     shutil.rmtree(folder / "ImageSets")
     with pytest.warns(TrapWarning, match="1 images have no annotation .* like 003"):
         voc_boxes(folder, classes=NAMES, share=0)
+
+
+def test_annotations_of_voc_in_folders_are_read(tmp_path):
+    folder = write_voc(tmp_path, SAMPLES, valid=3)
+    flat = voc_boxes(folder, classes=NAMES, valid=())
+    for name in ("Annotations", "JPEGImages"):
+        (folder / name).rename(folder / "moved")
+        (folder / name).mkdir()
+        (folder / "moved").rename(folder / name / "day")
+    shutil.rmtree(folder / "ImageSets")
+    deep = voc_boxes(folder, classes=NAMES, share=0)
+    assert [name.replace("day/", "") for name in deep.train.names][:9] == flat.train.names
+    np.testing.assert_array_equal(deep.train.labels[1], flat.train.labels[1])
+
+
+def test_images_that_exif_turns_are_said_and_read_as_stored(tmp_path):
+    """T283: OpenCV and viewers turn them, MXNet does not; boxes are checked against the pixels that are read."""
+    path = tmp_path / "photo.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(SAMPLES[1][0]).save(path, exif=exif.tobytes())
+    height, width = SAMPLES[1][0].shape[:2]
+    assert cv2.imread(str(path)).shape[:2] == (width, height)
+    assert mx.image.imread(str(path)).shape[:2] == (height, width)
+    (tmp_path / "a.csv").write_text(f"image,xmin,ymin,xmax,ymax,class\nphoto.jpg,1,1,{width},{height},cat\n", "utf-8")
+    with pytest.warns(TrapWarning, match=r"1 images are turned by their EXIF orientation, like .*photo\.jpg"):
+        part = boxes_csv(tmp_path / "a.csv", valid=0, test=0).train
+    assert part[0][0].shape[:2] == (height, width)
+    reader = image_reader(load_recipe("ssd_shapes"), ImageForm(3), placed=True)
+    with pytest.warns(TrapWarning, match="read as stored, as in training"):
+        assert reader(path)[1].size == (height, width)
 
 
 def test_a_transform_of_the_image_alone_is_refused(tmp_path):

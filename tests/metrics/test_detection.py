@@ -4,7 +4,7 @@ from gluoncv.utils.metrics.segmentation import SegmentationMetric
 from gluoncv.utils.metrics.voc_detection import VOC07MApMetric, VOCMApMetric
 from mxkit.errors import DataError
 from mxkit.metrics import get_metric
-from mxkit.metrics.detection import points_of
+from mxkit.metrics.detection import confusion, points_of
 import mxnet as mx
 import numpy as np
 import pytest
@@ -51,6 +51,36 @@ def test_voc_map_equals_gluoncv(points, seed):
     for number, value in metric.by_class().items():
         assert value == pytest.approx(by_name[names[number]], abs=1e-9)
     assert metric.get() == pytest.approx(np.mean([by_name[name] for name in "abc"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_confusion_equals_a_loop_over_images(ties):
+    table, truths, founds = np.zeros((CLASSES + 1, CLASSES + 1), np.int64), [], []
+    for objects, (ids, scores, boxes) in batches(5, ties=ties):
+        truths += [one[one[:, 4] >= 0] for one in objects]
+        founds += [np.column_stack(one)[one[0][:, 0] >= 0] for one in zip(ids, scores, boxes)]
+    for truth, found in zip(truths, founds):
+        answers = [CLASSES] * len(truth)
+        for kind, score, *box in sorted(found.tolist(), key=lambda row: -row[1]):
+            if score < 0.5:
+                continue
+            shares = []
+            for left, top, right, bottom, *_ in truth:
+                width = max(0, min(right, box[2]) - max(left, box[0]) + 1)
+                height = max(0, min(bottom, box[3]) - max(top, box[1]) + 1)
+                own = (right - left + 1) * (bottom - top + 1)
+                shares.append(width * height / (own + (box[2] - box[0] + 1) * (box[3] - box[1] + 1) - width * height))
+            best = int(np.argmax(shares)) if shares else 0
+            if not shares or shares[best] < 0.5 or (not truth[best, 5] and answers[best] != CLASSES):
+                table[CLASSES, int(kind)] += 1
+            elif not truth[best, 5]:
+                answers[best] = int(kind)
+        for row, answer in zip(truth, answers):
+            table[int(row[4]), answer] += not row[5]
+    assert table[:-1, :-1].trace() > 10
+    assert (table[:, -1].sum() > 1) & (table[-1].sum() > 1) & (table.sum() - table.trace() > 10)
+    metric = updated(get_metric("voc_map"), batches(5, ties=ties))
+    np.testing.assert_array_equal(confusion(*metric.rows(0.5), CLASSES), table)
 
 
 def test_coco_ap_equals_pycocotools():
@@ -143,6 +173,7 @@ def test_pck_and_oks_equal_numpy():
         points[:, :, 2] = rng.integers(0, 2, (size, 5))
         points[:, :2, 2] = 1
         for metric in metrics.values():
+            metric.input_shape = (size, 3, 48, 40)
             metric.update([mx.nd.array(points)], mx.nd.array(heat))
         for own, table in zip(points_of(heat), points):
             own_known = table[:, 2] > 0
@@ -153,6 +184,11 @@ def test_pck_and_oks_equal_numpy():
     away, sizes, known = (np.concatenate(one) for one in (away, sizes, known))
     near = (away <= 0.1 * sizes)[known].mean()
     assert metrics["pck"].get() == pytest.approx(near)
+    by_point = (away <= 0.1 * sizes).reshape(-1, 5), known.reshape(-1, 5)
+    for number, value in metrics["pck"].by_class().items():
+        assert value == pytest.approx(by_point[0][by_point[1][:, number], number].mean())
+    with pytest.raises(DataError, match="pass scale="):
+        get_metric("pck").update([mx.nd.array(points)], mx.nd.array(heat))
     alike = np.exp(-(away**2) / (2 * sizes**2 * 0.2**2))[known].mean()
     assert metrics["oks"].get() == pytest.approx(alike, rel=1e-5)
 

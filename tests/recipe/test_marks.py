@@ -115,6 +115,31 @@ def test_predict_writes_pictures_and_tables(run):
         assert "left hand x" in rows[0]
 
 
+def test_coco_results_are_read_by_pycocotools(run):
+    """Without annotation files the ids are stated; images without a box have no row, and are counted."""
+    from mxkit.cli.commands import app
+
+    recipe, done, folder = run
+    file, table = folder / "results.json", folder / "boxes.csv"
+    arguments = ["predict", str(done.folder), str(folder / "images"), "--coco", str(file), "--csv", str(table)]
+    result = CliRunner().invoke(app, [*arguments, "--score", "1"])
+    if recipe == "fcn_shapes":
+        assert result.exit_code == 1
+        return
+    rows = json.loads(file.read_text("utf-8"))
+    if recipe == "ssd_shapes":
+        assert rows == []
+        assert f"0 images in {table}, and 2 without a box, which have no row\n" in result.output
+        assert CliRunner().invoke(app, [*arguments, "--score", "0"]).exit_code == 0
+        rows = json.loads(file.read_text("utf-8"))
+    assert "an image's id is its place, a category's that of its class, from 1" in result.output
+    assert {row["image_id"] for row in rows} == {1, 2}
+    coco = pytest.importorskip("pycocotools.coco").COCO()
+    coco.dataset = {"images": [{"id": 1}, {"id": 2}], "categories": [{"id": one} for one in (1, 2, 3)]}
+    coco.createIndex()
+    assert len(coco.loadRes(str(file)).anns) == len(rows) > 0
+
+
 def test_a_net_without_marks_draws_nothing(run):
     from mxkit.cli.commands import app
 
@@ -131,7 +156,12 @@ def test_the_report_has_figures_of_each_class_and_the_worst_images(run):
 
     recipe, done, folder = run
     page = write_report([done.folder], folder / "page.html").read_text("utf-8")
-    words = {"ssd_shapes": "average precision", "fcn_shapes": "intersection over union", "pose_stick": "mean distance"}
-    assert words[recipe] in page
+    words = {
+        "ssd_shapes": ["average precision", "Precision over recall", "nothing there", "small, below 32 x 32"],
+        "fcn_shapes": ["intersection over union", "pixels are right"],
+        "pose_stick": ["mean distance", "PCK at 0.1"],
+    }
+    assert all(word in page for word in words[recipe])
+    assert "No confusion matrix" not in page
     assert "Worst images" in page
     assert page.count('alt="answer for image') > 0
