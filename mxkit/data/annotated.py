@@ -15,6 +15,7 @@ import numpy as np
 
 PathLike = Union[str, Path]
 PARTS = ("train", "valid", "test")
+FOLDERS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
 SIDES = ("left", "top", "right", "bottom")
 # Annotation tools round, and VOC counts pixels from 1: a box that leaves its image by less is cut off there.
 _SLACK = 1.0
@@ -213,6 +214,18 @@ class Mistakes:
         except (OSError, UnidentifiedImageError) as error:
             self.add(str(path), f"it is no image: {error}")
         return None
+
+
+def voc_list(path: Path, what: str) -> str:
+    """Text of a list of VOC's `ImageSets`.
+
+    Raises:
+        DataError: There is no such list.
+    """
+    if not path.is_file():
+        have = sorted(one.stem for one in path.parent.glob("*.txt")) or "nothing"
+        raise DataError(f"{what}: there is no list {path}; the folder has {have}")
+    return path.read_text(encoding="utf-8")
 
 
 def divided(names: Sequence[Any], valid: float, test: float, seed: int, root: Any = None) -> Dict[str, List[Any]]:

@@ -8,13 +8,11 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 import warnings
 from xml.parsers import expat
 
-from mxkit.data.annotated import SIDES, Annotated, Box, Mistakes, PathLike, box_splits, divided
+from mxkit.data.annotated import FOLDERS, SIDES, Annotated, Box, Mistakes, PathLike, box_splits, divided, voc_list
 from mxkit.data.image_files import ImageRecords, find_images
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, TrapWarning
 import numpy as np
-
-_PARTS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
 
 
 def voc_boxes(
@@ -78,11 +76,8 @@ def _stems(folder: Path, ending: str) -> List[str]:
 def _voc_list(root: Path, name: str, mistakes: Mistakes) -> Tuple[Path, List[str]]:
     folder, _, name = name.rpartition("/")
     path = root / folder / "ImageSets" / "Main" / f"{name}.txt"
-    if not path.is_file():
-        have = sorted(one.stem for one in path.parent.glob("*.txt")) or "nothing"
-        raise DataError(f"voc_boxes: there is no list {path}; the folder has {have}")
     stems = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(voc_list(path, "voc_boxes").splitlines(), 1):
         words = line.split()
         if len(words) > 2 or (len(words) == 2 and words[1] not in ("-1", "0", "1")):
             mistakes.add(f"{path}, line {number}", f"expected the name of an image; received {line!r:.80}")
@@ -105,7 +100,7 @@ def _voc_image(root: Path, stem: str, mistakes: Mistakes) -> Annotated:
             mistakes.number(fields.get(f"bndbox/{key}"), where, f"{name}: <{key}>")
             for key in ("xmin", "ymin", "xmax", "ymax")
         ]
-        difficult = fields.get("difficult", "0") or "0"
+        difficult = fields.get("difficult") or "0"
         if difficult not in ("0", "1"):
             mistakes.add(where, f"{name}: <difficult>: expected 0 or 1; received {difficult!r:.40}")
         if None not in sides:
@@ -321,11 +316,16 @@ def yolo_boxes(root: PathLike, *, share: float = 0.1, seed: int = 0) -> Splits:
     if names is None:
         most = max((int(box.name) for images in parts.values() for image in images for box in image.boxes), default=-1)
         names = [str(number) for number in range(most + 1)]
-        parts = {
-            part: [image._replace(boxes=[box._replace(name=str(box.name)) for box in image.boxes]) for image in images]
-            for part, images in parts.items()
-        }
+        parts = _named(parts, names)
     return box_splits(root, parts, [str(name) for name in names], mistakes)
+
+
+def _named(parts: Mapping[str, Sequence[Annotated]], names: Sequence[str]) -> Dict[str, List[Annotated]]:
+    """Class numbers become names."""
+    return {
+        part: [image._replace(boxes=[box._replace(name=names[box.name]) for box in image.boxes]) for image in images]
+        for part, images in parts.items()
+    }
 
 
 def _yolo_description(root: Path) -> Dict[str, Any]:
@@ -354,7 +354,7 @@ def _yolo_parts(root: Path, described: Mapping[str, Any], share: float, seed: in
     base = root / str(described.get("path") or ".")
     base = base if base.is_dir() else root
     folders: Dict[str, List[Path]] = {}
-    for part, words in _PARTS.items():
+    for part, words in FOLDERS.items():
         named = [described[word] for word in words if described.get(word)]
         given = named[0] if named and isinstance(named[0], list) else named[:1]
         # Roboflow writes ../train/images for a folder beside data.yaml
@@ -533,26 +533,18 @@ def box_records(
         DataError: As for `voc_boxes`; each mistake has the record's number.
     """
     mistakes, records, most = Mistakes("box_records"), {}, -1
-    parts: Dict[str, List[Annotated]] = {}
+    parts: Dict[str, List[Annotated]] = {"train": [], "valid": [], "test": []}
     for part, path in (("train", train), ("valid", valid), ("test", test)):
-        if path is None:
-            parts[part] = []
-            continue
-        records[part] = ImageRecords(path, classes=())
-        parts[part] = [
-            _record_image(f"{path}, record {number}", label, mistakes)
-            for number, label in enumerate(records[part].each_label())
-        ]
-        most = max([most, *(box.name for image in parts[part] for box in image.boxes)])
+        if path is not None:
+            records[part] = ImageRecords(path, classes=())
+            labels = enumerate(records[part].each_label())
+            parts[part] = [_record_image(f"{path}, record {number}", label, mistakes) for number, label in labels]
+            most = max([most, *(box.name for image in parts[part] for box in image.boxes)])
     names = list(classes) if classes is not None else [str(number) for number in range(most + 1)]
     if most >= len(names):
         mistakes.add(str(train), f"class {most}: there are {len(names)} classes")
-    named = {
-        part: [image._replace(boxes=[box._replace(name=names[box.name]) for box in image.boxes]) for image in images]
-        for part, images in parts.items()
-        if most < len(names)
-    }
-    return box_splits(Path(train), named, names, mistakes, records)
+        mistakes.check()
+    return box_splits(Path(train), _named(parts, names), names, mistakes, records)
 
 
 def _record_image(where: str, label: "np.ndarray", mistakes: Mistakes) -> Annotated:

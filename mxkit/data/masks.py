@@ -3,7 +3,17 @@
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.data.annotated import PARTS, AnnotatedImages, ImagePaths, Mistakes, PathLike, divided, refuse_repeated
+from mxkit.data.annotated import (
+    FOLDERS,
+    PARTS,
+    AnnotatedImages,
+    ImagePaths,
+    Mistakes,
+    PathLike,
+    divided,
+    refuse_repeated,
+    voc_list,
+)
 from mxkit.data.image_files import find_images
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
@@ -14,30 +24,11 @@ Classes = Union[Sequence[str], Mapping[str, Sequence[int]]]
 # Masks whose pixels are checked before the first epoch; of more, so many that are spread over the part. Reading checks
 # each one.
 _CHECKED = 300
-_FOLDERS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
-VOC_CLASSES = [
-    "background",
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-]
+_VOC = (
+    "background aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
+    "pottedplant sheep sofa train tvmonitor"
+)
+VOC_CLASSES = _VOC.split()
 
 
 class MaskFiles:
@@ -89,9 +80,8 @@ class MaskFiles:
 
     def _numbers(self, path: Path, values: "np.ndarray") -> "np.ndarray":
         values = np.where(values == self._ignored, -1, values)
-        wrong = np.argwhere((values >= self._classes) | (values < -1))
-        if len(wrong):
-            row, column = wrong[0]
+        row, column = _first((values >= self._classes) | (values < -1))
+        if row is not None:
             raise DataError(
                 f"{path}: pixel x {column}, y {row}: class {values[row, column]}; expected 0 to {self._classes - 1}, "
                 f"or {self._ignored} for pixels that do not count"
@@ -99,18 +89,21 @@ class MaskFiles:
         return values.astype(np.int32)
 
     def _of_colours(self, path: Path, values: "np.ndarray") -> "np.ndarray":
-        keys = values @ np.array([65536, 256, 1])
-        numbers = np.full(keys.shape, -2, np.int32)
-        for number, colour in enumerate(self._colours or ()):
-            numbers[keys == np.dot(colour, [65536, 256, 1])] = number
-        if self._ignored is not None:
-            numbers[keys == np.dot(self._ignored, [65536, 256, 1])] = -1
-        wrong = np.argwhere(numbers == -2)
-        if len(wrong):
-            row, column = wrong[0]
+        weights = [65536, 256, 1]
+        keys, numbers = values @ weights, np.full(values.shape[:2], -2, np.int32)
+        for number, colour in [*enumerate(self._colours or ()), *[(-1, self._ignored)] * (self._ignored is not None)]:
+            numbers[keys == np.dot(colour, weights)] = number
+        row, column = _first(numbers == -2)
+        if row is not None:
             colour = values[row, column].tolist()
             raise DataError(f"{path}: pixel x {column}, y {row}: colour {colour} is none of the classes")
         return numbers
+
+
+def _first(wrong: "np.ndarray") -> Sequence[Any]:
+    """Row and column of the first pixel that is wrong; None and None without one."""
+    places = np.argwhere(wrong)
+    return places[0] if len(places) else (None, None)
 
 
 def voc_masks(
@@ -142,11 +135,7 @@ def voc_masks(
     for part, names in (("train", train), ("valid", valid), ("test", test or ())):
         pairs[part] = []
         for name in [names] if isinstance(names, str) else names:
-            path = root / "ImageSets" / "Segmentation" / f"{name}.txt"
-            if not path.is_file():
-                have = sorted(one.stem for one in path.parent.glob("*.txt")) or "nothing"
-                raise DataError(f"voc_masks: there is no list {path}; the folder has {have}")
-            for stem in path.read_text(encoding="utf-8").split():
+            for stem in voc_list(root / "ImageSets" / "Segmentation" / f"{name}.txt", "voc_masks").split():
                 pair = root / "JPEGImages" / f"{stem}.jpg", root / "SegmentationClass" / f"{stem}.png"
                 pairs[part].append(pair)
     return _mask_splits(root, pairs, VOC_CLASSES if classes is None else classes, 255, mistakes)
@@ -185,14 +174,11 @@ def mask_folder(
     """
     root, mistakes = Path(root).expanduser(), Mistakes("mask_folder")
     found: Dict[str, List[Tuple[Path, Path]]] = {part: [] for part in PARTS}
-    for part, words in _FOLDERS.items():
+    for part, words in FOLDERS.items():
         for word in words:
-            for pictures, marks in (
-                (root / images / word, root / masks / word),
-                (root / word / images, root / word / masks),
-            ):
-                if pictures.is_dir():
-                    found[part] += _mask_pairs(pictures, marks, mistakes)
+            for place in ("{}/" + word, word + "/{}"):
+                if (root / place.format(images)).is_dir():
+                    found[part] += _mask_pairs(root / place.format(images), root / place.format(masks), mistakes)
     if not found["train"]:
         if not (root / images).is_dir():
             raise DataError(f"mask_folder: there is no folder {root / images}; pass images= and masks= for other names")
@@ -246,7 +232,7 @@ def _mask_splits(
 def _check_masks(pairs: Sequence[Tuple[Path, Path]], files: MaskFiles, mistakes: Mistakes) -> None:
     from PIL import Image, UnidentifiedImageError
 
-    step = -(-len(pairs) // _CHECKED) if pairs else 1
+    step = max(1, -(-len(pairs) // _CHECKED))
     for number, (image, mask) in enumerate(pairs):
         size = mistakes.size(image)
         try:
@@ -254,13 +240,13 @@ def _check_masks(pairs: Sequence[Tuple[Path, Path]], files: MaskFiles, mistakes:
                 text = files.wrong_mode(opened.mode)
                 if not text and size not in (None, opened.size):
                     text = f"the mask has {opened.size} pixels, the image {size}"
-            if text:
-                mistakes.add(str(mask), text)
-            elif number % step == 0:
+            if not text and number % step == 0:
                 files[number]
         except FileNotFoundError:
-            mistakes.add(str(mask), "there is no such mask")
-        except (OSError, UnidentifiedImageError) as error:
-            mistakes.add(str(mask), f"it is no image: {error}")
+            text = "there is no such mask"
         except DataError as error:
-            mistakes.add(str(mask), str(error).partition(f"{mask}: ")[2] or str(error))
+            text = str(error).partition(f"{mask}: ")[2] or str(error)
+        except (OSError, UnidentifiedImageError) as error:
+            text = f"it is no image: {error}"
+        if text:
+            mistakes.add(str(mask), text)

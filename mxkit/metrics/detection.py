@@ -248,39 +248,25 @@ class COCOMeanAP(_OfBoxes):
         if not len(truth):
             return None
         classes = sorted({int(number) for number in truth[:, 4]} | {int(number) for number in found[:, 4]})
-        coco = COCO()
-        coco.dataset = {
+        common = {
             "images": [{"id": number} for number in range(self._samples)],
             "categories": [{"id": number} for number in classes],
-            "annotations": [
-                {**_coco_box(row), "id": number, "iscrowd": int(row[5]), "area": _coco_area(row)}
-                for number, row in enumerate(truth, 1)
-            ],
         }
         with redirect_stdout(StringIO()):
-            coco.createIndex()
-            results = COCO()
-            results.dataset = {
-                **coco.dataset,
-                "annotations": [
-                    {**_coco_box(row), "id": number, "score": float(row[5]), "area": _coco_area(row), "iscrowd": 0}
-                    for number, row in enumerate(found, 1)
-                ],
-            }
-            results.createIndex()
-            evaluation = COCOeval(coco, results, "bbox")
+            sets = [COCO(), COCO()]
+            for coco, rows, field in zip(sets, (truth, found), ("iscrowd", "score")):
+                coco.dataset = {**common, "annotations": [_coco_box(*one, field) for one in enumerate(rows, 1)]}
+                coco.createIndex()
+            evaluation = COCOeval(*sets, "bbox")
             evaluation.evaluate()
             evaluation.accumulate()
         return evaluation
 
 
-def _coco_box(row: "np.ndarray") -> Dict[str, Any]:
-    left, top, right, bottom = (float(side) for side in row[:4])
-    return {"image_id": int(row[6]), "category_id": int(row[4]), "bbox": [left, top, right - left, bottom - top]}
-
-
-def _coco_area(row: "np.ndarray") -> float:
-    return float((row[2] - row[0]) * (row[3] - row[1]))
+def _coco_box(number: int, row: "np.ndarray", field: str) -> Dict[str, Any]:
+    left, top, right, bottom, kind, value, image = row.tolist()
+    box = {"id": number, "image_id": int(image), "category_id": int(kind), "iscrowd": 0, field: value}
+    return {**box, "bbox": [left, top, right - left, bottom - top], "area": (right - left) * (bottom - top)}
 
 
 class MeanIoU(Metric):
