@@ -118,7 +118,7 @@ class CocoResults:
         named = all(map(str.isdigit, stems)) and len(set(map(int, stems))) == len(stems)
         self._images = dict(zip(files, map(int, stems) if named else range(1, len(files) + 1)))
         self._categories, self._of_points = {str(name): number for number, name in enumerate(classes, 1)}, 1
-        self.ids = f"an image's id is its {'name' if named else 'place'}, a category's that of its class, from 1"
+        self.ids = f"an image's id is its {'name' if named else 'place from 1'}, a category's its class number plus 1"
 
     def rows(self, path: str, answer: Dict[str, Any]) -> List[Dict[str, Any]]:
         """The rows of one image, of its path and answer."""

@@ -132,7 +132,7 @@ def test_coco_results_are_read_by_pycocotools(run):
         assert f"0 images in {table}, and 2 without a box, which have no row\n" in result.output
         assert CliRunner().invoke(app, [*arguments, "--score", "0"]).exit_code == 0
         rows = json.loads(file.read_text("utf-8"))
-    assert "an image's id is its place, a category's that of its class, from 1" in result.output
+    assert "an image's id is its place from 1, a category's its class number plus 1" in result.output
     assert {row["image_id"] for row in rows} == {1, 2}
     coco = pytest.importorskip("pycocotools.coco").COCO()
     coco.dataset = {"images": [{"id": 1}, {"id": 2}], "categories": [{"id": one} for one in (1, 2, 3)]}
