@@ -112,6 +112,6 @@ def epochs(name: str, images: int, rounds: int) -> Dict[str, Taken]:
         taken.append(time.perf_counter() - begun)
 
     turns = [mxkit.callbacks.LambdaCallback(on_epoch=plain)]
-    named = {"loss": "ssd" if name == "small_ssd" else "pixel_ce", "trainer": "adam"}
-    history = mxkit.fit(nets[1], data, epochs=rounds + 1, callbacks=turns, progress=False, **named)  # type: ignore[arg-type]
+    named: Any = {"loss": "ssd" if name == "small_ssd" else "pixel_ce", "trainer": "adam"}
+    history = mxkit.fit(nets[1], data, epochs=rounds + 1, callbacks=turns, progress=False, **named)
     return {LOOP: Taken(taken[1:], []), FIT: Taken([row["seconds"] for row in history][1:], [])}
