@@ -108,3 +108,9 @@ def made_shapes(
         pairs = PAIRS if kind == "points" else ()
         parts.append(mxkit.data.AnnotatedImages(drawn, drawn, classes, names, moves=kind, pairs=pairs))
     return mxkit.data.Splits(*parts, list(classes))
+
+
+@mxkit.register("data")
+def made_masks(images: int = 800, size: int = 96) -> mxkit.data.Splits:
+    """As `made_shapes`, with masks."""
+    return made_shapes("mask", images, size)

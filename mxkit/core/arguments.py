@@ -86,6 +86,23 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def class_names(classes: Any, name: str) -> List[str]:
+    """Names of classes; a number of them gives "0", "1" and so on.
+
+    Raises:
+        ValueError: It is neither a number of at least 1 nor a list of different names.
+
+    >>> class_names(2, "classes"), class_names(["cat", "dog"], "classes")
+    (['0', '1'], ['cat', 'dog'])
+    """
+    if not isinstance(classes, (list, tuple)):
+        return list(map(str, range(whole_number(classes, name))))
+    names = list(map(str, classes))
+    if not all(names) or not 0 < len(set(names)) == len(names):
+        raise ValueError(f"{name}: expected a number, or different names; received {classes!r:.100}")
+    return names
+
+
 def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
     """Check that a value is a finite number, and not negative if `least_0`: MXNet accepts a text as a rate (T26).
 

@@ -117,6 +117,12 @@ def lend_values(parameter: Any, replicas: List[Any]) -> None:
     parameter._data = of_kind(replicas, is_numpy(parameter._data))
 
 
+def drop_values(parameter: Any) -> None:
+    """Make a Parameter uninitialized again, of the same shape."""
+    parameter._data = parameter._grad = None
+    parameter._deferred_init = ()
+
+
 def copy_parameter(parameter: Any) -> Any:
     """Copy a Parameter with its values on every device, without its Trainer; gradients are 0."""
     new = copy(parameter)

@@ -6,7 +6,8 @@ gluoncv's large ones, like `gluoncv:ssd_512_resnet50_v1_custom`, train in the sa
 from collections import OrderedDict
 from typing import Any, List, Sequence, Tuple, Union
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.arguments import class_names, whole_number
+from mxkit.nets.architecture.catalog import register_function
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -51,12 +52,7 @@ class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
         return outputs[self._first :]
 
 
-def _names(classes: Union[int, Sequence[str]]) -> List[str]:
-    if isinstance(classes, (list, tuple)):
-        return list(map(str, classes))
-    return list(map(str, range(whole_number(classes, "classes"))))
-
-
+@register_function
 def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:
     """gluoncv's `SSD` with four maps of 1/8 to 1/64 of the image, for `loss="ssd"`: 385,000 parameters.
 
@@ -86,11 +82,12 @@ def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels:
         sizes=[round(share * size) for share in shares],
         ratios=[[1, 2, 0.5]] * 4,
         steps=[8, 16, 32, 64],
-        classes=_names(classes),
+        classes=class_names(classes, "small_ssd: classes"),
         anchor_alloc_size=max(32, size // 8),
     )
 
 
+@register_function
 def small_yolo3(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)) -> Any:
     """gluoncv's `YOLOV3` with maps of 1/8, 1/16 and 1/32 of the image, for `loss="yolo3"`: 440,000 parameters.
 
@@ -115,7 +112,7 @@ def small_yolo3(classes: Union[int, Sequence[str]] = 20, size: int = 96, channel
         [last // 2] * 3,
         anchors,
         [8, 16, 32],
-        _names(classes),
+        class_names(classes, "small_yolo3: classes"),
         alloc_size=(max(32, size // 8),) * 2,
     )
 
@@ -140,6 +137,7 @@ class Upward(gluon.HybridBlock):  # type: ignore[misc]
         return operators.relu(x)
 
 
+@register_function
 def small_centernet(
     classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)
 ) -> Any:
@@ -156,7 +154,7 @@ def small_centernet(
     from gluoncv.model_zoo.center_net.center_net import CenterNet
 
     whole_number(size, "small_centernet: size", least=32)
-    names = _names(classes)
+    names = class_names(classes, "small_centernet: classes")
     # a bias of -log((1 - 0.1) / 0.1), as gluoncv's: at first every place has a score of 0.1
     heads = OrderedDict(heatmap={"num_output": len(names), "bias": -2.19}, wh={"num_output": 2}, reg={"num_output": 2})
     return CenterNet(Upward(channels), heads, names, head_conv_channel=channels[-1], scale=4.0, topk=100)
@@ -165,17 +163,19 @@ def small_centernet(
 class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]
     """A dilated net with a head of gluoncv, and an auxiliary head on a map before: scores of each pixel, twice."""
 
-    def __init__(self, classes: int, size: Tuple[int, int], channels: Sequence[int], head: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, classes: Sequence[str], size: Tuple[int, int], channels: Sequence[int], head: Any, **kwargs: Any
+    ) -> None:
         from gluoncv.model_zoo.fcn import _FCNHead
 
         super().__init__(**kwargs)
-        self._size = size
+        self.classes, self._size = classes, size
         with self.name_scope():
             self.base, self.rest = nn.HybridSequential(), nn.HybridSequential()
             self.base.add(_stage(channels[0]), _stage(channels[1]))
             self.rest.add(_stage(channels[2], stride=1, dilation=2), _stage(channels[2], stride=1, dilation=4))
             self.head = head
-            self.auxlayer = _FCNHead(channels[1], classes)
+            self.auxlayer = _FCNHead(channels[1], len(classes))
 
     def hybrid_forward(self, operators: Any, x: Any) -> Tuple[Any, Any]:
         before = self.base(x)
@@ -184,11 +184,12 @@ class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]
         return tuple(operators.contrib.BilinearResize2D(one, height=height, width=width) for one in outputs)
 
 
-def small_fcn(classes: int = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)) -> Any:
+@register_function
+def small_fcn(classes: Union[int, Sequence[str]] = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)) -> Any:
     """A small dilated net with the head of gluoncv's `FCN`, for `loss="pixel_ce"`: 180,000 parameters.
 
     Args:
-        classes: Number of classes, with the background.
+        classes: Number of classes, with the background, or their names.
         size: Side of the images, a multiple of 4.
         channels: Channels of the first two stages, and of the dilated ones.
 
@@ -198,10 +199,14 @@ def small_fcn(classes: int = 21, size: int = 64, channels: Sequence[int] = (24, 
     """
     from gluoncv.model_zoo.fcn import _FCNHead
 
-    return SmallSegmentation(classes, (size, size), channels, _FCNHead(channels[2], classes))
+    names = class_names(classes, "small_fcn: classes")
+    return SmallSegmentation(names, (size, size), channels, _FCNHead(channels[2], len(names)))
 
 
-def small_deeplab(classes: int = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)) -> Any:
+@register_function
+def small_deeplab(
+    classes: Union[int, Sequence[str]] = 21, size: int = 64, channels: Sequence[int] = (24, 48, 64)
+) -> Any:
     """A small dilated net with the head of gluoncv's `DeepLabV3`, for `loss="pixel_ce"`: 1,500,000 parameters.
 
     Args:
@@ -214,12 +219,14 @@ def small_deeplab(classes: int = 21, size: int = 64, channels: Sequence[int] = (
     """
     from gluoncv.model_zoo.deeplabv3 import _ASPP
 
+    names = class_names(classes, "small_deeplab: classes")
     head = nn.HybridSequential(prefix="")
     pooled = _ASPP(channels[2], [2, 4, 6], nn.BatchNorm, {}, height=size // 4, width=size // 4)
-    head.add(pooled, _layer(channels[2]), nn.Conv2D(classes, 1))
-    return SmallSegmentation(classes, (size, size), channels, head)
+    head.add(pooled, _layer(channels[2]), nn.Conv2D(len(names), 1))
+    return SmallSegmentation(names, (size, size), channels, head)
 
 
+@register_function
 def small_pose(points: int = 17, channels: Sequence[int] = (16, 32, 64, 96, 128)) -> Any:
     """gluoncv's `SimplePoseResNet` with small stages in place of its ResNet, for `loss="pose"`: 700,000 parameters.
 

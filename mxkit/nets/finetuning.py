@@ -1,10 +1,11 @@
 """Fine-tuning of trained nets for other classes, replaced blocks, and the preprocessing for published weights."""
 
 from copy import deepcopy
-from typing import Any, Iterator, List, NamedTuple, Optional, Set, Tuple
+import re
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 import warnings
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.arguments import class_names
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches, to_host
 from mxkit.core.blocks import (
     blocks_by_path,
@@ -148,12 +149,26 @@ def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:
 
 # Names of the last layer: in MXNet's zoo and most nets of gluoncv, and in gluoncv's resnet_v1b and similar nets.
 _HEADS = ("output", "fc")
+# Blocks of gluoncv's other nets whose last layers give the classes, as patterns of paths; and the outputs that stand
+# before those of the classes, for each anchor: the background's, or a box with its objectness.
+_CLASS_BLOCKS = {
+    "SSD": (r"class_predictors\.\d+", 1),
+    "YOLOV3": (r"yolo_outputs\.\d+", 5),
+    "CenterNet": (r"heads\.0", 0),
+    "SimplePoseResNet": (r"final_layer", 0),
+    "FastSCNN": (r"classifier|auxlayer", 0),
+    "ICNet": (r"head(\.cff_\d+)?", 0),
+    "DANet": (r"head\.conv\d", 0),
+    **dict.fromkeys(
+        ["FCN", "PSPNet", "DeepLabV3", "DeepLabV3Plus", "DeepLabWV3Plus", "SmallSegmentation"], (r"head|auxlayer", 0)
+    ),
+}
 _UNITS = {gluon.nn.Dense: "units", gluon.nn.Conv1D: "channels", gluon.nn.Conv2D: "channels"}
 
 
 def finetune(
     base: Any,
-    classes: int,
+    classes: Union[int, Sequence[str]],
     *,
     freeze: Optional[str] = "features",
     head_multiplier: float = 10.0,
@@ -161,24 +176,30 @@ def finetune(
     initializer: InitializerSpec = "xavier",
     copy: bool = True,
 ) -> Any:
-    """Copy a trained net with a new last layer for other classes.
+    """Copy a trained net with new last layers for other classes.
+
+    It knows the layers of classifiers, and of gluoncv's SSD, YOLO3, CenterNet, SimplePose and nets of masks, with their
+    auxiliary outputs. SSD keeps the weights of its background, YOLO3 those of boxes and objectness; gluoncv's own
+    `reset_class` draws them anew (T273).
 
     Args:
         base: An initialized net, of a zoo or any other. It may be hybridized, and live on several devices.
-        classes: Number of outputs of the new layer.
-        freeze: "features" freezes all parameters but the new layer's; a glob over structural paths, as for
+        classes: Number of outputs of the new layer: of classes, for a net of masks with the background, or of points.
+            Or the names of the classes: those that `base.classes` has too keep their weights.
+        freeze: "features" freezes all parameters but the new layers'; a glob over structural paths, as for
             `mxkit.freeze`, freezes those that fit; None freezes nothing. `mxkit.callbacks.Freeze(until="2 epochs")`
             resumes their training later, `mxkit.unfreeze` at once.
-        head_multiplier: Multiplier of the new layer's learning rate, at least 0.
+        head_multiplier: Multiplier of the new layers' learning rate, at least 0.
         head: Path of the last layer or of a block that contains it, like "output" or "features.8". None means
-            "output", as in the zoos, or "fc" where the forward pass does not use "output". The last Dense or
-            convolution in it that the forward pass uses is replaced by one of the same arguments.
-        initializer: Initializer of the new layer.
+            "output", as in the zoos, or "fc" where the forward pass does not use "output", or what gluoncv's other
+            nets have. The last Dense or convolution in it that the forward pass uses is replaced by one of the same
+            arguments.
+        initializer: Initializer of the new layers.
         copy: False changes and returns `base` itself.
 
     Returns:
         The net, on the devices of `base`, hybridized if `base` is. It shares nothing with `base`, which does not
-        change; hooks are not copied.
+        change; hooks are not copied. `classes` of a net that has this attribute are the new names, or numbers.
 
     Raises:
         NotInitializedError: Parameters of `base` have no values yet.
@@ -198,8 +219,8 @@ def finetune(
     >>> net.output, [path for path, one in mxkit.parameters(net).items() if one.grad_req != "null"]
     (Dense(256 -> 2, linear), ['output.weight', 'output.bias'])
     """
-    whole_number(classes, "finetune: classes")
-    layer = _last_layer(base, head)
+    names = class_names(classes, "finetune: classes")
+    layers, before = _last_layers(base, head)
     for path, parameter in parameters_by_path(base).items():
         if values_of(parameter) is None:
             raise NotInitializedError(
@@ -208,13 +229,19 @@ def finetune(
     if freeze is not None and freeze != "features":
         match_parameters(base, freeze)
     net = copy_net(base) if copy else base
-    old = dict(blocks_by_path(net))[layer]
-    with switches(is_numpy_net(net)):
-        new = _like(old, classes)
-        initialize(new, initializer, devices=net_devices(net))
-    set_multipliers(new, {"*": {"lr": head_multiplier}})
-    replace(net, layer, new)
-    own = set(map(id, new.collect_params().values()))
+    blocks, known = dict(blocks_by_path(net)), _set_classes(net, names)
+    own: Set[int] = set()
+    for path in layers:
+        old = blocks[path]
+        outputs = old.weight.shape[0]
+        kept = known if before or len(known) == outputs else [""] * outputs
+        kept = kept if isinstance(classes, (list, tuple)) else [""] * len(kept)  # numbers say nothing of classes
+        with switches(is_numpy_net(net)):
+            new = _like(old, _rows(outputs, before, kept, names), initializer, net_devices(net))
+        set_multipliers(new, {"*": {"lr": head_multiplier}})
+        replace(net, path, new)
+        hybridize_like(new, old)
+        own.update(map(id, new.collect_params().values()))
     others = {path: one for path, one in parameters_by_path(net).items() if id(one) not in own}
     if freeze is not None:
         freeze_all(net, others if freeze == "features" else match_parameters(net, freeze))
@@ -245,6 +272,45 @@ def copy_net(net: Any) -> Any:
                     copies[id(parameter)] = copy_parameter(parameter)
         with mx.util.np_shape(True):  # for attributes that are arrays of mx.np without axes
             return deepcopy(net, copies)
+
+
+def _last_layers(base: Any, head: Optional[str]) -> Tuple[List[str], int]:
+    """Paths of the layers that give the classes, and for a detector the outputs before the classes of each anchor."""
+    kind = type(base).__name__
+    pattern, before = _CLASS_BLOCKS.get(kind, ("", 0))
+    if hasattr(base, "reset_class") and not pattern:
+        raise ValueError(
+            f"finetune: {kind} is not known. Call net.reset_class(classes, reuse_weights=...) of gluoncv, then "
+            "mxkit.freeze for what is not to be trained"
+        )
+    if not pattern:
+        return [_last_layer(base, head)], 0
+    if head is not None:
+        raise ValueError(f"finetune: head: the last layers of a {kind} are known; leave head={head!r} out")
+    return [_last_layer(base, path) for path, _ in blocks_by_path(base) if re.fullmatch(pattern, path)], before
+
+
+def _set_classes(net: Any, names: List[str]) -> List[str]:
+    """Set the names of a net's classes, and return the old ones; [] if it has none."""
+    known = getattr(net, "classes", None)
+    if not isinstance(known, (list, tuple)):
+        return []
+    parts = dict(child_blocks(net))
+    if hasattr(net, "reset_class"):
+        net.reset_class(names)
+        for name in ("class_predictors", "heads"):  # `replace` does it without the faults of gluoncv (T273)
+            if name in parts:
+                setattr(net, name, parts[name])
+    else:
+        net.classes = names
+    return list(map(str, known))
+
+
+def _rows(outputs: int, before: int, known: Sequence[str], names: Sequence[str]) -> "np.ndarray":
+    """Number of the old output for each new one, -1 if there is none."""
+    one = [*range(before), *(before + known.index(name) if name in known else -1 for name in names)]
+    begins = np.arange(0, outputs, before + len(known))[:, None]
+    return np.where(np.array(one) < 0, -1, begins + np.array(one)).ravel()
 
 
 def _last_layer(base: Any, head: Optional[str]) -> str:
@@ -288,13 +354,18 @@ def _used(net: Any) -> Set[int]:
     return {id(parameter) for name, parameter in traced.parameters.items() if name in names}
 
 
-def _like(layer: Any, classes: int) -> Any:
-    """Return a layer of the same arguments with another number of outputs."""
+def _like(layer: Any, rows: "np.ndarray", initializer: InitializerSpec, devices: Any) -> Any:
+    """Return a layer of the same arguments with other outputs: the old ones of these numbers, and new ones for -1."""
     node = describe(layer)["net"]
-    arguments = {**node["arguments"], _UNITS[type(layer)]: classes}
+    arguments = {**node["arguments"], _UNITS[type(layer)]: len(rows)}
     new = build({"format": 1, "net": {**node, "arguments": arguments}})
     new.cast(layer.weight.dtype)
-    hybridize_like(new, layer)
+    initialize(new, initializer, devices=devices)
+    for old, parameter in ((layer.weight, new.weight), (layer.bias, new.bias)):
+        if parameter is not None and (rows >= 0).any():
+            values = to_host(parameter.list_data()[0]).copy()
+            values[rows >= 0] = to_host(old.list_data()[0])[rows[rows >= 0]]
+            parameter.set_data(values)
     return new
 
 

@@ -112,6 +112,7 @@ def _outputs(recipe: Recipe, net: Any = None) -> Tuple[str, Optional[int]]:
     """The key with the number of classes that the net distinguishes, and the number, or None if it is unknown."""
     head = recipe.model.finetune
     outputs = recipe.model.arguments.get("classes") if head is None else head.classes
+    outputs = len(outputs) if isinstance(outputs, list) else outputs
     if outputs is None and net is not None:  # `classes` has its default, or a net of one's own has no such argument
         last = [block for _, block in blocks_by_path(net) if own_parameters(block)][-1:]
         outputs = last[0].weight.shape[0] if last and isinstance(last[0], gluon.nn.Dense) else None

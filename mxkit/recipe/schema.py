@@ -436,14 +436,14 @@ class FinetuneSection(Section):
     """A new last layer for other classes; as for `mxkit.finetune`.
 
     Attributes:
-        classes: Outputs of the new layer.
+        classes: Outputs of the new layer, or names of classes: those that the net had before keep their weights.
         freeze: "features" for all but the new layer, a glob over paths, or null.
         head_multiplier: Factor of the new layer's learning rate.
         head: Path of the last layer, or null for the names that the zoos use.
         initializer: Initializer of the new layer.
     """
 
-    classes: Whole = Field(ge=1)
+    classes: Union[Annotated[Whole, Field(ge=1)], List[str]]
     freeze: Optional[str] = "features"
     head_multiplier: Number = Field(10.0, ge=0)
     head: Optional[str] = None

@@ -83,6 +83,16 @@ def test_bases_are_made_without_numbers(name):
     assert list(get_model(f"gluoncv:{name}").collect_params())
 
 
+def test_nets_of_masks_come_without_values():
+    """T274: gluoncv initializes what it does not load, with its own initializer."""
+    from gluoncv.model_zoo import get_model
+
+    assert get_model("fastscnn_citys", crop_size=64).classifier.conv.weight.data().shape == (19, 128, 1, 1)
+    net = mxkit.models.get_model("gluoncv:fastscnn_citys", crop_size=64)
+    mxkit.initialize(net, "zeros", devices="cpu:2")
+    assert [float(one.abs().sum().asscalar()) for one in net.classifier.conv.weight.list_data()] == [0, 0]
+
+
 def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
     always = [name for name in model_names("gluoncv") if catalog._ALWAYS_PRETRAINED.fullmatch(name)]
     assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)

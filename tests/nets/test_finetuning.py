@@ -1,5 +1,7 @@
 """Fine-tuning: what is copied, frozen and replaced, and preprocessing."""
 
+from collections import OrderedDict
+
 from built_nets import hybrid_net, stack
 import mxkit
 from mxkit.core.arrays import call, switches
@@ -269,6 +271,141 @@ class TestFinetune:
         for base in (small(), late):
             with pytest.raises(NotInitializedError, match="'features.0.weight' of the base has no value yet"):
                 finetune(base, 3)
+
+
+SIDE = 64
+MARKS = {
+    "small_ssd": {"classes": ["cat", "dog", "hen"]},
+    "small_yolo3": {"classes": ["cat", "dog", "hen"]},
+    "small_centernet": {"classes": ["cat", "dog", "hen"]},
+    "small_fcn": {"classes": ["cat", "dog", "hen"], "size": SIDE},
+    "small_pose": {"points": 5, "channels": (4, 6, 8, 8, 8)},
+}
+
+
+def marking(name):
+    """A net of boxes, masks or points with values, hybridized."""
+    net = mxkit.models.get_model(name, **{"channels": (4, 6, 8), **MARKS[name]})
+    mxkit.initialize(net, devices="cpu", sample=(1, 3, SIDE, SIDE))
+    mxkit.nets.hybridize(net)
+    for path, parameter in mxkit.parameters(net).items():
+        if path.endswith("bias"):
+            parameter.set_data(mx.nd.random.uniform(shape=parameter.shape))
+    return net
+
+
+def of_heads(net):
+    """Values of the trained layers, without device."""
+    return {path: mxkit.parameters(net)[path].data().asnumpy() for path in trained_paths(net)}
+
+
+class TestNetsOfGluoncv:
+    @pytest.mark.parametrize(("name", "before"), [("small_ssd", 1), ("small_yolo3", 5)])
+    def test_classes_in_common_keep_what_gluoncv_lets_them_keep(self, name, before):
+        base = marking(name)
+        net, oracle = finetune(base, ["hen", "bat"], initializer="zeros"), copy_net(base)
+        oracle.reset_class(["hen", "bat"], reuse_weights=["hen"])
+        assert list(net.classes) == list(oracle.classes) == ["hen", "bat"]
+        for path, found in of_heads(net).items():
+            theirs = mxkit.parameters(oracle)[path].data().asnumpy()
+            size = before + 2
+            ours, theirs = (one.reshape((-1, size, *one.shape[1:])) for one in (found, theirs))
+            np.testing.assert_array_equal(ours[:, : before + 1], theirs[:, : before + 1])
+            assert not np.isin(ours[:, before + 1], values(base)[path, mx.cpu()]).any()
+
+    def test_a_number_of_classes_keeps_no_class_but_the_boxes(self):
+        """T273: gluoncv draws the boxes anew if no class is in common."""
+        base = marking("small_yolo3")
+        net = finetune(base, 2, initializer="zeros")
+        assert list(net.classes) == ["0", "1"]
+        before = values(base)
+        for path, found in of_heads(net).items():
+            ours, old = found.reshape((3, 7, -1)), before[path, mx.cpu()].reshape((3, 8, -1))
+            np.testing.assert_array_equal(ours[:, :5], old[:, :5])
+            assert (ours[:, 5:] == 0).all()
+        oracle = copy_net(base)
+        oracle.reset_class(["a", "b"], reuse_weights=[])
+        theirs = oracle.yolo_outputs[0].prediction.weight.data().asnumpy().reshape((3, 7, -1))[:, :5]
+        assert (theirs != net.yolo_outputs[0].prediction.weight.data().asnumpy().reshape((3, 7, -1))[:, :5]).any()
+
+    @pytest.mark.parametrize("name", MARKS)
+    def test_the_new_layers_are_trained_and_the_rest_stays(self, name):
+        base = marking(name)
+        x, before = mx.nd.array(np.random.RandomState(1).rand(2, 3, SIDE, SIDE)), values(base)
+        outputs = [one.asnumpy() for one in flat(base(x))]
+        net = finetune(base, 2 if name == "small_pose" else ["hen", "bat"])
+        boxes = np.array([[[4, 4, 30, 40, 1, 0]], [[-1, -1, -1, -1, -1, 0]]], np.float32)
+        masks = np.random.RandomState(2).randint(-1, 2, (2, SIDE, SIDE))
+        points = np.random.RandomState(3).uniform(1, SIDE, (2, 2, 3)).astype(np.float32)
+        label = {"small_fcn": masks, "small_pose": points}.get(name, boxes)
+        loss = {"small_fcn": "pixel_ce", "small_pose": "pose"}.get(name, name[len("small_") :])
+        start = of_heads(net)
+        mxkit.fit(net, [(x, mx.nd.array(label))], loss=loss, trainer="adam", epochs=2, progress=False)
+        still = {path for path, found in of_heads(net).items() if (found == start[path]).all()}
+        assert still <= {f"class_predictors.3.predictor.{one}" for one in ("weight", "bias")}  # its map has no anchor
+        for path, parameter in mxkit.parameters(net).items():
+            if path not in start:
+                np.testing.assert_array_equal(parameter.data().asnumpy(), before[path, mx.cpu()])
+        if loss in ("ssd", "yolo3", "centernet"):
+            assert net(x)[0].max().asscalar() <= 1
+        else:
+            assert {one.shape[1] for one in flat(net(x))} == {2}
+        assert all((one.asnumpy() == two).all() for one, two in zip(flat(base(x)), outputs))
+        assert same(values(base), before)
+
+    def test_masks_keep_classes_in_common_in_the_auxiliary_layer_too(self):
+        base = marking("small_fcn")
+        net = finetune(base, ["bat", "hen"], initializer="zeros", freeze="base.*")
+        for name in ("head", "auxlayer"):
+            found, old = (getattr(one, name).block[4].weight.data().asnumpy() for one in (net, base))
+            np.testing.assert_array_equal(found, [np.zeros_like(old[0]), old[2]])
+        assert net.classes == ["bat", "hen"]
+        assert not any(path.startswith("base") for path in trained_paths(net))
+
+    def test_predictors_keep_their_arguments(self):
+        """T273: gluoncv makes kernels of 3 x 3, and heat maps for the channels of the base."""
+        from gluoncv.model_zoo.center_net.center_net import CenterNet
+
+        net, x = marking("small_ssd"), mx.nd.ones((1, 3, SIDE, SIDE))
+        for number, old in enumerate([one.predictor for one in net.class_predictors]):
+            new = nn.Conv2D(old.weight.shape[0], 1, in_channels=old.weight.shape[1])
+            mxkit.initialize(new, devices="cpu")
+            mxkit.nets.replace(net, f"class_predictors.{number}.predictor", new)
+        assert finetune(net, 2).class_predictors[0].predictor.weight.shape[2:] == (1, 1)
+        oracle = copy_net(net)
+        oracle.reset_class(["a", "b"])
+        assert oracle.class_predictors[0].predictor.weight.shape[2:] == (3, 3)
+        heads = {name: {"num_output": 2} for name in ("heatmap", "wh", "reg")}
+        wide = CenterNet(nn.Conv2D(4, 4, strides=4), OrderedDict(heads), ["a", "b"], head_conv_channel=6)
+        mxkit.initialize(wide, devices="cpu", sample=x)
+        assert len(flat(finetune(wide, 3)(x))) == 3
+        wide.reset_class(["a", "b", "c"])
+        with pytest.raises(mx.MXNetError, match="Shape inconsistent"):
+            mx.nd.waitall(wide(x))
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"classes": ["hen", "hen"]}, "finetune: classes: expected a number, or different names; received"),
+            ({"classes": []}, "finetune: classes: expected a number, or different names"),
+            ({"head": "class_predictors"}, "head: the last layers of a SSD are known"),
+            ({"freeze": "base.*"}, "no parameter fits 'base"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, text):
+        base = marking("small_ssd")
+        before = values(base)
+        with pytest.raises(ValueError, match=text):
+            finetune(base, **{"classes": 2, "copy": False, **arguments})
+        assert same(values(base), before)
+        other = hybrid_net(lambda net, F, x: net.output(x), output=nn.Dense(3, in_units=2))
+        type(other).reset_class = None
+        with pytest.raises(ValueError, match="is not known. Call net.reset_class"):
+            finetune(other, 3)
+
+
+def flat(outputs):
+    return outputs if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 @pytest.mark.parametrize("hybridize", [False, True])

@@ -145,6 +145,21 @@ class Halved(gluon.HybridBlock):
         return x / 2
 
 
+@pytest.mark.parametrize("name", ["ssd", "yolo3", "centernet", "fcn", "deeplab", "pose"])
+def test_small_nets_of_gluoncvs_classes_come_back(name, tmp_path):
+    arguments = {} if name == "pose" else {"classes": ["cat", "dog"]}
+    channels = (4, 6, 8, 8, 8) if name == "pose" else (4, 6, 8)
+    net = mxkit.models.get_model(f"small_{name}", channels=channels, **arguments)
+    x = mx.nd.random.uniform(shape=(1, 3, 64, 64))
+    mxkit.initialize(net, devices="cpu", sample=x)
+    loaded = mxkit.load_net(mxkit.save_net(tmp_path / "net.mxk", net))
+    assert getattr(loaded, "classes", ["cat", "dog"]) == ["cat", "dog"]
+    for ours, theirs in zip(net(x), loaded(x)):
+        np.testing.assert_array_equal(ours.asnumpy(), theirs.asnumpy())
+    with pytest.raises(ArchitectureError, match="changed since get_model made it, as finetune does.*load_parameters"):
+        mxkit.save_net(tmp_path / "other.mxk", mxkit.finetune(net, 2))
+
+
 def test_a_class_of_another_library_is_registered_by_a_call(tmp_path):
     with pytest.raises(ArchitectureError, match=r"register_block\(Halved\) with the class of library.nets.*decorator"):
         save_net(tmp_path / "net.mxk", Halved())

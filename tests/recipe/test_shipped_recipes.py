@@ -35,6 +35,7 @@ QUICK = {
     **{name: ["updates=null", "epochs=1", "data.batch_size=700"] for name in BARS},
     **{name: [f"data.size={size}", "data.batch_size=4"] for name, size in SMALLEST.items()},
     "finetune_image_folder": ["data.images=20", "data.batch_size=4", "variables.size=32", "variables.resize=36"],
+    **{f"finetune_{one}": ["data.images=10", "data.batch_size=4", "variables.size=64"] for one in ("boxes", "masks")},
     "log_regression": ["data.lines=100"],
 }
 # The warm-up of this recipe is longer than two updates.

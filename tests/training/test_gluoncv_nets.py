@@ -111,6 +111,50 @@ def test_accumulated_batches_and_two_devices_equal_one_big_batch(family):
     assert largest_difference(big, divided) < 2e-5
 
 
+# gluoncv's nets of masks, and the weights of their auxiliary outputs.
+LARGE = {"fastscnn_citys": [0.5], "icnet_resnet50_citys": [0.4, 0.4, 1.0], "danet_resnet50_citys": [0.5, 0.5]}
+LARGE.update(
+    {name: [0.5] for name in ("fcn_resnet50_voc", "psp_resnet50_ade", "deeplab_resnet50_ade", "DeepLabV3Plus")}
+)
+LARGE["deeplab_v3b_plus_wideresnet_citys"] = []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_a_net_of_masks_trains_as_a_plain_loop_with_the_weights_of_its_auxiliary_outputs(name):
+    def made():
+        mxkit.seed_all(0)
+        if name == "DeepLabV3Plus":  # gluoncv's get_model does not know its name
+            from gluoncv.model_zoo.deeplabv3_plus import DeepLabV3Plus
+
+            net = DeepLabV3Plus(4, pretrained_base=False, crop_size=SIDE)
+        else:
+            net = mxkit.models.get_model(f"gluoncv:{name}", crop_size=SIDE)
+        mxkit.initialize(net, sample=(1, 3, SIDE, SIDE), devices="cpu", force=name == "DeepLabV3Plus")
+        net.apply(lambda block: setattr(block, "_rate", 0.0) if isinstance(block, gluon.nn.Dropout) else None)
+        net = mxkit.finetune(net, 4, freeze=None, copy=False)
+        mxkit.nets.hybridize(net)
+        return net
+
+    data = [(X[:2], MASKS[2:4]), (X[2:4], MASKS[4:6])]
+    own, theirs = made(), made()
+    start, settings = values(own), ("sgd", {"learning_rate": 0.01})
+    mxkit.fit(own, data, loss="pixel_ce", trainer=settings, epochs=1, progress=False)
+    loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(axis=1), gluon.Trainer(theirs.collect_params(), *settings)
+    for x, y in data:
+        labelled = mx.nd.array(y >= 0).expand_dims(1)
+        with autograd.record():
+            outputs = [mx.nd.contrib.BilinearResize2D(one, height=SIDE, width=SIDE) for one in theirs(mx.nd.array(x))]
+            losses = [loss(one, mx.nd.array(y), labelled).mean() * y.size for one in outputs]
+            total = sum(weight * one for weight, one in zip([1.0, *LARGE[name]], losses))
+        total.backward()
+        trainer.step((y >= 0).sum())
+    assert len(losses) == 1 + len(LARGE[name])
+    assert largest_difference(own, theirs) < 1e-5
+    trained = [path for path in start if "running" not in path]
+    assert sum((values(own)[path] != start[path]).any() for path in trained) > 0.9 * len(trained)
+
+
 class Killed(BaseException):
     """Stands for a death that no handler of mxkit's sees."""
 

@@ -12,8 +12,8 @@ import inspect
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
-from mxkit.core.blocks import blocks_by_path, layer_settings, own_parameters
-from mxkit.core.replicas import is_differentiable
+from mxkit.core.blocks import blocks_by_path, layer_settings, own_parameters, parameters_by_path
+from mxkit.core.replicas import drop_values, is_differentiable
 from mxkit.errors import ArchitectureError, unknown_name
 from mxkit.nets.architecture.arguments import argument, initializer, plain
 from mxkit.nets.architecture.graph_blocks import GRAPH, SETTINGS, OptimizedNet, optimized_net, symbol_block
@@ -185,6 +185,25 @@ _READERS: Dict[str, Callable[[Any], Any]] = {
 REGISTERED: Dict[str, Type[Any]] = {}
 # mxkit's own blocks are registered when their module is imported, which a process that loads a net need not have done.
 _OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.networks"}
+
+
+# Functions of mxkit's that make nets of blocks that are not known one by one; filled when their module is imported.
+FUNCTIONS: Dict[str, Callable[..., Any]] = {}
+_FUNCTIONS_OF = "mxkit.models.detectors"
+
+
+def register_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Describe the nets that a function makes by its name and its arguments; a decorator."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        net = function(*args, **kwargs)
+        vars(net)[MADE] = (function.__name__, snapshot(dict(signature.bind(*args, **kwargs).arguments)))
+        return net
+
+    FUNCTIONS[function.__name__] = recorded
+    return recorded
 
 
 def registered_block(name: str) -> Optional[Type[Any]]:
@@ -401,13 +420,15 @@ def split_name(name: str) -> Tuple[str, str]:
 
 
 def make_model(name: str, arguments: Dict[str, Any], make: Optional[Callable[[], Any]] = None) -> Any:
-    """Build a net of a zoo without weights, or by calling `make`.
+    """Build a net of a zoo, or of a function of `FUNCTIONS`, without weights, or by calling `make`.
 
     Raises:
         UnknownNameError: No zoo has such a net.
         ValueError: gluoncv makes the net with weights only.
         TypeError: The net does not take an argument; the text names it.
     """
+    if ":" not in name and import_module(_FUNCTIONS_OF) and name in FUNCTIONS:
+        return FUNCTIONS[name](**arguments)
     source, short = split_name(name)
     name = f"{source}:{short}"
     architecture = {key: value for key, value in arguments.items() if key not in NUMBERS}
@@ -465,6 +486,8 @@ def _without_weights(name: str, arguments: Dict[str, Any]) -> Any:
             renamed = dict(zip(own_parameters(other), parameters.values()))
             parameters.clear()
             parameters.update(renamed)
+    for parameter in parameters_by_path(net).values():
+        drop_values(parameter)  # gluoncv initializes heads of masks itself (T274)
     return net
 
 

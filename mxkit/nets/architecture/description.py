@@ -359,6 +359,7 @@ def _way_out(block: Any) -> str:
 _IGNORED = {
     *vars(gluon.HybridBlock(prefix="")),
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
+    "_clip",  # gluoncv's decoders of boxes set it to -1, their None, when they run
     "_op_name",  # of a convolution: its class determines it, and the switches of MXNet how it is spelled
     *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
     *("report", "_graph", "_graphs", "_held"),  # of an OptimizedNet
@@ -367,12 +368,21 @@ _IGNORED = {
 _DEFERRED = ("in_units", "in_channels", "input_size")
 
 
+_BY_FILE = (
+    "stands in a description by its name: save its values with net.save_parameters(file), and read them with "
+    "mxkit.load_parameters(net, file) into a net that was made and changed in the same way"
+)
+
+
 def _losses(net: Any, twin: Any) -> List[str]:
     """Return a line for each child, attribute and parameter of the net that its rebuilt twin does not have."""
     ours, theirs = parameters_by_path(net), parameters_by_path(twin)
     lost = [f"parameter {path}: it would not be rebuilt" for path in ours if path not in theirs]
     added = [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
-    return [*_block_losses(net, twin, ""), *lost, *added]
+    problems = [*_block_losses(net, twin, ""), *lost, *added]
+    if problems and hasattr(net, MADE):
+        problems.insert(0, f"it was changed since get_model made it, as finetune does, and {_BY_FILE}")
+    return problems
 
 
 def _where(path: str, block: Any) -> str:
