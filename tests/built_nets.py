@@ -1,6 +1,8 @@
 """Small nets from a forward pass and children."""
 
 import mxkit
+from mxkit.core.arrays import arrays_in
+from mxkit.core.blocks import blocks_by_path, distinct, first_paths
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -37,3 +39,19 @@ def ready(*layers, initializer="xavier", **how):
 
 def make_norms():
     return stack(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
+
+
+def by_hooks(net, inputs):
+    """Arrays of each call of each block, by its first path, of a net that is not hybridized."""
+    blocks = dict(blocks_by_path(net))
+    first, calls, handles = first_paths(blocks), {}, []
+
+    def seen(block, arguments, output):
+        calls.setdefault(first[id(block)], []).append(arrays_in([output]))
+
+    for block in distinct(blocks).values():
+        handles.append(block.register_forward_hook(seen))
+    net(*inputs)
+    for handle in handles:
+        handle.detach()
+    return calls

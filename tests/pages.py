@@ -14,7 +14,7 @@ ROOT = Path(mxkit.__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("bash", "python")
 PROGRAMS = {
-    "mxkit": "mxkit.cli:main",
+    "mxkit": "pages:main_without_curves",
     "mxkit.exporting.params": "mxkit.exporting.params:main",
     "mxkit.data.records": "mxkit.data.records:main",
 }
@@ -46,24 +46,39 @@ def run_page(page, folder, forks=None):
             if language == "python":
                 exec(compile("\n" * line + code, str(page), "exec"), names)  # errors tell the page's own line
             elif language == "bash" and folder is not None:
-                run_commands(code, folder, forks)
+                run_commands(code, folder, forks, brief=True)
     finally:
         mx.npx.reset_np()  # the page may have called npx.set_np()
     return names
 
 
-def run_commands(code, folder, forks=None):
-    """Run `mxkit` or `python -m MODULE`, with quotes and `*`, in processes of their own; return what they print."""
+def run_commands(code, folder, forks=None, brief=False):
+    """Run `mxkit` or `python -m MODULE`, with quotes and `*`, in processes of their own; return what they print.
+
+    Args:
+        brief: A training has one epoch.
+    """
     printed = []
     for line in filter(str.strip, code.replace("\\\n", " ").splitlines()):
         command, *words = shlex.split(line, comments=True)
         module, words = (words[1], words[2:]) if [command, *words[:1]] == ["python", "-m"] else (command, words)
         assert module in PROGRAMS, line
         words = [found for word in words for found in _expanded(word, folder)]
+        if brief and words[0] == "train" and "--resume" not in words:
+            words += ["--set", "epochs=1"]
         done = forks.run(PROGRAMS[module], words, folder=folder) if forks else _run(module, words, folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         printed.append(done.stdout)
     return "".join(printed)
+
+
+def main_without_curves(words):
+    """The `mxkit` command, in a process that ends with it."""
+    from mxkit.cli import main
+    from mxkit.training.history import History
+
+    History.plot = lambda *arguments: None
+    main(words)
 
 
 def _expanded(word, folder):

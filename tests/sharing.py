@@ -1,6 +1,6 @@
 """Helpers for tests of several rooms."""
 
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 import io
 import os
@@ -112,6 +112,14 @@ def command(*arguments):
     return caught.value.code or 0, out.getvalue(), err.getvalue()
 
 
+@contextmanager
+def no_curves():
+    """Runs draw no curves.png: the picture takes twice as long as a small training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mxkit.training.history.History.plot", lambda *arguments: None)
+        yield
+
+
 def draw_images(folder, count, seed=0):
     """Draw PNG files of several sizes below two folders of classes; their paths, in the order of names."""
     import numpy as np
@@ -137,4 +145,5 @@ def image_run(home, **changes):
     recipe = {"name": "images", "data": {**data, "eval_augment": steps}, "model": {"name": "lenet", "classes": 2}}
     recipe.update(loss="softmax_ce", optimizer={"name": "adam", "learning_rate": 0.01}, updates=6)
     recipe.update(changes)
-    return run_recipe(recipe, output=home / "runs", progress=False).folder
+    with no_curves():
+        return run_recipe(recipe, output=home / "runs", progress=False).folder

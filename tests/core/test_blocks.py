@@ -23,15 +23,6 @@ def test_paths_of_parameters_in_the_nets_order_and_of_a_strangers():
     assert paths_of([stranger.weight, net[2].bias, net[1].weight], net) == ["1.weight", "2.bias", stranger.weight.name]
 
 
-def test_a_shared_parameter_stands_under_both_paths():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2, in_units=2))
-    net.add(nn.Dense(2, in_units=2, params=net[0].params))
-    found = parameters_by_path(net)
-    assert sorted(found) == ["0.bias", "0.weight", "1.bias", "1.weight"]
-    assert found["0.weight"] is found["1.weight"]
-
-
 @pytest.mark.parametrize("in_units", [0, 4], ids=["deferred", "known"])
 def test_net_devices(in_units):
     net = nn.Dense(2, in_units=in_units)

@@ -43,12 +43,6 @@ def evaluate_accuracy(net, data_iter):
     return metric[0] / metric[1]
 
 
-def split_batch(X, y, devices):
-    """Split `X` and `y` into multiple devices."""
-    assert X.shape[0] == y.shape[0]
-    return (gluon.utils.split_and_load(X, devices), gluon.utils.split_and_load(y, devices))
-
-
 def grad_clipping(net, theta):
     """Clip the gradient."""
     params = [p.data() for p in net.collect_params().values()]
@@ -120,22 +114,3 @@ def load_data_nmt(batch_size, num_steps, num_examples=64):
     translations = [["bcdefgha"["abcdefgh".index(token)] for token in line] for line in lines]
     arrays = [array for text in (lines, translations) for array in build_array_nmt(text, tgt_vocab, num_steps)]
     return load_array(arrays, batch_size, is_train=False)
-
-
-def squared_loss(y_hat, y):
-    """Squared loss."""
-    return (y_hat - y.reshape(y_hat.shape)) ** 2 / 2
-
-
-def sgd(params, lr, batch_size):
-    """Minibatch stochastic gradient descent."""
-    for param in params:
-        param[:] = param - lr * param.grad / batch_size
-
-
-def synthetic_data(w, b, num_examples):
-    """Generate y = Xw + b + noise."""
-    X = np.random.normal(0, 1, (num_examples, len(w)))
-    y = np.dot(X, w) + b
-    y += np.random.normal(0, 0.01, y.shape)
-    return X, y.reshape((-1, 1))

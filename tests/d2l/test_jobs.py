@@ -18,11 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:ndarray.* has been renamed:Depre
 # The name of a job, an argument of its `make`, and why its two trainings round differently; None if the last bits are
 # equal.
 JOBS = {
-    "linear_scratch": ("linear_scratch", (), "d2l's sgd multiplies by lr before it divides by batch_size"),
     "softmax": ("images", ("softmax",), None),
     "mlp": ("images", ("mlp",), None),
     "lenet": ("images", ("lenet",), None),
-    "resnet": ("resnet", (), None),
     "rnn": ("rnn", ("RNN",), "d2l takes the mean over all tokens, and clips by a number of Python"),
     "gru": ("rnn", ("GRU",), "as for rnn"),
     "lstm": ("rnn", ("LSTM",), "as for rnn"),

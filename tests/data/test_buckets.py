@@ -113,14 +113,3 @@ def test_lists_ndarrays_and_labels_of_any_shape(kind):
     assert y.asnumpy().tolist() == [[1, 2], [3, 4]]
     (((x, _), y),) = BucketLoader(kind.of([np.ones(2), np.ones(1)]), kind.of(np.array([1, 0])), 2, buckets=1)
     assert (x.shape, y.shape) == ((2, 2), (2,))
-
-
-def test_lengths_are_what_mxnets_operators_take():
-    (((x, lengths), y),) = BucketLoader(sequences([2, 4], (3,)), [[1], [0]], 2, buckets=1)
-    masked = mx.nd.SequenceMask(x, lengths, use_sequence_length=True, axis=1, value=-7)
-    assert masked[0, :, 0].asnumpy().tolist() == [1, 1, -7, -7]
-    assert (x.sum(axis=1) / lengths.expand_dims(1)).asnumpy().tolist() == [[1] * 3, [2] * 3]
-    assert gluon.loss.CTCLoss(layout="NTC")(x, y.astype("float32"), lengths).shape == (2,)
-    lstm = gluon.rnn.LSTM(5, layout="NTC", use_sequence_length=True, bidirectional=True, input_size=3)
-    lstm.initialize()
-    assert lstm(x, sequence_length=lengths).shape == (2, 4, 10)

@@ -133,14 +133,6 @@ def gluon_images():
     return gluon.data.ArrayDataset(mx.nd.array(IMAGES, dtype="uint8"), np.arange(10, dtype="int32"))
 
 
-@pytest.mark.parametrize("workers", [0, "thread:3", long("process:2")])
-def test_gluons_datasets_and_transforms_equal_gluons_loader(workers):
-    dataset = gluon_images().transform_first(transforms.Compose([transforms.CenterCrop(6), transforms.ToTensor()]))
-    ours = read(DatasetLoader(dataset, 4, workers=workers))
-    theirs = [tuple(part.asnumpy() for part in batch) for batch in gluon.data.DataLoader(dataset, 4)]
-    assert_same(ours, theirs)
-
-
 class Switched:
     """Samples of the kind of arrays that the switches name; a worker has other switches after each batch."""
 

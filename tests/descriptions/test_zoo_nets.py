@@ -22,15 +22,9 @@ SMALL = ["mobilenet0.25", "mobilenetv2_0.25", "resnet18_v2", "squeezenet1.1"]
 
 @pytest.mark.parametrize("name", SMALL)
 def test_nets_of_the_zoo_come_back(name):
+    assert len(zoo_names("zoo")) == 34
     side = 224 if "squeeze" in name else 32
     assert_same(vision.get_model(name, classes=7), on(1, 3, side, side))
-
-
-@pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11"])
-def test_larger_nets_of_the_zoo_are_described_and_built(name):
-    """`tests/zoo/check_features.py` runs all 34."""
-    assert len(zoo_names("zoo")) == 34
-    rebuilt(vision.get_model(name, classes=7))
 
 
 def test_a_net_of_the_zoo_that_was_changed_is_rebuilt_as_it_is():

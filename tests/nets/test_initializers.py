@@ -137,12 +137,6 @@ def test_a_sample_makes_every_size_known_on_every_device(sample):
     assert (net[1].running_mean.data().asnumpy() == 0).all()  # predict mode
 
 
-def test_a_sample_that_does_not_fit_names_the_layer():
-    net = stack(nn.Dense(4), nn.Dense(2, in_units=5))
-    with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
-        mxkit.initialize(net, sample=(1, 3))
-
-
 def test_norms_in_a_symbol_begin_with_ones_and_zeros():
     """T269."""
     data = mx.sym.var("data", dtype="float32")

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from built_nets import hybrid_net, plain_net, stack
+from built_nets import by_hooks, hybrid_net, plain_net, stack
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
@@ -67,19 +67,8 @@ def zeros(shapes):
 
 
 def hooked(net, inputs):
-    """Shapes of the outputs of the first call of each block, by path, of a net that is not hybridized."""
-    found, handles = {}, []
-    for path, block in blocks_by_path(net):
-
-        def hook(block, arguments, outputs, path=path):
-            arrays = gluon.block._flatten(outputs, "output")[0]
-            found.setdefault(path, tuple(array.shape for array in arrays))
-
-        handles.append(block.register_forward_hook(hook))
-    net(*inputs)
-    for handle in handles:
-        handle.detach()
-    return found
+    """Shapes of the outputs of the first call of each block, by path."""
+    return {path: tuple(one.shape for one in calls[0]) for path, calls in by_hooks(net, inputs).items()}
 
 
 @pytest.mark.parametrize(("make", "shapes"), NETS, ids=IDS)

@@ -119,23 +119,6 @@ def test_layers_to_a_depth_and_by_the_recipe_s_name(trained):
     assert mxkit.nets.describe(net)["net"]["class"] == "SizedNet"  # what `build` makes
 
 
-def test_show_prints_the_resolved_recipe(tmp_path):
-    (tmp_path / "shown.yaml").write_text(command("show", "digits_lenet", "--set", "accumulate=2")[1])
-    assert load_recipe(tmp_path / "shown.yaml") == load_recipe("digits_lenet", ["accumulate=2"])
-
-
-def test_the_same_seed_gives_the_same_run(tmp_path):
-    settings = ["epochs=1", "model.name=mlp", "model.dropout=0.5", "data.size=8"]
-    runs = [
-        mxkit.run_recipe("digits_lenet", overrides=[*settings, seed], output=tmp_path, progress=False)
-        for seed in ("seed=0", "seed=0", "seed=1")
-    ]
-    assert runs[0].folder != runs[1].folder
-    assert runs[0].scores == runs[1].scores
-    losses = [run.history[-1]["train_loss"] for run in runs]
-    assert (losses[0] == losses[1], losses[0] == losses[2]) == (True, False)
-
-
 def test_a_run_that_fails_stands_in_no_glob_s_way(tmp_path):
     settings = ["--set", "model=mlp", "--set", "data.size=8", "--quiet", "--output", tmp_path]
     for _ in range(2):  # in one second, perhaps

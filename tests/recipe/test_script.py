@@ -95,16 +95,20 @@ def zoo_file(folder):
 BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs, "zoo_file": zoo_file}
 
 
-@pytest.mark.parametrize("which", ["digits_lenet", "rich", "pairs", *BEFORE])
+@pytest.mark.parametrize("which", ["rich", "pairs", *BEFORE])
 def test_a_script_ends_with_the_recipes_scores(which, tmp_path, forks):
-    recipe = {"rich": RICH, "pairs": PAIRS}.get(which, which)
-    recipe = BEFORE[which](tmp_path / "before") if which in BEFORE else recipe
-    overrides = ["epochs=1", "limit_batches=4"] if which == "digits_lenet" else []
-    run = run_recipe(recipe, overrides=overrides, output=tmp_path / "runs", progress=False)
-    text = as_script(load_recipe(recipe, overrides))
-    if which == "digits_lenet":
-        assert command("show", "--as-script", which, *(f"--set={one}" for one in overrides))[1] == text
-    assert run_script(forks, text, tmp_path) == run.scores
+    recipe = {"rich": RICH, "pairs": PAIRS}.get(which)
+    recipe = recipe or BEFORE[which](tmp_path / "before")
+    run = run_recipe(recipe, output=tmp_path / "runs", progress=False)
+    assert run_script(forks, as_script(load_recipe(recipe)), tmp_path) == run.scores
+
+
+def test_show_prints_the_recipe_and_its_script(tmp_path):
+    (tmp_path / "shown.yaml").write_text(command("show", "digits_lenet", "--set", "accumulate=2")[1])
+    assert load_recipe(tmp_path / "shown.yaml") == load_recipe("digits_lenet", ["accumulate=2"])
+    settings = ["epochs=1", "limit_batches=4"]
+    shown = command("show", "--as-script", "digits_lenet", *(f"--set={one}" for one in settings))[1]
+    assert shown == as_script(load_recipe("digits_lenet", settings))
 
 
 @pytest.mark.parametrize("name", recipe_names())

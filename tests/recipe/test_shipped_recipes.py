@@ -38,6 +38,8 @@ QUICK = {
     **{f"finetune_{one}": ["data.images=10", "data.batch_size=4", "variables.size=64"] for one in ("boxes", "masks")},
     "log_regression": ["data.lines=100"],
 }
+DRAWN = ("centernet_shapes", "deeplab_shapes", "fcn_shapes", "pose_stick", "ssd_shapes", "yolo3_shapes")
+QUICK.update(dict.fromkeys(DRAWN, ["data.images=20", "data.batch_size=4"]))
 # The warm-up of this recipe is longer than two updates.
 QUICK["nin"] += ["schedule=cosine"]
 
