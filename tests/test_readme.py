@@ -101,15 +101,8 @@ def test_wrong_folders_are_told_with_the_way_out(tmp_path, monkeypatch):
             mxkit.run_recipe("finetune_image_folder", overrides=overrides, progress=False)
     assert sorted(Path("photos").rglob("*")) == before
     assert not Path("runs").exists()
-    fits = [*own, "model.finetune.classes=3", "variables.size=32", "variables.resize=36"]
-    mxkit.run_recipe("finetune_image_folder", overrides=fits, progress=False)
-    Path("photos").rename("train")
-    Path("split").mkdir()
-    Path("train").rename("split/train")
-    draw_photos(Path("split/test"), ("cats", "other"))
-    for folder, text in (("split", r"has \['other'\] too"), ("split/train/cats", "Pass the folder above a class")):
-        with pytest.raises(mxkit.errors.DataError, match=text):
-            mxkit.data.image_folder(folder)
+    with pytest.raises(mxkit.errors.DataError, match="Pass the folder above a class"):
+        mxkit.data.image_folder("photos/cats")
 
 
 def test_links_lead_somewhere():

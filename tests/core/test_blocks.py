@@ -1,5 +1,6 @@
 """Parameters by path, and the devices of a net."""
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import blocks_by_path, net_devices, operator_name, parameters_by_path, paths_of
 from mxkit.errors import DeviceError, NotInitializedError
@@ -37,8 +38,7 @@ def test_net_devices(in_units):
     with pytest.raises(DeviceError, match=text):
         net_devices(net, [mx.cpu(1)])
     assert net_devices(nn.Flatten()) == [mx.cpu()]
-    spread = nn.HybridSequential()
-    spread.add(net, nn.Dense(2, in_units=2))
+    spread = stack(net, nn.Dense(2, in_units=2))
     spread[1].initialize()
     with pytest.raises(DeviceError, match=r"'0.weight' lives on .*, '1.weight' on \[cpu\(0\)\]. Move it as a whole"):
         net_devices(spread)

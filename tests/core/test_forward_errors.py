@@ -1,6 +1,7 @@
 """Errors of a forward pass name the block, what it was built for and what it got; the net is left as it was."""
 
 import as_on_a_gpu
+from built_nets import stack
 import mxkit
 from mxkit.core.forward_errors import explain_forward_error, explained
 from mxkit.errors import ForwardError, NotInitializedError
@@ -180,8 +181,7 @@ def test_another_dtype_is_not_told_the_wrong_way_round(dtype, hybridize):
 
 @modes
 def test_a_wrong_number_of_inputs(hybridize):
-    plain = nn.Sequential()
-    plain.add(ready(Pair(), hybridize))
+    plain = stack(ready(Pair(), hybridize), kind=nn.Sequential)
     error = failure(plain, ones((2, 4)))
     assert str(error).startswith("'0' (Pair) got (2, 4) float32: ")
     assert "missing 1 required positional argument: 'y'" in str(error)
@@ -308,8 +308,7 @@ class Checks(gluon.Block):
 
 
 def test_the_words_of_a_user_are_kept():
-    net = nn.Sequential()
-    net.add(nn.Dense(2, in_units=4), Checks())
+    net = stack(nn.Dense(2, in_units=4), Checks(), kind=nn.Sequential)
     net.initialize()
     error = failure(net, ones((3, 4)))
     assert str(error) == "'1' (Checks): ValueError: three is not a number of samples: 'features.0'"
@@ -376,8 +375,7 @@ def test_a_diagnosis_runs_in_the_mode_of_the_call_and_records_nothing(train):
             modes.append((autograd.is_training(), autograd.is_recording()))
             return x
 
-    net = nn.Sequential()
-    net.add(Looks(), nn.PReLU(in_channels=4))
+    net = stack(Looks(), nn.PReLU(in_channels=4), kind=nn.Sequential)
     net.initialize()
     with pytest.raises(ForwardError), autograd.record(train_mode=train), explained(net, lambda: net(ones((2, 3)))):
         net(ones((2, 3))).asnumpy()
@@ -398,8 +396,7 @@ def test_a_late_error_at_a_wait_inside_the_net_is_sought_from_the_outermost_call
             x.wait_to_read()
             return x
 
-    net = nn.Sequential()
-    net.add(nn.PReLU(in_channels=4), Reads())
+    net = stack(nn.PReLU(in_channels=4), Reads(), kind=nn.Sequential)
     net.initialize()
     with pytest.raises(ForwardError, match=r"^'0' \(PReLU\) got"), explained(net):
         net(ones((2, 3)))
@@ -430,8 +427,7 @@ def test_an_error_of_the_loss_is_no_error_of_the_net():
 
 
 def test_running_again_to_find_the_block_leaves_the_running_statistics():
-    net = nn.HybridSequential()
-    net.add(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2, in_units=4))
+    net = stack(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2, in_units=4))
     net.initialize()
     net.hybridize()
     with autograd.train_mode(), pytest.raises(ForwardError, match="'1'"), explained(net):

@@ -4,6 +4,7 @@ A read that races with it is seen about once in a hundred times, and only on a b
 what can be seen each time: that a reader waits before it touches the values.
 """
 
+from built_nets import stack
 import mxkit
 from mxkit.plots.feature_plots import plot_filters
 import mxnet as mx
@@ -33,8 +34,7 @@ def events(monkeypatch):
 
 
 def make_net():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=3), nn.BatchNorm(in_channels=4), nn.GlobalAvgPool2D(), nn.Flatten())
+    net = stack(nn.Conv2D(4, 3, in_channels=3), nn.BatchNorm(in_channels=4), nn.GlobalAvgPool2D(), nn.Flatten())
     mxkit.initialize(net, "xavier", devices="cpu")
     return net
 

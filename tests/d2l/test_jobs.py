@@ -24,7 +24,6 @@ JOBS = {
     "rnn": ("rnn", ("RNN",), "d2l takes the mean over all tokens, and clips by a number of Python"),
     "gru": ("rnn", ("GRU",), "as for rnn"),
     "lstm": ("rnn", ("LSTM",), "as for rnn"),
-    "transformer": ("translation", (), None),
 }
 
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 import time
 
-from genuine_files import mnist_files
+from genuine_files import mnist_files, write
 from mxkit.data import download as cache
 from mxkit.data.download import clean_cache, dataset_folder, home, homes, list_cache, locked
 import mxnet as mx
@@ -34,12 +34,6 @@ def folder(tmp_path, monkeypatch):
     write(folder / "embeddings/glove/glove.txt", b"1")
     write(folder / "notes.txt", b"mine")
     return folder
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
 
 
 def files_below(folder):

@@ -13,6 +13,7 @@ import traceback
 import warnings
 
 from batches import assert_same, read
+from built_nets import stack
 import gluoncv
 import mxkit
 from mxkit.core.arrays import switches
@@ -441,8 +442,7 @@ def test_a_resize_after_to_tensor(way, late):
     pixels = np.random.RandomState(0).randint(0, 256, (8, 28, 28, 3)).astype("uint8")
     images = gluon.data.SimpleDataset([(mx.nd.array(image, dtype="uint8"), 0) for image in pixels])
     dataset, transform = LATE[way](images, late(24))
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(4, 3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2))
+    net = stack(gluon.nn.Conv2D(4, 3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2))
     net.initialize()
     loaders = [DatasetLoader(dataset, 4, transform=transform)]
     loaders += [gluon.data.DataLoader(dataset, 4)] if transform is None else []

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from genuine_files import write
 from mxkit.data.image_files import find_images
 from mxkit.errors import DataError, TrapWarning
 import pytest
@@ -9,9 +10,7 @@ import pytest
 
 def made(root, *names):
     for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+        write(root / name, b"")
     return root
 
 

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pickle
 import shutil
 
+from genuine_files import write
 import gluoncv
 from made_images import picture, write_records
 from mxkit.data.augment import IMAGENET_MEAN
@@ -17,12 +18,6 @@ from mxnet.gluon.data.vision import transforms
 import numpy as np
 from PIL import Image
 import pytest
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
 
 
 def write_classes(root, classes=("ant", "bee", "cat"), count=4, start=0):

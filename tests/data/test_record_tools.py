@@ -159,9 +159,6 @@ def test_an_index_that_repeats_keys_or_records_is_named(photos, tmp_path, way):
     else:
         lines += lines if way == "every line twice" else [f"99\t{places[3]}"]
     index.write_text("\n".join(lines) + "\n")
-    keys = mx.recordio.MXIndexedRecordIO(str(index), str(path), "r")
-    read = [keys.read_idx(key) for key in keys.keys]
-    assert len(set(read)) < len(read)  # MXNet reads some twice
     found = check(path)
     expected = {places[3]} if way == "two keys for a record" else set(places)
     assert {str(damage.byte) for damage in found.damages if "MXNet reads records twice" in damage.problem} == expected

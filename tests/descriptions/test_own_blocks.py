@@ -109,8 +109,7 @@ def test_a_subclass_remembers_its_own_call():
 
 def test_blocks_classes_initializers_and_dtypes_among_the_arguments():
     shared = nn.Dense(4, in_units=4, activation="tanh")
-    net = nn.HybridSequential()
-    net.add(
+    net = stack(
         Around(
             body=nn.Dense(4),
             branches=[shared, Residual(4)],

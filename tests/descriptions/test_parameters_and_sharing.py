@@ -21,8 +21,7 @@ def test_a_shared_block_stays_one_block():
 
 
 def test_shared_parameters_stay_one_parameter():
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(6, 4))
+    net = stack(nn.Embedding(6, 4))
     net.add(nn.Dense(6, flatten=False, in_units=4, params=net[0].params))
     assert describe(net)["shared_parameters"] == {"1.weight": "0.weight"}
     twin = assert_same(net, tokens)

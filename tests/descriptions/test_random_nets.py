@@ -1,4 +1,4 @@
-"""Random layers with random arguments, and random stacks of cells, come back.
+"""Random layers with random arguments come back.
 
 `MXKIT_EXAMPLES=2000 python -m pytest tests/descriptions/test_random_nets.py` draws others, and more of them.
 """
@@ -8,9 +8,9 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxnet as mx
-from mxnet.gluon import contrib, nn, rnn
+from mxnet.gluon import nn, rnn
 import pytest
-from round_trip import assert_same, on, unroll
+from round_trip import assert_same, on
 from sharing import examples
 
 MORE = "MXKIT_EXAMPLES" in os.environ
@@ -106,38 +106,10 @@ def recurrent(draw):
     return kind(**arguments), on(3, 2, 4)
 
 
-@st.composite
-def cells(draw, width=4, depth=0):
-    """A cell with modifiers around it, or a stack of such."""
-    choice = draw(st.integers(0, 9 if depth < 2 else 2))
-    weights = draw(st.fixed_dictionaries(initializers("i2h_weight", "h2h_weight")))
-    if choice == 0:
-        return rnn.RNNCell(width, draw(ACTIVATIONS), input_size=draw(st.sampled_from([0, width])), **weights)
-    if choice == 1:
-        return rnn.LSTMCell(width, activation=draw(ACTIVATIONS), recurrent_activation=draw(ACTIVATIONS), **weights)
-    if choice == 2:
-        return rnn.GRUCell(width, **weights)
-    if choice == 3:
-        return contrib.rnn.LSTMPCell(draw(ONES), width, **weights)
-    inner = draw(cells(width=width, depth=depth + 1))
-    if choice == 4:
-        return rnn.ResidualCell(inner)
-    if choice == 5:
-        return contrib.rnn.VariationalDropoutCell(inner, draw(SHARES), 0.0, draw(SHARES))
-    if choice == 6:
-        return rnn.ZoneoutCell(draw(cells(width=width, depth=2)), draw(SHARES), draw(SHARES))
-    stacks = [rnn.HybridSequentialRNNCell] + [rnn.SequentialRNNCell] * (depth == 0)
-    net = draw(st.sampled_from(stacks))()
-    for one in [inner, rnn.DropoutCell(draw(SHARES)), draw(cells(width=width, depth=2))]:
-        net.add(one)
-    return net
-
-
 LAYERS = {
     "convolution": convolution(),
     "norm": norm(),
     "recurrent": recurrent(),
-    "cells": cells().map(lambda cell: (cell, unroll)),
 }
 
 

@@ -1,5 +1,6 @@
 """Nets with sums that cancel to zero, or nearly so, for batches of (N, 6, 6, 6): `NETS[name]()`."""
 
+from built_nets import stack
 import mxnet as mx
 from mxnet.gluon import nn
 
@@ -8,8 +9,9 @@ SHAPE = (2, 6, 6, 6)
 
 def chain(*blocks):
     mx.random.seed(0)
-    net = nn.HybridSequential()
-    net.add(*(nn.HybridLambda(one) if callable(one) and not isinstance(one, mx.gluon.Block) else one for one in blocks))
+    net = stack(
+        *(nn.HybridLambda(one) if callable(one) and not isinstance(one, mx.gluon.Block) else one for one in blocks)
+    )
     net.initialize(mx.init.Xavier())
     return net
 

@@ -172,21 +172,6 @@ def det2():
     )
 
 
-def det4():
-    """MTCNN's LNet: five crops as channels of one image, a branch for each."""
-    parts = mx.sym.SliceChannel(var("data"), num_outputs=5, name="slice")
-    branches = []
-    for number in range(5):
-        net = prelu(conv(parts[number], f"conv1_{number + 1}", 4), f"prelu1_{number + 1}")
-        branches.append(pooled(net, f"pool1_{number + 1}"))
-    joined = prelu(dense(mx.sym.Concat(*branches, name="concat"), "fc4", 8), "prelu4")
-    heads = [
-        dense(prelu(dense(joined, f"fc4_{number}", 4), f"prelu4_{number}"), f"fc5_{number}", 2)
-        for number in range(1, 6)
-    ]
-    return PublicGraph(mx.sym.Group(heads), {"data": (2, 15, 8, 8)}, None)
-
-
 def genderage():
     """InsightFace's gender-age: the image's scale in the graph, two kinds of answers in one array."""
     net = normed(scaled(mx.sym.identity(var("data"), name="id")), "conv_1", 4, pad=(1, 1), stride=(2, 2))
@@ -303,6 +288,6 @@ def recommender():
 GRAPHS = {
     make.__name__: make
     for make in (
-        det1, det2, det4, genderage, arcface, arcface_head, lffd, ssd, lstm_ocr, recommender
+        det1, det2, genderage, arcface, arcface_head, lffd, ssd, lstm_ocr, recommender
     )
 }  # fmt: skip

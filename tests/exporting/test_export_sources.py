@@ -1,9 +1,11 @@
 """`export` of everything that holds a net, and what it says where it cannot."""
 
+from functools import partial
 import json
 import sys
 import tarfile
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import CheckpointError, ExportError, MxkitError, NotInitializedError, UnknownNameError
 from mxkit.exporting.proof import Row, compare
@@ -170,30 +172,14 @@ def broken():
 
 
 def mixed():
-    net = nn.Sequential()
-    net.add(nn.Dense(4), nn.Lambda("tanh"))
+    net = stack(nn.Dense(4), nn.Lambda("tanh"), kind=nn.Sequential)
     net.initialize()
     return net
 
 
-class Lambda(mx.gluon.HybridBlock):
-    """A function as a net."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def hybrid_forward(self, F, *inputs):
-        return self.function(F, *inputs)
-
-
-def function(of):
-    return lambda: Lambda(of)
-
-
-LARGE = function(lambda F, x: x * 2 if F is mx.nd and x.shape[0] > 5 else x)
-OTHER = function(lambda F, x: x * 2 if F is mx.nd else x * 3)
-UNREAD = function(lambda F, x, y: x * 2)
+LARGE = partial(nn.HybridLambda, lambda F, x: x * 2 if F is mx.nd and x.shape[0] > 5 else x)
+OTHER = partial(nn.HybridLambda, lambda F, x: x * 2 if F is mx.nd else x * 3)
+UNREAD = partial(nn.HybridLambda, lambda F, x, y: x * 2)
 ONNX = {"format": "onnx", "input_shape": (1, 5)}
 REFUSED = [
     (uninitialized, {"input_shape": (1, 3)}, NotInitializedError, "initialize"),
@@ -297,8 +283,7 @@ def test_a_row_compares_numbers_and_the_places_of_others():
 
 @needs_onnx
 def test_none_names_the_axis_of_the_samples(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
+    net = stack(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
     net.initialize()
     exported = mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(7, None, 5))
     assert exported.inputs == ("data (7, N, 5) float32",)

@@ -3,6 +3,7 @@
 import json
 import re
 
+from built_nets import stack
 import cancelling_nets
 import mxkit
 from mxkit.errors import ExportError
@@ -44,8 +45,7 @@ def all_within(made):
 def net():
     """Layers of many kinds."""
     mxkit.seed_all(0)
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, strides=2, padding=1, in_channels=3), nn.BatchNorm(scale=False), nn.LeakyReLU(0.1))
+    net = stack(nn.Conv2D(4, 3, strides=2, padding=1, in_channels=3), nn.BatchNorm(scale=False), nn.LeakyReLU(0.1))
     net.add(nn.AvgPool2D(3, 2, 1), layer(lambda F, x: F.L2Normalization(x)), nn.Flatten(), nn.Dense(16), nn.LayerNorm())
     net.add(layer(lambda F, x: F.softmax(F.Reshape(x, shape=(0, 4, 4)), axis=1)))
     net.initialize(mx.init.Xavier())
@@ -129,8 +129,7 @@ def test_repeated_names_and_outputs():
 
 
 def test_all_refusals_come_at_once():
-    net = nn.HybridSequential()
-    net.add(layer(lambda F, x: F.contrib.count_sketch(x, F.ones((1, 4)), F.ones((1, 4)), out_dim=3, name="sketch")))
+    net = stack(layer(lambda F, x: F.contrib.count_sketch(x, F.ones((1, 4)), F.ones((1, 4)), out_dim=3, name="sketch")))
     net.add(layer(lambda F, x: F.Dropout(x, mode="always", name="drop")))
     net.add(layer(lambda F, x: F.squeeze(F.expand_dims(x, axis=1), name="tight")))
     with pytest.raises(ExportError) as error:

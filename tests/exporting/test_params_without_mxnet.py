@@ -74,20 +74,6 @@ def test_every_version_is_converted_in_a_fresh_interpreter_without_mxnet(version
         assert_same({name: loaded[name] for name in stripped}, stripped)
 
 
-def test_what_mxnet_writes_is_read_bit_for_bit(tmp_path):
-    numbers, file = mx.nd.random.normal(shape=(3, 4)), tmp_path / "a.params"
-    dtypes = ["float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", BFLOAT16]
-    kinds = [
-        {str(dtype): numbers.astype(dtype) for dtype in dtypes},
-        {str(ndim): mx.nd.random.normal(shape=(1,) * ndim + (2,)) for ndim in (0, 1, 3, 31)},
-        {"": numbers, "größe.β": numbers, "n" * 1024: numbers},
-        {},
-    ]
-    for arrays in kinds:
-        mx.nd.save(str(file), arrays)
-        assert_same(read_numpy(file), {name: array.asnumpy() for name, array in arrays.items()})
-
-
 def test_bfloat16_is_widened_exactly_and_stays_bfloat16_in_safetensors(tmp_path):
     numbers = mx.nd.array([0.1, -3.0, 1e38, float("nan"), float("-inf")]).astype(BFLOAT16)
     file = tmp_path / "a.params"

@@ -1,5 +1,6 @@
 """Published graphs, and graphs whose parameters belong to no layer or to several, as ONNX and PyTorch."""
 
+from built_nets import hybrid_net, stack
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.exported_files import load_exported
@@ -134,8 +135,7 @@ DRAWN = {
 
 @pytest.mark.parametrize("kind", DRAWN)
 def test_an_operator_that_draws_is_named_and_takes_the_formats_of_mxnet(kind, tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4), nn.HybridLambda(DRAWN[kind], prefix="noise_"))
+    net = stack(nn.Dense(4), nn.HybridLambda(DRAWN[kind], prefix="noise_"))
     net.initialize()
     for format in ("symbol", "safetensors"):
         written = mxkit.export(net, tmp_path / "net", format=format, input_shape=(2, 3))
@@ -158,25 +158,13 @@ X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("f")
 Y = np.random.RandomState(1).uniform(-1, 1, (3, 5)).astype("f")
 
 
-class Twice(gluon.HybridBlock):
-    """The difference of what one block gives for two inputs."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-        self.last = gluon.nn.Dense(2, in_units=3)
-
-    def hybrid_forward(self, F, x, y):  # noqa: N803
-        return self.last(self.inner(x) - self.inner(y))
-
-
 @pytest.fixture
 def twice(tmp_path):
-    inner = gluon.nn.HybridSequential()
-    inner.add(gluon.nn.Dense(4), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
+    inner = stack(gluon.nn.Dense(4), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
     mxkit.initialize(inner, "xavier")
     mxkit.export(inner, tmp_path / "inner", input_shape=(1, 5))
-    net = Twice(mxkit.load_exported(tmp_path / "inner"))
+    blocks = {"inner": mxkit.load_exported(tmp_path / "inner"), "last": nn.Dense(2, in_units=3)}
+    net = hybrid_net(lambda net, F, x, y: net.last(net.inner(x) - net.inner(y)), **blocks)
     mxkit.initialize(net.last, "xavier")
     return net
 

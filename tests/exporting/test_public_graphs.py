@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import hybrid_net
 from files_of_old_mxnet import file_bytes
 import mxkit
 from mxkit.errors import CheckpointError, TrapWarning, UnknownNameError
@@ -171,20 +172,11 @@ def test_two_paths_are_read_and_others_refused(tmp_path):
 # -- inputs of the comparison -----------------------------------------------------------------------------------
 
 
-class Steps(gluon.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.cells = rnn.LSTM(4, input_size=3)
-
-    def hybrid_forward(self, F, x, h, c):
-        return self.cells(x, [h, c])
-
-
 @pytest.mark.parametrize("format", [
     "symbol", pytest.param("safetensors", marks=needs("safetensors")), pytest.param("onnx", marks=needs("onnxruntime"))
 ])  # fmt: skip
 def test_inputs_with_the_batch_on_another_axis(format, tmp_path):
-    net = Steps()
+    net = hybrid_net(lambda net, F, x, h, c: net.cells(x, [h, c]), cells=rnn.LSTM(4, input_size=3))
     net.initialize()
     given = tuple(
         np.random.RandomState(0).rand(*shape).astype("float32") for shape in [(5, 2, 3), (1, 2, 4), (1, 2, 4)]

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 
+from built_nets import stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.code import torch_files
@@ -65,8 +66,9 @@ class Stage(gluon.HybridBlock):
 
 def test_blocks_of_a_class_are_in_classes_of_their_own():
     block = gluon.model_zoo.vision.resnet.BasicBlockV1
-    net = nn.HybridSequential()
-    net.add(Stage(block(8, 1, in_channels=8)), Stage(block(16, 2, True, in_channels=8), block(16, 1, in_channels=16)))
+    net = stack(
+        Stage(block(8, 1, in_channels=8)), Stage(block(16, 2, True, in_channels=8), block(16, 1, in_channels=16))
+    )
     text, _, _ = torch_files(initialized(net), {"x": floats(2, 8, 16, 16)})
     assert text.count("class BasicBlockV1") == 2
     assert "self.blocks = nn.Sequential(BasicBlockV1(8))\n" in text
@@ -160,8 +162,7 @@ class Stray(gluon.HybridBlock):
 
 
 def test_all_that_cannot_leave_is_named_at_once():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3), Stray())
+    net = stack(nn.Dense(3), Stray())
     with pytest.raises(ExportError) as caught:
         torch_files(initialized(net), {"x": floats(2, 4)})
     text = str(caught.value)
@@ -202,9 +203,7 @@ class Leak(gluon.HybridBlock):
 
 
 def after_dense(function):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3), nn.HybridLambda(function))
-    return net
+    return stack(nn.Dense(3), nn.HybridLambda(function))
 
 
 def condition(F, x):

@@ -1,5 +1,6 @@
 """Nets for the conversion to PyTorch, each with an example of its arguments at batch 2."""
 
+from built_nets import hybrid_net, stack
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -32,21 +33,6 @@ class Several(gluon.HybridBlock):
         return self.type(x), [F.tanh(u), v * 2]
 
 
-class Shared(gluon.HybridBlock):
-    """A block at two paths, called three times, and a parameter of two blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(11, 6)
-        self.middle = nn.Dense(6, flatten=False)
-        self.again = self.middle
-        self.out = nn.Dense(11, flatten=False, params=self.embed.params)
-
-    def hybrid_forward(self, F, x):
-        y = F.relu(self.middle(self.embed(x)))
-        return self.out(self.again(self.middle(y)))
-
-
 class Language(gluon.HybridBlock):
     """Tokens and states in, scores and states out."""
 
@@ -62,24 +48,17 @@ class Language(gluon.HybridBlock):
         return self.decoder(self.drop(y)), states
 
 
-class Unrolled(gluon.HybridBlock):
-    """A cell that is called for each step, from states of zeros."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = gluon.rnn.LSTMCell(4)
-        self.fc = nn.Dense(2)
-
-    def hybrid_forward(self, F, x):
-        return self.fc(self.cell.unroll(3, x, layout="NTC", merge_outputs=True)[0])
-
-
 def several():
     return initialized(Several()), {"a": floats(2, 5), "b": floats(2, 7)}
 
 
 def shared():
-    return initialized(Shared()), {"x": np.arange(8).reshape(2, 4).astype("int32")}
+    """A block at two paths, called three times, and a parameter of two blocks."""
+    embed, middle = nn.Embedding(11, 6), nn.Dense(6, flatten=False)
+    blocks = {"embed": embed, "middle": middle, "again": middle}
+    blocks["out"] = nn.Dense(11, flatten=False, params=embed.params)
+    net = hybrid_net(lambda net, F, x: net.out(net.again(net.middle(F.relu(net.middle(net.embed(x)))))), **blocks)
+    return initialized(net), {"x": np.arange(8).reshape(2, 4).astype("int32")}
 
 
 def language():
@@ -87,12 +66,15 @@ def language():
 
 
 def unrolled():
-    return initialized(Unrolled()), {"x": floats(2, 3, 5)}
+    """A cell that is called for each step, from states of zeros."""
+    forward = lambda net, F, x: net.fc(net.cell.unroll(3, x, layout="NTC", merge_outputs=True)[0])  # noqa: E731
+    return initialized(hybrid_net(forward, cell=gluon.rnn.LSTMCell(4), fc=nn.Dense(2))), {"x": floats(2, 3, 5)}
 
 
 def lenet():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(6, 5, activation="relu"), nn.MaxPool2D(2, 2), nn.Conv2D(8, 3, activation="tanh"), nn.AvgPool2D(2))
+    net = stack(
+        nn.Conv2D(6, 5, activation="relu"), nn.MaxPool2D(2, 2), nn.Conv2D(8, 3, activation="tanh"), nn.AvgPool2D(2)
+    )
     net.add(nn.Dense(12, activation="sigmoid"), nn.Dropout(0.5), nn.Dense(3))
     return initialized(net), {"data": floats(2, 1, 20, 20)}
 
@@ -109,14 +91,12 @@ def twice():
 def branches():
     branch = gluon.contrib.nn.HybridConcurrent(axis=1)
     branch.add(nn.Conv2D(3, 1), nn.Conv2D(2, 3, padding=1), gluon.contrib.nn.Identity())
-    net = nn.HybridSequential()
-    net.add(branch, nn.GlobalAvgPool2D(), nn.Flatten(), nn.LayerNorm())
+    net = stack(branch, nn.GlobalAvgPool2D(), nn.Flatten(), nn.LayerNorm())
     return initialized(net), {"x": floats(2, 3, 8, 8)}
 
 
 def recurrent():
-    net = nn.HybridSequential()
-    net.add(gluon.rnn.GRU(5, layout="NTC", bidirectional=True), nn.Dense(3))
+    net = stack(gluon.rnn.GRU(5, layout="NTC", bidirectional=True), nn.Dense(3))
     return initialized(net), {"x": floats(2, 3, 6)}
 
 

@@ -185,8 +185,7 @@ def test_prefixes_and_other_nets_do_not_matter():
         layer.initialize(mx.init.Normal(1))
     same(mxkit.Features(net, "1")(x)["1"], net[1](net[0](x)))
     data, weight = mx.sym.var("data"), mx.sym.var("1.weight")  # named like a path
-    net = nn.HybridSequential()
-    net.add(gluon.SymbolBlock(mx.sym.FullyConnected(data, weight, no_bias=True, num_hidden=2), data))
+    net = stack(gluon.SymbolBlock(mx.sym.FullyConnected(data, weight, no_bias=True, num_hidden=2), data))
     net.add(nn.Dense(2, in_units=2, use_bias=False))
     net[0].initialize(mx.init.Constant(2))
     net[1].initialize(mx.init.Constant(3))

@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import hybrid_net, stack
 from mxkit.exporting.net_graph import graph_function, graph_of
 from mxkit.nets.prediction_graphs import with_folded_norms
 import mxnet as mx
@@ -13,47 +14,34 @@ import pytest
 nn = gluon.nn
 
 
-class Twice(gluon.HybridBlock):
+def called_twice():
     """One convolution and one BatchNorm, called twice: their operators have one name."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2D(3, 3, padding=1, use_bias=False), nn.BatchNorm()
-
-    def hybrid_forward(self, F, x):
-        return self.norm(self.conv(F.relu(self.norm(self.conv(x)))))
+    layers = {"conv": nn.Conv2D(3, 3, padding=1, use_bias=False), "norm": nn.BatchNorm()}
+    return hybrid_net(lambda net, F, x: net.norm(net.conv(F.relu(net.norm(net.conv(x))))), **layers)
 
 
-class ReadTwice(gluon.HybridBlock):
+def read_twice():
     """The first BatchNorm is read twice, and the second convolution, too."""
 
-    def __init__(self):
-        super().__init__()
-        self.one, self.other = nn.Conv2D(4, 3), nn.Conv2D(4, 3, padding=1)
-        self.first, self.second = nn.BatchNorm(), nn.BatchNorm(scale=False, epsilon=0.1)
+    def forward(net, F, x):
+        y = net.first(net.one(x))
+        z = net.other(y)
+        return y + net.second(z) * F.sin(z)
 
-    def hybrid_forward(self, F, x):
-        y = self.first(self.one(x))
-        z = self.other(y)
-        return y + self.second(z) * F.sin(z)
-
-
-def sequence(*blocks):
-    net = nn.HybridSequential()
-    net.add(*blocks)
-    return net
+    convolutions = {"one": nn.Conv2D(4, 3), "other": nn.Conv2D(4, 3, padding=1)}
+    return hybrid_net(forward, **convolutions, first=nn.BatchNorm(), second=nn.BatchNorm(scale=False, epsilon=0.1))
 
 
 CASES = {
-    "without bias": (lambda: sequence(nn.Conv2D(5, 3, use_bias=False), nn.BatchNorm()), (2, 3, 7, 7), 1),
-    "groups": (lambda: sequence(nn.Conv2D(6, 3, groups=3), nn.BatchNorm(scale=False)), (2, 3, 7, 7), 1),
-    "one axis": (lambda: sequence(nn.Conv1D(5, 3), nn.BatchNorm(center=False), nn.Activation("relu")), (2, 3, 9), 1),
-    "another axis": (lambda: sequence(nn.Conv2D(5, 3), nn.BatchNorm(axis=2)), (2, 3, 7, 7), 0),
-    "transposed": (lambda: sequence(nn.Conv2DTranspose(5, 3), nn.BatchNorm()), (2, 3, 7, 7), 0),
-    "norm first": (lambda: sequence(nn.BatchNorm(), nn.Conv2D(5, 3)), (2, 3, 7, 7), 0),
-    "twice": (Twice, (2, 3, 7, 7), 2),
-    "read twice": (ReadTwice, (2, 3, 7, 7), 1),
-    "mobilenet_v2": (lambda: sequence(*(LinearBottleneck(3, 3, t, 1) for t in (1, 2))), (2, 3, 8, 8), 6),
+    "without bias": (lambda: stack(nn.Conv2D(5, 3, use_bias=False), nn.BatchNorm()), (2, 3, 7, 7), 1),
+    "groups": (lambda: stack(nn.Conv2D(6, 3, groups=3), nn.BatchNorm(scale=False)), (2, 3, 7, 7), 1),
+    "one axis": (lambda: stack(nn.Conv1D(5, 3), nn.BatchNorm(center=False), nn.Activation("relu")), (2, 3, 9), 1),
+    "another axis": (lambda: stack(nn.Conv2D(5, 3), nn.BatchNorm(axis=2)), (2, 3, 7, 7), 0),
+    "transposed": (lambda: stack(nn.Conv2DTranspose(5, 3), nn.BatchNorm()), (2, 3, 7, 7), 0),
+    "norm first": (lambda: stack(nn.BatchNorm(), nn.Conv2D(5, 3)), (2, 3, 7, 7), 0),
+    "twice": (called_twice, (2, 3, 7, 7), 2),
+    "read twice": (read_twice, (2, 3, 7, 7), 1),
+    "mobilenet_v2": (lambda: stack(*(LinearBottleneck(3, 3, t, 1) for t in (1, 2))), (2, 3, 8, 8), 6),
 }
 
 

@@ -212,8 +212,7 @@ def test_called_twice_not_called_and_unknown():
 
 
 def test_shared_blocks_and_parameters_count_once():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, in_units=4), nn.Dense(4, in_units=4))
+    net = stack(nn.Dense(4, in_units=4), nn.Dense(4, in_units=4))
     net.add(nn.Dense(4, in_units=4, params=net[0].params))
     net.add(net[1])
     table = layers(net, (2, 4))

@@ -3,6 +3,7 @@
 import copy
 import warnings
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.functions import check_gradient
@@ -152,8 +153,7 @@ def test_constants_are_saved_moved_and_never_trained(tmp_path):
 
 
 def test_described_rebuilt_copied_cast_and_exported(tmp_path):
-    net = gluon.nn.HybridSequential()
-    net.add(Linear(4, activation="tanh"), Linear(2, scale=3.0))
+    net = stack(Linear(4, activation="tanh"), Linear(2, scale=3.0))
     mxkit.initialize(net, "xavier", devices="cpu")
     y = net(mx.nd.array(X)).asnumpy()
     twin = mxkit.nets.build(mxkit.nets.describe(net))
@@ -177,8 +177,7 @@ def test_described_rebuilt_copied_cast_and_exported(tmp_path):
 
 
 def test_a_hybridized_net_around_it_is_told_to_run_once():
-    net = gluon.nn.HybridSequential()
-    net.add(Linear(4), Linear(2))
+    net = stack(Linear(4), Linear(2))
     mxkit.initialize(net, "xavier", devices="cpu")
     net.hybridize()
     with pytest.raises(NotInitializedError, match=r"Linear: the shapes of weight come from infer\(\)"):
@@ -187,8 +186,7 @@ def test_a_hybridized_net_around_it_is_told_to_run_once():
     net(mx.nd.array(X))
     net.hybridize()
     assert net(mx.nd.array(X)).shape == (4, 2)
-    net = gluon.nn.HybridSequential()
-    net.add(ByOperator(4), ByOperator(2))  # MXNet infers through the graph
+    net = stack(ByOperator(4), ByOperator(2))  # MXNet infers through the graph
     mxkit.initialize(net, "xavier", devices="cpu")
     net.hybridize()
     assert net(mx.nd.array(X)).shape == (4, 2)

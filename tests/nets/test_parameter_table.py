@@ -1,6 +1,6 @@
 """The table of parameters: paths, counts, states, and norms against NumPy's."""
 
-from built_nets import make_norms
+from built_nets import make_norms, stack
 import mxkit
 from mxkit.core.blocks import UnknownPathError, parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError
@@ -23,8 +23,7 @@ class Shift(nn.HybridBlock):
 
 
 def make_shared():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=3))
+    net = stack(nn.Dense(3, in_units=3))
     net.add(nn.Dense(3, in_units=3, params=net[0].params), nn.Dense(3, in_units=3, params=net[0].params))
     return net
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 import shutil
 
+from built_nets import stack
 import mxkit
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
@@ -124,8 +125,7 @@ class Plain(mx.gluon.Block):
 
 
 def test_a_net_without_a_graph_is_measured_as_trained_only(trained, monkeypatch):
-    net = mx.gluon.nn.Sequential()
-    net.add(Plain(), mx.gluon.nn.Dense(2))
+    net = stack(Plain(), mx.gluon.nn.Dense(2), kind=mx.gluon.nn.Sequential)
     net.initialize()
     monkeypatch.setattr(measuring_inference, "load_run", lambda *run: (load_run(*run)[0], net))
     measured = measure_inference(trained, **SHORT, precisions=("float32",))
