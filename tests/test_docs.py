@@ -148,61 +148,18 @@ def test_a_quoted_text_of_python_stands_in_its_file(heading, source):
         assert any(piece in text for text in texts), piece
 
 
+# MXNet puts them together from parts.
+PUT_TOGETHER = ("is not implemented for GPU", "Shape inconsistent", "expected int32, got float32")
+PUT_TOGETHER += ("The any container is empty", "No such file or directory")
+
+
 def test_a_quoted_text_of_the_library_stands_in_it():
     (library,) = (Path(mx.__file__).parent).glob("libmxnet.so")
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         for heading, source in ENTRIES:
-            if source == "MXNet's library" and not any(text in heading for text in PROVOKED):
+            if source == "MXNet's library" and not any(text in heading for text in PUT_TOGETHER):
                 for piece in pieces(heading):
                     assert content.find(piece.encode()) >= 0, piece
-
-
-class Flattening(mx.gluon.HybridBlock):
-    def hybrid_forward(self, F, x):
-        return x.reshape((x.shape[0], -1))
-
-
-def called(net, *inputs, hybridize=False):
-    net.initialize()
-    net.hybridize(hybridize)
-    return net(*inputs)
-
-
-def one_loss_after_another():
-    body, left, right = (mx.gluon.nn.Dense(2, in_units=2) for _ in range(3))
-    for net in (body, left, right):
-        net.initialize()
-    with mx.autograd.record():
-        shared = body(mx.nd.ones((4, 2)))
-        losses = [left(shared).sum(), right(shared).sum()]
-    for loss in losses:
-        loss.backward()
-
-
-# Texts that no file holds as a whole, and a few characters of code bring about.
-PROVOKED = {
-    "is not implemented for GPU": lambda: mx.nd.zeros(1, ctx=mx.gpu()),
-    "Shape inconsistent": lambda: called(mx.gluon.nn.Dense(4, in_units=4), mx.nd.ones((2, 5))),
-    "expected int32, got float32": lambda: mx.nd.ones(2, dtype="int32") + mx.nd.ones(2),
-    "The any container is empty": one_loss_after_another,
-    "keyword argument 'lr'": lambda: mx.gluon.Trainer({}, "sgd", {"lr": 0.1}),
-    "'Symbol' object has no attribute 'shape'": lambda: called(Flattening(), mx.nd.ones((2, 3)), hybridize=True),
-    "'Sequential' object has no attribute 'export'": lambda: mx.gluon.nn.Sequential().export("net"),
-    "No such file or directory": lambda: mx.nd.save("no/such.params", mx.nd.ones(1)),
-}
-
-
-@pytest.mark.parametrize("text", PROVOKED)
-def test_mxnet_still_says_so(text, tmp_path, monkeypatch):
-    if text == "is not implemented for GPU" and mx.runtime.Features().is_enabled("CUDA"):
-        pytest.skip("MXNet is built for GPUs")
-    monkeypatch.chdir(tmp_path)
-    (heading,) = [heading for heading, source in ENTRIES if text in heading and not source.startswith("The dynamic")]
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the text is what is asked for
-        PROVOKED[text]()
-    place = 0
-    for piece in pieces(heading):
-        place = str(caught.value).index(piece, place)
 
 
 def test_names_of_mxkit_on_the_pages_exist():

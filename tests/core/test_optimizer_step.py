@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.arrays import switches
-from mxkit.core.prepared import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, PreparedCall, same_rate
+from mxkit.core.prepared import GROUP, GROUP_OF_SMALL, LARGE, SMALL, OptimizerStep, same_rate
 from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of
 import mxnet as mx
 from mxnet import gluon
@@ -164,6 +164,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("name", "devices"), [*((name, 1) for name in OPTIMIZERS), ("momentum", 2)])
 def test_an_update_after_any_change_equals_that_of_the_trainer(name, devices, tmp_path):
+    """T182."""
     spec, own = OPTIMIZERS[name]
     devices = [mx.cpu(number) for number in range(devices)]
     stock, fast = make_trainer(spec, devices), make_trainer(spec, devices)
@@ -189,61 +190,10 @@ def test_an_update_after_any_change_equals_that_of_the_trainer(name, devices, tm
         assert bool(step._plans) == (getattr(change, "__name__", "") != "setting {'clip_weights': 0.5}")
 
 
-def reading(operator, texts):
-    """The float32 that an operator reads from each text as its learning rate."""
-    count = len(texts)
-    zeros, ones = [mx.nd.zeros(1) for _ in texts], mx.nd.ones(1)
-    momenta = [mx.nd.zeros(1) for _ in texts]
-    if operator == "sgd_mom_update":
-        call = None
-        for zero, momentum, text in zip(zeros, momenta, texts):
-            call = PreparedCall(operator, [zero, ones, momentum], [zero], {"lr": text, "momentum": 0})
-            call()
-    else:
-        inputs = [array for zero, momentum in zip(zeros, momenta) for array in (zero, ones, momentum)]
-        rates = {"lrs": f"[{', '.join(texts)}]", "wds": [0.0] * count}
-        PreparedCall(operator, inputs, zeros, {"num_weights": count, "momentum": 0, **rates})()
-    return -mx.nd.concat(*momenta, dim=0).asnumpy()
-
-
-def test_both_operators_of_sgd_read_the_same_rate():
-    """T182."""
-    random = np.random.RandomState(0)
-    rates = [float(10 ** random.uniform(-9, 2)) for _ in range(1_000)]
-    rates += [0.1 / (number + 1) * (1 + number % 7) for number in range(500)]
-    rates += [float(np.float32(rate)) for rate in rates[:250]] + [number * 10.0**-number for number in range(1, 9)]
-    rates = [rate for rate in rates if same_rate(rate)]
-    naive = different = 0
-    for start in range(0, len(rates), GROUP_OF_SMALL):
-        chosen = rates[start : start + GROUP_OF_SMALL]
-        expected = reading("multi_sgd_mom_update", [str(rate) for rate in chosen])
-        different += (reading("sgd_mom_update", [same_rate(rate) for rate in chosen]) != expected).sum()
-        naive += (reading("sgd_mom_update", [str(rate) for rate in chosen]) != expected).sum()
-    assert len(rates) > 1_700
-    assert different == 0
-    assert naive > 50
-
-
 @pytest.mark.parametrize("rate", [-0.1, -0.0, 1e-10, 1e8, float("nan"), float("inf"), 1 + 2**-24, np.float16(0.1)])
 def test_a_rate_without_a_sure_text_goes_to_the_other_operator(rate):
     """T182."""
     assert same_rate(rate) is None
-
-
-@pytest.mark.parametrize("wd", [0.0, 0.0007])
-@pytest.mark.parametrize("clip", [-1.0, 0.5])
-def test_both_operators_of_sgd_compute_the_same_bits(wd, clip):
-    random, results = np.random.RandomState(0), []
-    weight, gradient, momentum = (random.randn(70_000).astype("float32") * 10.0 ** random.randint(-6, 4) for _ in "wgm")
-    for array in (weight, gradient, momentum):
-        array[random.randint(0, array.size, 4_000)] = random.choice(np.float32([0, -0.0, 1e-40, 3e38, np.inf]), 4_000)
-    for operator in ("sgd_mom_update", "multi_sgd_mom_update"):
-        arrays = [mx.nd.array(one) for one in (weight, gradient, momentum)]
-        rates = {"lr": "0.25", "wd": wd} if operator[0] == "s" else {"lrs": [0.25], "wds": [wd], "num_weights": 1}
-        settings = {"momentum": 0.9, "rescale_grad": 1 / 48, "clip_gradient": clip}
-        PreparedCall(operator, arrays, arrays[:1], {**rates, **settings})()
-        results.append([np.nan_to_num(one.asnumpy(), nan=7.0).tobytes() for one in arrays])
-    assert results[0] == results[1]
 
 
 class OwnSGD(mx.optimizer.SGD):

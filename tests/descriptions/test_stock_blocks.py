@@ -1,5 +1,7 @@
 """Every block of MXNet's comes back with all its arguments."""
 
+import inspect
+
 import mxkit
 from mxkit.core.forward_errors import WITHOUT_NUMPY
 from mxkit.nets.architecture import build, describe
@@ -144,6 +146,29 @@ def test_every_public_block_has_an_example():
 def test_every_block_comes_back_with_its_arguments(kind):
     make, call = EXAMPLES[kind]
     assert type(assert_same(make(), call)) is kind
+
+
+REQUIRED = {
+    **{getattr(nn, f"Conv{axes}D{end}"): (4, 3) for axes in (1, 2, 3) for end in ("", "Transpose")},
+    **dict.fromkeys((nn.BatchNorm, nn.BatchNormReLU, nn.InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.PReLU), ()),
+    **dict.fromkeys((nn.Dense, rnn.RNN, rnn.LSTM, rnn.GRU, rnn.RNNCell, rnn.LSTMCell, rnn.GRUCell), (3,)),
+    **dict.fromkeys((nn.Embedding, contrib.rnn.LSTMPCell), (5, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", REQUIRED, ids=lambda kind: kind.__name__)
+def test_every_initializer_and_flag_comes_back(kind):
+    arguments = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if name.endswith("_initializer"):
+            arguments[name] = mx.init.Constant(len(arguments) + 2)
+        elif isinstance(parameter.default, bool) and name != "sparse_grad":
+            arguments[name] = not parameter.default
+    told = describe(kind(*REQUIRED[kind], **arguments))
+    for name, value in arguments.items():
+        expected = ["constant", {"value": value.value}] if name.endswith("_initializer") else value
+        assert told["net"]["arguments"][name] == expected, name
+    assert describe(build(told)) == told
 
 
 # Those that MXNet has for mx.np, too; the float64 Embedding fails there, and cells are not unrolled.
