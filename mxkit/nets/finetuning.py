@@ -298,7 +298,7 @@ def _set_classes(net: Any, names: List[str]) -> List[str]:
     parts = dict(child_blocks(net))
     if hasattr(net, "reset_class"):
         net.reset_class(names)
-        for name in ("class_predictors", "heads"):  # `replace` does it without the faults of gluoncv (T273)
+        for name in ("class_predictors", "heads"):  # gluoncv's new blocks are not hybridized, and have faults (T273)
             if name in parts:
                 setattr(net, name, parts[name])
     else:
