@@ -77,14 +77,3 @@ def test_runs_and_ends_in_a_picture(path, tmp_path):
     assert "image/png" in kinds[-1]
     sources = ["".join(cell["source"]) for cell in cells_of(path)]
     assert [source for source, found in zip(sources, kinds) if ".plot(" in source and "image/png" not in found] == []
-
-
-@pytest.mark.notebooks
-def test_an_assertion_that_does_not_hold_is_told(tmp_path):
-    cells = [
-        {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": "assert 0"}
-    ]
-    path = tmp_path / "false.ipynb"
-    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    with pytest.raises(AssertionError, match="CellExecutionError"):
-        execute(path, tmp_path)

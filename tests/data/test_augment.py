@@ -14,7 +14,6 @@ import mxkit
 from mxkit.core.arrays import switches, to_host
 from mxkit.data.augment import STEPS, Augment
 from mxkit.data.augment_steps import INTERPOLATIONS
-from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError, UnknownNameError
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -372,23 +371,6 @@ def test_an_augment_inside_of_a_foreign_step_does_not_wait_for_itself():
     outer = Augment([lambda image: inner(image)])
     image = picture()
     np.testing.assert_array_equal(outer(image, generator(1)), outer(image, generator(1)))
-
-
-def test_loaders_give_the_same_with_any_workers_and_after_skip():
-    samples = mx.gluon.data.SimpleDataset([(picture(seed), seed) for seed in range(8)])
-    augment = Augment(["flip", ("crop", {"size": 20}), transforms.RandomHue(0.4), "colour_jitter", "to_tensor"])
-
-    def read(workers, skip=0):
-        loader = DatasetLoader(samples, 4, workers=workers, shuffle=True, seed=3, transform=augment)
-        loader.epoch = 2
-        loader.skip(skip)
-        return np.concatenate([x.asnumpy() for x, _ in loader])
-
-    order = DatasetLoader(samples, 4, shuffle=True, seed=3).order(2)
-    alone = np.stack([augment(samples[int(row)][0], generator(3, 2, int(row))) for row in order])
-    for workers in (0, "thread:2", "process:2"):
-        np.testing.assert_array_equal(read(workers), alone)
-    np.testing.assert_array_equal(read(0, skip=1), alone[4:])
 
 
 def test_without_a_generator_numpys_decides():

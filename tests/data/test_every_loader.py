@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import Kind, examples, long, pairs
+from sharing import Kind, examples, pairs
 
 X = np.arange(12.0)  # each sample is its own number
 Y = np.repeat([3, 1, 7], [4, 6, 2])
@@ -240,10 +240,6 @@ def test_a_hybridized_net_takes_a_users_pinned_batches():
     assert mxkit.extract(net, ["2"], pinned, progress=False)["2"].shape == (6, 3)
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 def started():
     net = stack(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=7))
     mxkit.initialize(net)
@@ -252,57 +248,3 @@ def started():
 
 ROWS = np.random.RandomState(0).randn(150, 4)
 LABELS = np.random.RandomState(1).randint(0, 3, 150)
-
-
-def noisy(x, rng):
-    return np.array(x) + 0.1 * rng.standard_normal(4)
-
-
-def parse(line):
-    *x, y = line.split()
-    return [float(value) for value in x], int(y)
-
-
-def lines(folder, **options):
-    for number in range(3):
-        rows = [f"{' '.join(map(str, ROWS[row]))} {LABELS[row]}\n" for row in range(50 * number, 50 * number + 50)]
-        (folder / f"{number}.txt").write_text("".join(rows))
-    return from_lines(folder / "*.txt", parse, 4, shuffle_buffer=40, seed=8, transform=noisy, **options)
-
-
-RUNS = {
-    "dataset": lambda folder: DatasetLoader(
-        mx.gluon.data.ArrayDataset(ROWS, LABELS), 4, workers="process:2", shuffle=True, seed=8, transform=noisy
-    ),
-    "lines": lines,
-}
-
-
-@pytest.mark.parametrize(("name", "numpy"), [("dataset", True), ("lines", False), long("lines", True)])
-def test_a_killed_run_ends_where_the_uninterrupted_one_does(name, numpy, tmp_path):
-
-    def run(folder, last=None):
-        mxkit.seed_all(3)
-        net = Kind(numpy).net(started)
-        net.hybridize()
-
-        def die(state, update):
-            if update.step == last:
-                raise Killed
-
-        with switches(numpy):
-            history = mxkit.fit(
-                net, RUNS[name](tmp_path), loss="softmax_ce", trainer=("adam", {"learning_rate": 0.01}), epochs=2,
-                checkpoint=mxkit.Checkpoints(folder, every="16 updates"), resume="auto", progress=False, seed=5,
-                callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
-            )  # fmt: skip
-        return history.column("train_loss"), [p.data().asnumpy() for p in net.collect_params().values()]
-
-    losses, weights = run(tmp_path / "whole")
-    for last in (20, 60):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", last)
-    resumed, found = run(tmp_path / "killed")
-    assert resumed == losses
-    for one, other in zip(found, weights):
-        np.testing.assert_array_equal(one, other)

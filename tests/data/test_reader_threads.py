@@ -3,9 +3,7 @@
 import gc
 import os
 import signal
-import threading
 import time
-import traceback
 
 from mxkit.data import workers
 from mxkit.data.workers import read_ahead
@@ -42,19 +40,6 @@ def test_nothing_begins_before_it_is_asked_for():
     assert len(list(results)) == 3
 
 
-def test_an_error_comes_in_its_turn_with_its_traceback():
-    def task(number, _):
-        return 12 // (3 - number)
-
-    results = read_ahead(task, range(6), threads=2, ahead=6)
-    assert [next(results) for _ in range(3)] == [4, 6, 12]
-    with pytest.raises(ZeroDivisionError) as caught:
-        next(results)
-    assert "in task" in "".join(traceback.format_tb(caught.value.__traceback__))
-    assert not at_work()
-    assert list(results) == []
-
-
 def slow(number, unwanted):
     for _ in range(3000):
         if unwanted():
@@ -86,17 +71,6 @@ def test_threads_let_go(way):
     gc.collect()
     assert not at_work()
     assert not any(ended)  # none finished its task
-
-
-def test_threads_are_kept_for_the_next():
-    def names():
-        return {thread for thread in threading.enumerate() if thread.name.startswith("mxkit-data")}
-
-    list(read_ahead(lambda number, _: time.sleep(0.01), range(8), threads=4, ahead=8))
-    before = names()
-    for _ in range(20):
-        list(read_ahead(lambda number, _: number, range(8), threads=4, ahead=8))
-    assert names() == before
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -9,26 +9,7 @@ from mxkit.nets.architecture import build, describe, differences
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
-from round_trip import assert_same, on, tokens
-
-
-def test_a_shared_block_stays_one_block():
-    net, shared = nn.HybridSequential(), nn.Dense(4, in_units=4)
-    net.add(shared, nn.Activation("relu"), shared)
-    assert describe(net)["net"]["children"][2] == {"shared": "0"}
-    twin = assert_same(net, on(2, 4))
-    assert twin[0] is twin[2]
-
-
-def test_shared_parameters_stay_one_parameter():
-    net = stack(nn.Embedding(6, 4))
-    net.add(nn.Dense(6, flatten=False, in_units=4, params=net[0].params))
-    assert describe(net)["shared_parameters"] == {"1.weight": "0.weight"}
-    twin = assert_same(net, tokens)
-    assert twin[1].weight is twin[0].weight
-    assert set(twin[1].collect_params().values()) == {twin[0].weight, twin[1].bias}
-    assert len(list(twin.collect_params())) == len(list(net.collect_params())) == 2
-    assert describe(twin) == describe(net)
+from round_trip import assert_same, on
 
 
 def test_what_parameters_say_comes_along():

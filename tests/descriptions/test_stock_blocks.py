@@ -160,9 +160,11 @@ REQUIRED = {
 def test_every_initializer_and_flag_comes_back(kind):
     arguments = {}
     for name, parameter in inspect.signature(kind).parameters.items():
+        if name in ("sparse_grad", "use_bias") or (kind, name) == (rnn.LSTM, "h2r_weight_initializer"):
+            continue  # the others would mean nothing, or MXNet refuses it
         if name.endswith("_initializer"):
             arguments[name] = mx.init.Constant(len(arguments) + 2)
-        elif isinstance(parameter.default, bool) and name != "sparse_grad":
+        elif isinstance(parameter.default, bool):
             arguments[name] = not parameter.default
     told = describe(kind(*REQUIRED[kind], **arguments))
     for name, value in arguments.items():

@@ -39,16 +39,6 @@ def test_the_tables_are_those_of_mxnet():
     assert mx.nd.ones(1).astype(BFLOAT16).dtype == BFLOAT16
 
 
-def test_the_place_without_mxnet_has_neither_mxnet_nor_pickle(tmp_path):
-    done = run_without_mxnet(tmp_path, "import mxnet")
-    assert "OSError: libmxnet.so: wrong ELF class" in done.stderr
-    np.save(str(tmp_path / "a.npy"), np.array([{}], object), allow_pickle=True)
-    done = run_without_mxnet(tmp_path, "import numpy; numpy.load('a.npy', allow_pickle=True)")
-    assert "nothing is unpickled here" in done.stderr
-    done = run_without_mxnet(tmp_path, "import mxkit")
-    assert "MXNetImportError: `import mxnet` would load" in done.stderr
-
-
 @pytest.mark.parametrize("version", ["oldest", "V1", "V2", "V3"])
 def test_every_version_is_converted_in_a_fresh_interpreter_without_mxnet(version, tmp_path):
     arrays = some_arrays(version)

@@ -112,17 +112,6 @@ def test_inputs_have_the_order_that_is_named_in_every_format(tmp_path):
         load_exported(tmp_path / "onnx_1.onnx", inputs=["user", "item"])
 
 
-@needs("safetensors")
-@needs("onnxruntime")
-def test_a_single_input_keeps_its_name(tmp_path):
-    graph = PublicGraph(dense(var("image"), "fc", 2), {"image": (2, 3)})
-    path = write(graph, tmp_path)
-    for format in ("symbol", "onnx", "torch"):
-        written = export(path, tmp_path / format, format=format, input_shape={"image": (1, 3)}, verify=False)
-        assert written.inputs == ("image (N, 3) float32",)
-    assert load_exported(tmp_path / "onnx.onnx")._names == ["image"]
-
-
 # -- graphs that are a part of others ---------------------------------------------------------------------------
 
 

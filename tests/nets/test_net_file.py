@@ -9,8 +9,7 @@ from built_nets import stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
-from mxkit.nets.architecture import describe, register_block
-from mxkit.nets.architecture.catalog import REGISTERED
+from mxkit.nets.architecture import describe
 from mxkit.nets.saving import load_net, save_net
 import mxnet as mx
 from mxnet import gluon
@@ -116,35 +115,6 @@ def test_it_is_a_zip_that_any_tool_reads(tmp_path):
     assert b"__main__" not in content
 
 
-@register_block
-class Scaled(gluon.HybridBlock):
-    def __init__(self, units, factor=2.0):
-        super().__init__()
-        self.factor = factor
-        self.inner = nn.Dense(units)
-
-    def hybrid_forward(self, F, x):
-        return self.inner(x) * self.factor
-
-
-def test_a_block_of_ones_own_needs_its_class(tmp_path, monkeypatch):
-    net, x = Scaled(3, factor=0.5), batch(2, 4)
-    net.initialize()
-    expected = net(x)
-    path = save_net(tmp_path / "net.mxk", net)
-    assert (load_net(path)(x) == expected).asnumpy().all()
-    monkeypatch.delitem(REGISTERED, "Scaled")
-    with pytest.raises(ArchitectureError, match=r"unknown class 'Scaled'.*@mxkit.*, or call mxkit.*_block\(Class\)"):
-        load_net(path)
-
-
-class Halved(gluon.HybridBlock):
-    __module__ = "library.nets"
-
-    def hybrid_forward(self, F, x):
-        return x / 2
-
-
 @pytest.mark.parametrize("name", ["ssd", "yolo3", "centernet", "fcn", "deeplab", "pose"])
 def test_small_nets_of_gluoncvs_classes_come_back(name, tmp_path):
     arguments = {} if name == "pose" else {"classes": ["cat", "dog"]}
@@ -158,14 +128,6 @@ def test_small_nets_of_gluoncvs_classes_come_back(name, tmp_path):
         np.testing.assert_array_equal(ours.asnumpy(), theirs.asnumpy())
     with pytest.raises(ArchitectureError, match="changed since get_model made it, as finetune does.*load_parameters"):
         mxkit.save_net(tmp_path / "other.mxk", mxkit.finetune(net, 2))
-
-
-def test_a_class_of_another_library_is_registered_by_a_call(tmp_path):
-    with pytest.raises(ArchitectureError, match=r"register_block\(Halved\) with the class of library.nets.*decorator"):
-        save_net(tmp_path / "net.mxk", Halved())
-    register_block(Halved)
-    path = save_net(tmp_path / "net.mxk", Halved())
-    assert type(load_net(path)) is Halved
 
 
 def test_a_net_that_cannot_be_saved_leaves_the_file_as_it_was(tmp_path):

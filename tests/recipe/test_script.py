@@ -75,24 +75,7 @@ def tuned_pairs(folder):
     return {**PAIRS, "model": {**PAIRS["model"], "weights": str(run.folder)}, "devices": "cpu:2"}
 
 
-def zoo_file(folder):
-    """A net of the zoo that begins with a file's values."""
-    folder.mkdir()
-    net = mxkit.models.get_model("zoo:mobilenet0.25", classes=10)
-    mxkit.initialize(net, sample=(1, 3, 32, 32), devices="cpu")
-    net.save_parameters(str(folder / "a.params"))
-    return {
-        "name": "own",
-        "data": {"name": "digits", "size": 32, "channels": 3, "batch_size": 16, "eval_batch_size": 16},
-        "model": {"name": "zoo:mobilenet0.25", "classes": 10, "weights": str(folder / "a.params")},
-        "loss": "softmax_ce",
-        "optimizer": {"name": "sgd", "learning_rate": 0.01},
-        "updates": 2,
-        "limit_batches": 2,
-    }
-
-
-BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs, "zoo_file": zoo_file}
+BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs}
 
 
 @pytest.mark.parametrize("which", ["rich", "pairs", *BEFORE])
