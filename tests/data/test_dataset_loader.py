@@ -75,7 +75,7 @@ def quiet_loader(*arguments, **options):
         return DatasetLoader(*arguments, **options)
 
 
-@pytest.mark.parametrize(("workers", "method"), WAYS)
+@pytest.mark.parametrize(("workers", "method"), [*WAYS, ("process:1", "spawn"), long("process:2", "forkserver")])
 def test_batches_do_not_depend_on_the_workers_and_skip_leaves_the_rest_as_it_is(workers, method):
     common = {"shuffle": True, "seed": 5, "transform": noisy}
     expected = DatasetLoader(Drawing(), 3, **common)

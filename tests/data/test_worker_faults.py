@@ -15,7 +15,6 @@ from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError
 import numpy as np
 import pytest
-from sharing import long
 
 # Generous for a machine that does other things too; the promise is 5 seconds, gluon's timeout is 120.
 SECONDS = 5
@@ -275,32 +274,3 @@ def test_an_interpreter_that_ends_in_the_middle_of_epochs():
         [sys.executable, "-c", ABANDONED], env=environment, capture_output=True, text=True, timeout=300
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[0, 0, 0]\n3\n", "", 0)
-
-
-SPAWNED = """
-import multiprocessing, sys
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-class Samples:
-    def __len__(self): return 7
-    def __getitem__(self, number):
-        assert "mxnet" in sys.modules
-        return np.random.rand(2) + mxkit_free(number), number
-def mxkit_free(number):
-    import mxnet as mx  # fails in a worker without mxkit (T91)
-    return mx.nd.random.uniform(shape=(1,)).asscalar()
-def noisy(x, rng): return x + rng.random()
-def main():
-    read = lambda workers, method: [
-        (x.asnumpy().tolist(), y.asnumpy().tolist())
-        for x, y in DatasetLoader(Samples(), 3, workers=workers, seed=1, start_method=method, transform=noisy)]
-    print(read("process:1", "METHOD") == read(0, None))
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("method", ["spawn", long("forkserver")])
-def test_spawn_and_forkserver_give_the_same_batches(script, method):
-    done = script(SPAWNED.replace("METHOD", method))
-    assert done.stdout == "True\n", done.stderr

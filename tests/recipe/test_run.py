@@ -119,6 +119,15 @@ def test_layers_to_a_depth_and_by_the_recipe_s_name(trained):
     assert mxkit.nets.describe(net)["net"]["class"] == "SizedNet"  # what `build` makes
 
 
+def test_the_seed_decides_a_run(tmp_path):
+    settings = ["updates=2", "model.name=mlp", "model.dropout=0.5", "data.size=8"]
+    first, again, other = (
+        mxkit.run_recipe("digits_lenet", overrides=[*settings, seed], output=tmp_path, progress=False).scores
+        for seed in ("seed=0", "seed=0", "seed=1")
+    )
+    assert (first == again, first == other) == (True, False)
+
+
 def test_a_run_that_fails_stands_in_no_glob_s_way(tmp_path):
     settings = ["--set", "model=mlp", "--set", "data.size=8", "--quiet", "--output", tmp_path]
     for _ in range(2):  # in one second, perhaps
