@@ -252,15 +252,6 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     assert rows[3].value > 0
 
 
-def test_ways_to_features_give_the_same_arrays():
-    image = mx.nd.ones((1, 3, 32, 32))
-    ways = features.ways(image, features.NAMES)
-    several = ways["Features"]()
-    for one, other, third in zip(several.values(), ways["cut by hand"](), ways["hooks"]()):
-        assert (one == other).min().asscalar() == 1
-        assert abs(one - third).max().asscalar() < 1e-5
-
-
 def test_serving_sees_a_row_with_other_bits():
     net, taken, answers = serving.lenet(), serving.Taped(), np.ones((serving.NUMBERS, 10), np.float32)
     net.hybridize()

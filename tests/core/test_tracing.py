@@ -81,29 +81,6 @@ def test_a_trace_that_fails_leaves_the_net_as_it_was():
     assert operators([mx.sym.relu(mx.sym.var("x"))]) == [("relu", None)]
 
 
-def test_parameters_of_blocks_without_a_path_are_refused():
-    class Net(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.hidden = [nn.Dense(2, prefix="secret_")]
-
-        def hybrid_forward(self, F, x):
-            return self.hidden[0](x)
-
-    with pytest.raises(ValueError, match="secret_weight, secret_bias of blocks that have no path"):
-        tracing.trace(Net(), [mx.nd.ones((1, 2))])
-
-
-def test_what_a_graph_needs_and_the_trace_does_not_know():
-    def forward(net, F, x):
-        return F.contrib.foreach(lambda row, state: (net.layer(row), state), x, F.zeros((1, 2)))[0]
-
-    traced = tracing.trace(hybrid_net(forward, layer=nn.Dense(2, in_units=2)), [mx.nd.ones((3, 1, 2))])
-    assert tracing.unknown_variables(traced, traced.outputs) == []
-    inside = next(call for call in traced.calls if call.path == "layer")
-    assert len(tracing.unknown_variables(traced, inside.outputs)) == 1
-
-
 # ---- recorded_calls with arrays
 
 
