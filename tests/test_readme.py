@@ -86,23 +86,12 @@ def _forgets_made_hotdog():
     DATASETS.pop("made_hotdog", None)
 
 
-@pytest.mark.filterwarnings("ignore:.*test has 6 samples, and none of dosg")
 @pytest.mark.usefixtures("_forgets_made_hotdog")
-def test_wrong_folders_are_told_with_the_way_out(tmp_path, monkeypatch):
+def test_photos_that_are_not_read_are_told_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    draw_photos(Path("photos"), ("cats", "dogs", "dosg"))
-    before = sorted(Path("photos").rglob("*"))
-    own = ["data.name=image_folder", "data.workers=0", "updates=1", "data.root=photos"]
-    for overrides, text in (
-        (own, r"cats, dogs, dosg.*--set model.finetune.classes=3"),
-        (["data.root=photos"], r"cats; to train on those: --set data.name=image_folder"),
-    ):
-        with pytest.raises(mxkit.errors.RecipeError, match=text):
-            mxkit.run_recipe("finetune_image_folder", overrides=overrides, progress=False)
-    assert sorted(Path("photos").rglob("*")) == before
-    assert not Path("runs").exists()
-    with pytest.raises(mxkit.errors.DataError, match="Pass the folder above a class"):
-        mxkit.data.image_folder("photos/cats")
+    draw_photos(Path("photos"), count=1)
+    with pytest.raises(mxkit.errors.RecipeError, match="cats; to train on those: --set data.name=image_folder"):
+        mxkit.run_recipe("finetune_image_folder", overrides=["data.root=photos"], progress=False)
 
 
 def test_links_lead_somewhere():

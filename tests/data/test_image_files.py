@@ -188,7 +188,7 @@ ONE = ["ant/1.jpg", "bee/1.jpg"]
     [
         ([*ONE, "dog/"], (0, 0), DataError, "dog: this folder is a class without an image"),
         (None, (0, 0), DataError, "there is no folder"),
-        ([], (0, 0), DataError, "expected one folder for each class; it has none"),
+        ([], (0, 0), DataError, "folder for each class; it has none. Pass the folder above a class"),
         (["train/ant/1.jpg", "val/dog/1.jpg"], (0, 0), DataError, r"of the training part; it has \['dog'\] too"),
         (ONE, (0.45, 0.45), DataError, "the training part has no image of"),
         (ONE, (0.5, 0.5), ValueError, "expected shares, below 1 together; received"),
