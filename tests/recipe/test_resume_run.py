@@ -81,37 +81,6 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     assert load_run(run)[0].epochs == 4
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("death", STATES)
-@pytest.mark.parametrize("seconds", [0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6])
-def test_a_run_that_ends_at_any_instant_is_named_rightly_and_goes_on_to_the_same_end(
-    seconds, death, whole, tmp_path, forks
-):
-    (tmp_path / "small.yaml").write_text(RECIPE)
-
-    def kill(process):
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("runs/*")) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(seconds)
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.kill(process, death)
-
-    words = ["train", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "runs"), "--quiet"]
-    done = forks.run("mxkit.cli:main", words, meanwhile=kill)
-    (run,) = (tmp_path / "runs").iterdir()
-    (state,) = list_runs(tmp_path / "runs")
-    assert state.state in {"stopped", "finished", "running?" if death == signal.SIGKILL else ""}
-    code, _, err = command("train", "--resume", run, "--quiet")
-    assert "Traceback" not in done.stderr + err
-    if code:
-        assert ("error: " in err, list(run.glob("checkpoints/step-*"))) == (True, [])
-    else:
-        np.testing.assert_array_equal(values(run), values(whole[0]))
-        assert rows(run) == rows(whole[0])
-        assert (run / "scores.json").read_text() == (whole[0] / "scores.json").read_text()
-
-
 @pytest.mark.parametrize("offset", [0, *(long(0.02 * number) for number in range(1, 20))])
 def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, whole, tmp_path, forks):
     (tmp_path / "small.yaml").write_text(RECIPE)
