@@ -151,6 +151,23 @@ def compare(name: str, operator: str, batch: int, expected: Any, actual: Any) ->
     return Row(name, operator, shape, batch, largest, absolute, relative)
 
 
+def at_places(operator: str, attrs: Mapping[str, str], output: int, data: Any, places: Any) -> Any:
+    """Return the numbers of `data` at the places that an output of topk holds: equal ones have no order in MXNet.
+
+    Args:
+        operator: Name of any operator; other outputs than places are returned as they are.
+        attrs: Its attributes as text.
+        output: Number of its output.
+        data: Its first input; None if it is a variable.
+        places: The output.
+    """
+    chosen = {"indices": 0, "both": 1}.get(attrs.get("ret_typ", "indices"))
+    if operator != "topk" or output != chosen or data is None or attrs.get("axis") == "None":
+        return places
+    axis = int(attrs.get("axis", -1))
+    return np.take_along_axis(data, np.clip(np.asarray(places), 0, data.shape[axis] - 1).astype(np.int64), axis)
+
+
 def above(smallest: float, row: Row) -> Row:
     """Compare numbers that are zero up to rounding with `smallest` instead of with themselves."""
     return row._replace(relative=row.absolute / smallest) if row.largest < smallest else row

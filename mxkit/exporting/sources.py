@@ -30,7 +30,8 @@ class Source(NamedTuple):
         net: The net.
         shapes: Shapes of its inputs for one sample; empty if they are not known.
         examples: Arrays for its inputs, as NumPy's; empty if there are none.
-        facts: Metadata of the exported file: `classes` and `preprocessing`, in JSON.
+        facts: Metadata of the exported file, in JSON: `classes`, `preprocessing`, and `marks`, which says what the
+            outputs of detectors, segmentation and pose nets are.
         notes: Changes that loading made, a sentence each.
         compared: The inputs of a comparison, in a sentence.
         epoch: Number of the graph's parameters that were read; None without a graph's files.
@@ -91,6 +92,13 @@ def find_source(source: Any, which: Optional[str] = None, epoch: Optional[int] =
     return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
 
 
+_MARKS = {
+    "boxes": {"outputs": ["class", "score", "left, top, right, bottom"], "unit": "pixels of the input", "empty": -1},
+    "mask": {"outputs": ["scores of the classes for each pixel", "those of the auxiliary head"]},
+    "points": {"outputs": ["heat map of each point"]},
+}
+
+
 def _of_run(path: Path, which: Optional[str]) -> Source:
     recipe, net, found = open_run(path, which)
     facts = read_facts(path)
@@ -100,6 +108,9 @@ def _of_run(path: Path, which: Optional[str]) -> Source:
     if any(preprocessing.values()):
         known["preprocessing"] = json.dumps(preprocessing)
     shapes = tuple(one.shape for one in facts.known_inputs())
+    moves = recipe.loss.made.moves
+    if moves is not None:
+        known["marks"] = json.dumps({"kind": moves, **_MARKS[moves], "input": shapes[0][2:]})
     try:
         part = recipe.evaluate.split
         inputs, _ = unpack(next(source_of(batches(recipe, load_data(recipe), part)).read(keep_count=True)))

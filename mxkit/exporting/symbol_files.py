@@ -61,7 +61,8 @@ def compare_symbol(graph: NetGraph, contents: Mapping[str, bytes], batches: Sequ
     for batch in batches:
         size = next(iter(batch.values())).shape[0]
         again = dict(zip(read.inputs, batch.values()))
-        pairs = zip(computed(graph, batch), computed(read, again))
+        written = (one for one in computed(graph, batch) if one.operator not in ("amp_cast", "amp_multicast"))  # T220
+        pairs = zip(written, computed(read, again))
         rows += [compare(one.name, one.operator, size, one.array, other.array) for one, other in pairs]
     return rows
 

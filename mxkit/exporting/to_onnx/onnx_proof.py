@@ -7,7 +7,7 @@ from mxkit.core.arrays import legacy
 from mxkit.core.graph import Entry, Graph
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import NetGraph, computed, variables_of
-from mxkit.exporting.proof import JUMPING, Draw, Row, beside_summands, compare, summands
+from mxkit.exporting.proof import JUMPING, Draw, Row, at_places, beside_summands, compare, summands
 from mxkit.exporting.to_onnx.onnx_writer import tensor_names
 
 
@@ -55,13 +55,17 @@ def compare_onnx(graph: NetGraph, model: bytes, batches: Sequence[Mapping[str, A
         own = {fed[names[one.entry]]: one.array for one in values if names[one.entry] in fed}
         of_file, actual = whole.run({**batch, **own}), every.run({**batch, **own})
         found: List[Tuple[Entry, Row]] = []
+        arrays = {value.entry: value.array for value in values}
         for value in values:
             key, name = value.entry, names[value.entry]
             described = value.name if not key.output else f"{value.name}[{key.output}]"
             if name not in made:
                 missing.add(f"{value.operator} ({described})")
                 continue
-            found.append((key, compare(described, value.operator, size, value.array, actual[name])))
+            node = nodes[key.node]
+            first = arrays.get(node.inputs[0]) if node.inputs else None
+            pair = (at_places(node.operator, node.attrs, key.output, first, one) for one in (value.array, actual[name]))
+            found.append((key, compare(described, value.operator, size, *pair)))
             if name in of_file:
                 found.append((key, compare(name, "optimized file", size, value.array, of_file[name])))
         rows += beside_summands(found, partial(_summands, graph, batch))

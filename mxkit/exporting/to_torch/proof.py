@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arrays import legacy, switches
-from mxkit.core.graph import Entry, Graph
+from mxkit.core.graph import Entry, Graph, without_blocked_transposes
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
-from mxkit.exporting.proof import JUMPING, Draw, Row, above, beside_summands, compare, net_outputs, summands
+from mxkit.exporting.proof import JUMPING, Draw, Row, above, at_places, beside_summands, compare, net_outputs, summands
 from mxkit.exporting.to_torch.code import Source, beside, layers_with_state, state
 from mxkit.exporting.to_torch.program import Operator, Program, as_lists, flat
 import mxnet as mx
@@ -148,6 +148,8 @@ class _Run:
         self.fed: Set[Entry] = set()
         self.batch, self.mode = 0, ""
         self._seen: Set[Entry] = set()
+        choosing = (one for one in source.program.root.all_operators() if one.operator == "topk")
+        self._made = {entry: one for one in choosing for entry in one.outputs}
         self._calls: Counter[Any] = Counter()
         names: Dict[str, Any] = {"__name__": "converted", "record": self._record}
         exec(compile(code, "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
@@ -205,10 +207,16 @@ class _Run:
         for entry, tensor in zip(entries, tensors):
             if entry in self.expected and entry not in self._seen:
                 self._seen.add(entry)
-                row = compare(path or "the net", self.mode + label, self.batch, self.expected[entry], tensor.detach())
-                self.rows.append((entry, row))
+                pair = (self._at_places(entry, one) for one in (self.expected[entry], tensor.detach()))
+                self.rows.append((entry, compare(path or "the net", self.mode + label, self.batch, *pair)))
             if entry in self.fed and entry in self.expected and tuple(tensor.shape) == self.expected[entry].shape:
                 tensor.data = self._torch.from_numpy(np.array(self.expected[entry])).to(tensor.dtype)
+
+    def _at_places(self, entry: Entry, array: Any) -> Any:
+        made = self._made.get(entry)
+        if made is None:
+            return array
+        return at_places(made.operator, made.attrs, entry.output, self.expected.get(made.inputs[0]), array)
 
     def _record(self, module: Any, number: int, tensors: Sequence[Any]) -> None:
         target = self._targets[id(module)]
@@ -307,7 +315,7 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
         arrays = _arrays(program, own, inputs, wide)
         # no variable is an output: beside one, oneDNN's backward pass of Deconvolution fails
         kept = [number for number, entry in enumerate(program.entries) if entry not in program.names]
-        symbol = mx.sym.Group([legacy(program.internals)[number] for number in kept])
+        symbol = without_blocked_transposes(mx.sym.Group([legacy(program.internals)[number] for number in kept]))
         if train:
             symbol = _for_training(symbol, wide)
             trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}

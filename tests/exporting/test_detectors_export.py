@@ -1,0 +1,172 @@
+"""gluoncv's detectors, segmentation and pose nets in other programs: the same answers for drawn images."""
+
+import json
+from pathlib import Path
+import sys
+
+import mxkit
+import mxnet as mx
+import numpy as np
+import pytest
+from sharing import command, needs_onnx
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+SIZE, IMAGES = 64, 50
+KINDS = {"pixel_ce": "mask", "pose": "points"}
+NETS = {  # and the updates after which scores differ
+    "small_ssd": ("ssd", 6),
+    "small_yolo3": ("yolo3", 6),
+    "small_centernet": ("centernet", 30),
+    "small_fcn": ("pixel_ce", 3),
+    "small_deeplab": ("pixel_ce", 3),
+    "small_pose": ("pose", 3),
+}
+
+
+def drawn(loss, images=IMAGES):
+    """Drawn pictures with marks for a loss, as a loader, and the classes."""
+    from made_shapes import made_shapes
+
+    data = made_shapes(KINDS.get(loss, "boxes"), images=images, size=SIZE)
+    return mxkit.data.DatasetLoader(data.train, 10, seed=0, transform=mxkit.data.Augment(["to_tensor"])), data.classes
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A net after some updates, and its images; each is made once."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            loss, updates = NETS[name]
+            batches, classes = drawn(loss)
+            own = {"points": len(classes)} if loss == "pose" else {"classes": len(classes), "size": SIZE}
+            mxkit.seed_all(0)
+            net = mxkit.models.get_model(name, **own)
+            mxkit.initialize(net)
+            adam = ("adam", {"learning_rate": 0.003})
+            mxkit.fit(net, batches, loss=loss, trainer=adam, epochs=f"{updates} updates", progress=False)
+            made[name] = net, np.concatenate([x.asnumpy() for x, _ in batches])
+        return made[name]
+
+    return of
+
+
+def answers(net, x):
+    with mx.autograd.pause():
+        outputs = net(mx.nd.array(x))
+    return [one.asnumpy() for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
+
+
+def check_same(expected, actual):
+    """Compare outputs; of detections, classes and boxes where no other score is near enough to decide the order."""
+    if len(expected) < 3:
+        for one, other in zip(expected, actual):
+            np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4 * np.abs(one).max())
+        return
+    (classes, scores, boxes), found = (one.reshape(len(one), 100, -1) for one in expected), actual
+    np.testing.assert_allclose(found[1].reshape(scores.shape), scores, atol=1e-5)
+    gaps = np.pad(-np.diff(scores[..., 0]), ((0, 0), (1, 1)), constant_values=1)
+    clear = (np.minimum(gaps[:, :-1], gaps[:, 1:]) > 1e-4) & (scores[..., 0] > 0)
+    assert clear.sum() >= 5 * len(clear)
+    assert (found[0].reshape(classes.shape)[clear] == classes[clear]).all()
+    np.testing.assert_allclose(found[2][clear], boxes[clear], atol=1e-2)
+
+
+FORMATS = [pytest.param("onnx", marks=needs_onnx), pytest.param("torch", marks=pytest.mark.torch)]
+QUICK = "small_pose"
+NAMES = [QUICK, *(pytest.param(one, marks=pytest.mark.long) for one in NETS if one != QUICK)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_fifty_drawn_images_have_the_nets_answers(trained, tmp_path, name, format):
+    net, x = trained(name)
+    exported = mxkit.export(net, tmp_path / "net", format=format, inputs=x[:2])
+    assert exported.proof.worst.relative < 1e-4
+    other = mxkit.load_exported(exported.files["onnx" if format == "onnx" else "code"])
+    for size in (1, 10):
+        for first in range(0, IMAGES, size):
+            batch = x[first : first + size]
+            check_same(answers(net, batch), answers(other, batch))
+
+
+class Reshaped(mx.gluon.HybridBlock):
+    """The end of YOLOV3's layers, with as many channels as oneDNN puts into blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = mx.gluon.nn.Conv2D(24, 1)
+
+    def hybrid_forward(self, operators, x):
+        return self.conv(x).reshape((0, 24, -1)).transpose((0, 2, 1))
+
+
+def test_a_graph_transposes_the_reshaped_output_of_a_convolution(tmp_path):
+    """T275: MXNet's graph cannot; a graph that mxkit makes or writes does."""
+    net, x = Reshaped(), mx.nd.random.uniform(shape=(2, 8, 4, 4))
+    mxkit.initialize(net, sample=x)
+    expected = net(x).asnumpy()
+    mxkit.export(net, tmp_path / "net", input_shape=x.shape)
+    np.testing.assert_allclose(mxkit.load_exported(tmp_path / "net")(x).asnumpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(mxkit.optimize(net, x)(x).asnumpy(), expected, rtol=1e-5)
+    with mxkit.Predictor(net, max_batch=2) as predictor:
+        np.testing.assert_allclose(predictor(x[1].asnumpy()), expected[1], rtol=1e-5)
+        assert "static graphs" in repr(predictor)
+
+
+@needs_onnx
+def test_equal_scores_may_be_chosen_in_another_order(tmp_path):
+    """A detector's topk fills its hundred rows with places of score 0, among which MXNet has no order."""
+
+    class Best(mx.gluon.HybridBlock):
+        def hybrid_forward(self, operators, x):
+            scores, places = operators.relu(x).topk(k=40, ret_typ="both")
+            return scores, operators.cast(places, "int32") * 0
+
+    x = np.random.RandomState(0).uniform(-9, 1, (2, 300)).astype("float32")
+    proof = mxkit.export(Best(), tmp_path / "net", format="onnx", inputs=x).proof
+    assert any(row.operator == "topk" and row.name.endswith("[1]") for row in proof.rows)
+
+
+@needs_onnx
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["small_ssd", "small_yolo3"])
+def test_suppression_is_in_the_file(trained, tmp_path, name):
+    import onnx
+
+    net, x = trained(name)
+    path = mxkit.export(net, tmp_path / "net", format="onnx", inputs=x[:2], verify=False).files["onnx"]
+    assert "Scan" in {node.op_type for node in onnx.load(str(path)).graph.node}
+
+
+@needs_onnx
+@pytest.mark.long
+def test_a_runs_file_says_what_its_boxes_are(tmp_path):
+    import onnx
+
+    quick = ["updates=2", "data.images=10", "data.batch_size=4", "model.size=64"]
+    sized = "data.eval_augment=[{name: resize, size: [64, 64]}, to_tensor]"
+    done = mxkit.run_recipe("ssd_shapes", overrides=[*quick, sized], output=tmp_path, progress=False)
+    status, _, errors = command("export", done.folder, tmp_path / "net", "--format", "onnx")
+    assert status == 0, errors
+    stated = {one.key: one.value for one in onnx.load(str(tmp_path / "net.onnx")).metadata_props}
+    marks = json.loads(stated["marks"])
+    assert json.loads(stated["classes"]) == ["square", "circle", "triangle"]
+    assert (marks["kind"], marks["unit"], marks["input"]) == ("boxes", "pixels of the input", [64, 64])
+    assert json.loads(stated["preprocessing"])["augment"][0] == {"name": "resize", "size": [64, 64]}
+    net, x = mxkit.recipe.load_run(done.folder)[1], np.concatenate([x.asnumpy() for x, _ in drawn("ssd", 10)[0]])
+    expected, actual = answers(net, x), answers(mxkit.load_exported(tmp_path / "net.onnx"), x)
+    for one, other in zip(expected[1:2], actual[1:2]):
+        np.testing.assert_allclose(other, one, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_predictor_and_a_fused_net_answer_like_the_net(trained, name):
+    net, x = trained(name)
+    with mxkit.Predictor(net, max_batch=4, sample=x[0]) as predictor:
+        found = [predictor(one) for one in x[:6]]
+        assert "static graphs" in repr(predictor)
+    outputs = zip(*found) if isinstance(found[0], tuple) else [found]
+    check_same(answers(net, x[:6]), [np.stack(one) for one in outputs])
+    check_same(answers(net, x[:10]), answers(mxkit.optimize(net, mx.nd.array(x[:4])), x[:10]))
