@@ -92,7 +92,7 @@ def find_source(source: Any, which: Optional[str] = None, epoch: Optional[int] =
     return _of_symbol_files(Path(prefix), int(numbered[2]) if numbered and epoch is None else epoch, names)
 
 
-_MARKS = {
+_MARKS: Dict[str, Dict[str, Any]] = {
     "boxes": {"outputs": ["class", "score", "left, top, right, bottom"], "unit": "pixels of the input", "empty": -1},
     "mask": {"outputs": ["scores of the classes for each pixel", "those of the auxiliary head"]},
     "points": {"outputs": ["heat map of each point"]},

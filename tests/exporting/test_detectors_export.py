@@ -5,6 +5,8 @@ from pathlib import Path
 import sys
 
 import mxkit
+from mxkit.runtime.machine import processor_flags
+from mxkit.serving.optimizing import difference_of
 import mxnet as mx
 import numpy as np
 import pytest
@@ -170,3 +172,20 @@ def test_a_predictor_and_a_fused_net_answer_like_the_net(trained, name):
     outputs = zip(*found) if isinstance(found[0], tuple) else [found]
     check_same(answers(net, x[:6]), [np.stack(one) for one in outputs])
     check_same(answers(net, x[:10]), answers(mxkit.optimize(net, mx.nd.array(x[:4])), x[:10]))
+
+
+def test_detections_that_change_places_lose_nothing():
+    random = np.random.RandomState(0)
+    outputs = [mx.nd.array(random.uniform(size=(2, 9, width))) for width in (1, 1, 4)]
+    turned = [one[:, ::-1] for one in outputs]
+    assert difference_of(outputs, turned) == 0
+    assert difference_of(outputs, [*turned[:2], turned[2] + 1]) > 1
+
+
+@pytest.mark.skipif(not {"avx512_vnni", "avx_vnni"} & set(processor_flags()), reason="this processor lacks VNNI")
+@pytest.mark.long
+def test_an_ssd_in_int8_finds_nearly_the_same(trained):
+    net, x = trained("small_ssd")
+    fast = mxkit.optimize(net, mx.nd.array(x[:10]), precision="int8", calibration=mx.nd.array(x[10:]))
+    assert {row.computes for row in fast.report.layers} >= {"int8"}
+    assert abs(answers(fast, x)[1] - answers(net, x)[1]).max() < 0.02
