@@ -158,50 +158,27 @@ def test_a_later_batch_is_looked_at_too():
         loss.count((), (np.full((1, 4, 4), 3),))
 
 
-REFUSED = {
-    "ratio": (
-        lambda: PoseLoss().forward(
-            lambda _: mx.nd.zeros((1, 5, 24, 24)), (mx.nd.zeros((1, 3, 96, 72)),), (mx.nd.zeros((1, 5, 3)),)
-        ),
-        DataError,
-        "multiples of 32",
-    ),
-    "stride": (
-        lambda: YOLO3Loss().forward(small("yolo3"), (mx.nd.zeros((1, 3, 60, 64)),), (mx.nd.array(TABLE),)),
-        DataError,
-        "multiples of the net's strides",
-    ),
-    "no YOLO": (
-        lambda: YOLO3Loss().forward(small("ssd"), (mx.nd.array(IMAGES),), (mx.nd.array(TABLE),)),
-        DataError,
-        "gluoncv.s YOLOV3",
-    ),
-    "labels": (lambda: SSDLoss().boxes((np.zeros((2, 3, 5)),)), DataError, r"boxes \(B, M, 6\)"),
-    "hybridized": (
-        lambda: SSDLoss().forward(lambda x: (x, x), (0,), (mx.nd.array(TABLE),)),
-        DataError,
-        "mxkit.nets.hybridize",
-    ),
-    "masks": (
-        lambda: PixelLoss().forward(lambda x: x, (mx.nd.zeros((1, 3, 4, 4)),), (mx.nd.zeros((1, 2)),)),
-        LossShapeError,
-        r"labels \(B, H, W\)",
-    ),
-    "weights": (
-        lambda: PixelLoss(aux_weight=[1.0, 2.0]).forward(lambda _: (0, 0), (0,), (0,)),
-        DataError,
-        "1 auxiliary outputs",
-    ),
-    "points": (
-        lambda: PoseLoss().forward(lambda _: mx.nd.zeros((1, 5, 4, 4)), (0,), (mx.nd.zeros((1, 4, 3)),)),
-        LossShapeError,
-        r"points \(B, 5, 3\)",
-    ),
-}
+def outputs(*shapes):
+    """A net that gives such outputs."""
+    arrays = tuple(map(mx.nd.zeros, shapes))
+    return lambda x: arrays if len(arrays) > 1 else arrays[0]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refuses(case):
-    call, error, words = REFUSED[case]
+IMAGE, BOXES, PIXELS = (4, 3, SIDE, SIDE), TABLE.shape, (1, 3, 4, 4)
+REFUSED = [
+    (PoseLoss(), outputs((1, 5, 24, 24)), ((1, 3, 96, 72), (1, 5, 3)), DataError, "multiples of 32"),
+    (PoseLoss(), outputs((1, 5, 4, 4)), (IMAGE, (1, 4, 3)), LossShapeError, r"points \(B, 5, 3\)"),
+    (YOLO3Loss(), small("yolo3"), ((1, 3, 60, 64), BOXES), DataError, "multiples of the net's strides"),
+    (YOLO3Loss(), small("ssd"), (IMAGE, BOXES), DataError, "gluoncv.s YOLOV3"),
+    (SSDLoss(), outputs(PIXELS, PIXELS), (IMAGE, (2, 3, 5)), DataError, r"boxes \(B, M, 6\)"),
+    (SSDLoss(), outputs(PIXELS, PIXELS), (IMAGE, BOXES), DataError, "mxkit.nets.hybridize"),
+    (PixelLoss(), outputs(PIXELS), (PIXELS, (1, 2)), LossShapeError, r"labels \(B, H, W\)"),
+    (PixelLoss(aux_weight=[1.0, 2.0]), outputs(PIXELS, PIXELS), (PIXELS, (1, 4, 4)), DataError, "1 auxiliary outputs"),
+]
+
+
+@pytest.mark.parametrize(("loss", "net", "shapes", "error", "words"), REFUSED)
+def test_refuses(loss, net, shapes, error, words):
+    inputs, labels = (mx.nd.zeros(shape) for shape in shapes)
     with pytest.raises(error, match=words):
-        call()
+        loss.forward(net, (inputs,), (labels,))

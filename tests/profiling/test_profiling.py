@@ -6,6 +6,7 @@ import random
 import threading
 import time
 
+from built_nets import ready
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import DataError
@@ -31,63 +32,48 @@ def without_end():
         yield from made()
 
 
-def ready(hybridize=False, **arguments):
-    net = mxkit.models.mlp(hidden=[8], classes=3)
-    mxkit.initialize(net, **arguments)
-    if hybridize:
-        net.hybridize(static_alloc=True)
-    return net
+def make_net(**arguments):
+    return ready(mxkit.models.mlp(hidden=[8], classes=3), **arguments)
 
 
 def profiled(net=None, data=None, **arguments):
     chosen = {"loss": "softmax_ce", "trainer": "sgd", **arguments}
-    return mxkit.profiling.profile(net or ready(), data or made(), **chosen)
+    return mxkit.profiling.profile(net or make_net(), data or made(), **chosen)
 
 
 def losses_of(net, inputs, labels):
     return gluon.loss.SoftmaxCELoss()(net(*inputs), *labels)
 
 
-class SlowBackward(autograd.Function):
-    def forward(self, x):
-        return x + 0
+def slow(call):
+    """The function, which now takes longer."""
 
-    def backward(self, gradient):
+    def slowed(*arguments):
         time.sleep(PAUSE)
-        return gradient
+        return call(*arguments)
+
+    return slowed
+
+
+class SlowBackward(autograd.Function):
+    forward, backward = (lambda self, x: x + 0), slow(lambda self, gradient: gradient)
 
 
 class SlowSGD(mx.optimizer.SGD):
-    def update(self, *arguments):
-        time.sleep(PAUSE)
-        super().update(*arguments)
-
-    update_multi_precision = update
+    update = update_multi_precision = slow(mx.optimizer.SGD.update)
 
 
 class SlowMetric(mx.metric.Loss):
-    def update(self, labels, preds):
-        time.sleep(PAUSE)
+    update = slow(lambda self, labels, preds: None)
 
 
-def slow_batches():
-    for batch in made():
-        time.sleep(PAUSE)
-        yield batch
-
-
-def slow_forward(net, inputs, labels):
-    time.sleep(PAUSE)
-    return losses_of(net, inputs, labels)
-
-
-def slow_backward(net, inputs, labels):
-    return SlowBackward()(losses_of(net, inputs, labels))
+def slow_backward(*batch):
+    return SlowBackward()(losses_of(*batch))
 
 
 SLOW = {
-    "data": {"data": slow_batches},
-    "forward": {"loss": mxkit.losses.BatchLoss(forward=slow_forward)},
+    "data": {"data": lambda: map(slow(tuple), made())},
+    "forward": {"loss": mxkit.losses.BatchLoss(forward=slow(losses_of))},
     "backward": {"loss": mxkit.losses.BatchLoss(forward=slow_backward)},
     "metrics": {"metrics": [SlowMetric(name="slow")]},
     "update": {"trainer": SlowSGD()},
@@ -104,7 +90,7 @@ def test_what_is_slow_is_charged_to_its_phase(phase):
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_phases_add_up_to_the_time_that_passed(devices):
-    found = profiled(ready(devices=devices), trainer="adam", updates=4, metrics=["accuracy"], accumulate=2)
+    found = profiled(make_net(devices=devices), trainer="adam", updates=4, metrics=["accuracy"], accumulate=2)
     assert [phase.name for phase in found.phases] == list(PHASES)
     assert sum(phase.python_ms for phase in found.phases) == pytest.approx(found.ms, rel=1e-9)
     assert len(found.rows) == 4
@@ -116,7 +102,7 @@ def test_phases_add_up_to_the_time_that_passed(devices):
 
 
 def test_operators_are_those_of_the_update(kind):
-    net = kind.net(lambda: ready(sample=(1, 6)))
+    net = kind.net(lambda: make_net(sample=(1, 6)))
     net.hybridize(static_alloc=True)
     found = profiled(net, trainer="adam", updates=3, accumulate=2).operators
     calls = {operator.name: operator.calls for operator in found}
@@ -136,7 +122,7 @@ def test_who_waits_for_the_engine_is_named(kind):
         losses.mean().item() if kind.numpy else losses.mean().asscalar()
         return losses
 
-    net = kind.net(lambda: ready(sample=(1, 6)))
+    net = kind.net(lambda: make_net(sample=(1, 6)))
     found = profiled(net, loss=mxkit.losses.BatchLoss(forward=reading), updates=3)
     (read,) = [one for one in found.reads if one.calls >= 1]
     line = reading.__code__.co_firstlineno + 2
@@ -148,29 +134,24 @@ def test_who_waits_for_the_engine_is_named(kind):
 
 def state_of(net):
     mx.nd.waitall()
-    return {
+    functions = mx.nd.NDArray.asnumpy, mx.nd.NDArray.wait_to_read, mx.nd.waitall, autograd.record, autograd.backward
+    parameters = {
         path: ([one.asnumpy().tobytes() for one in parameter.list_data()], parameter.grad_req, parameter._trainer)
         for path, parameter in parameters_by_path(net).items()
     }
-
-
-def wrapped():
-    return mx.nd.NDArray.asnumpy, mx.nd.NDArray.wait_to_read, mx.nd.waitall, autograd.record, autograd.backward
+    return functions, parameters, random.getstate(), np.random.get_state()[1].tolist()
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_stays(fails):
-    net = mxkit.models.lenet(batch_norm=True)
-    mxkit.initialize(net, sample=mx.nd.zeros((1, 1, 28, 28)))
-    data = mxkit.data.ArrayLoader(np.random.rand(12, 1, 28, 28).astype("float32"), np.arange(12) % 3, batch_size=4)
+    net = ready(gluon.nn.Dense(8), gluon.nn.BatchNorm(), gluon.nn.Dense(3), sample=(1, 6))
+    data = made(12, batch_size=4)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
     metric = get_metric("accuracy")
     metric.update([mx.nd.array([0, 1])], mx.nd.array([[1, 0], [1, 0]]))
     random.seed(1)
     np.random.seed(1)
-    before, numbers = state_of(net), (random.getstate(), np.random.get_state()[1].tolist())
-    own = wrapped()
-    calls = []
+    before, calls = state_of(net), []
 
     def forward(net, inputs, labels):
         calls.append(1)
@@ -183,10 +164,8 @@ def test_nothing_stays(fails):
 
     chosen = {"loss": mxkit.losses.BatchLoss(forward=forward), "trainer": trainer, "metrics": [metric]}
     with pytest.raises(mxkit.errors.TrainingError) if fails else nullcontext():
-        mxkit.profiling.profile(net, data, updates=3, **chosen)
-    assert wrapped() == own
+        profiled(net, data, updates=3, **chosen)
     assert state_of(net) == before
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers
     assert trainer.optimizer.num_update == 0
     assert metric.get() == 0.5
     assert data.epoch == 0
@@ -202,7 +181,7 @@ def test_the_training_is_that_of_updates():
 
     loss = mxkit.losses.BatchLoss(forward=watched)
     chosen = {"loss": loss, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
-    net = ready()
+    net = make_net()
     profiled(net, updates=2, **chosen)
     assert len(seen) == 3 * 7
     told, seen = seen[:7], []  # five that are not counted, and two
@@ -212,12 +191,20 @@ def test_the_training_is_that_of_updates():
     assert told == seen
 
 
+def test_sources_of_all_kinds():
+    iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
+    for data in (list(made()), made, iterator):
+        assert profiled(data=data, updates=1).samples == 10
+
+
 def test_operators_are_those_that_updates_runs_without_being_timed():
     chosen = {"loss": "softmax_ce", "trainer": "adam"}
-    found = profiled(ready(hybridize=True), metrics=["accuracy"], updates=2, **chosen)
+    nets = make_net(), make_net()
+    for net in nets:
+        net.hybridize(static_alloc=True)
+    found = profiled(nets[0], metrics=["accuracy"], updates=2, **chosen)
     operators = Operators()
-    stream = mxkit.updates(ready(hybridize=True), without_end, metrics=get_metrics(["accuracy"]), **chosen)
-    with closing(stream):
+    with closing(mxkit.updates(nets[1], without_end, metrics=get_metrics(["accuracy"]), **chosen)) as stream:
         for _ in zip(range(5), stream):
             mx.nd.waitall()
         with operators.recorded():
@@ -230,12 +217,6 @@ def test_operators_are_those_that_updates_runs_without_being_timed():
     assert told == expected
 
 
-def test_sources_of_all_kinds():
-    iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
-    for data in (list(made()), made, iterator):
-        assert profiled(data=data, updates=1).samples == 10
-
-
 def never(net, inputs, labels):
     raise AssertionError
 
@@ -243,7 +224,7 @@ def never(net, inputs, labels):
 @pytest.mark.parametrize(
     ("error", "text", "arguments"),
     [
-        (DataError, "only once", {"data": slow_batches()}),
+        (DataError, "only once", {"data": iter(made())}),
         (ValueError, "updates", {"updates": 0}),
         (FileNotFoundError, "no directory", {"trace": "none/trace.json"}),
         (TypeError, "accumulates", {"accumulates": 2}),

@@ -13,7 +13,7 @@ from mxkit.profiling.operator_times import ONEDNN, Operators, Run, by_onednn, wr
 from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.runtime.machine import Processors
 import mxnet as mx
-from mxnet import gluon, profiler
+from mxnet import gluon
 import pytest
 
 
@@ -26,31 +26,15 @@ def record(count):
     return operators
 
 
-def test_mxnets_profiler_again_and_again(tmp_path):
+def test_mxnets_profiler_again_and_again():
     """T108."""
     for count in (3, 1, 2):
         operators = record(count)
         calls, seconds = operators.by_name()["FullyConnected"]
         assert calls == count
         assert 0 < seconds <= operators.busy() * 1.001
-    # what it writes by itself is no JSON from the second time on
-    profiler.set_config(profile_imperative=True, continuous_dump=False, filename=str(tmp_path / "raw.json"))
-    profiler.set_state("run")
-    mx.nd.ones(3).wait_to_read()
-    profiler.set_state("stop")
-    profiler.dump(False)
-    with pytest.raises(json.JSONDecodeError):
-        json.loads((tmp_path / "raw.json").read_text())
-    assert record(2).by_name()["FullyConnected"][0] == 2
-
-
-def test_the_profiler_stops_after_an_error_and_forgets(tmp_path):
-    def broken():
-        mx.nd.ones(3).wait_to_read()
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), Operators().recorded():
-        broken()
+    with pytest.raises(RuntimeError), Operators().recorded():  # it stops after an error, and forgets
+        raise RuntimeError(mx.nd.ones(3).asnumpy())
     mx.nd.FullyConnected(mx.nd.ones((2, 3)), mx.nd.ones((4, 3)), no_bias=True, num_hidden=4).wait_to_read()
     assert record(2).by_name()["FullyConnected"][0] == 2
 
@@ -222,25 +206,33 @@ def hybrid(dtype="float32", active=True):
     return net
 
 
-IDLE = {"busy": 0.3, "phases": {"data": 6.0, "waiting": 0.0}}
+def running(name, ms):
+    return {"operators": [Operator(name, 1.0, ms, 0.5, False)]}
+
+
+def threads(one, two):
+    return {"threads": [Threads(1, one), Threads(2, two)]}
+
+
+ONLY = "; only less computing"
 RULES = [
-    ({}, {}, [": only less computing"]),
-    (IDLE, {}, ["the data takes 6 of 10 ms per update, and the engine idles 70% of the time"]),
-    ({"busy": 0.9, "phases": {"data": 6.0}}, {}, [": only less computing"]),
-    ({"reads": [Read("a/b.py:3", 1.0, 4.0)]}, {}, ["a/b.py:3 waits for the engine 1 times per update, 4 of 10 ms"]),
-    ({"phases": {"forward": 6.0, "waiting": 1.0}}, {}, ["Python prepares work for 8 of 10 ms per update (80%)"]),
-    ({}, {"active": False}, ["the net is not hybridized: Python calls each layer, 3 ms per update"]),
-    ({}, {"dtype": "float64"}, ["2 parameters are float64, '0.weight' among them"]),
-    ({"operators": [Operator("relu", 1.0, 4.0, 0.5, False)]}, {}, ["relu 50%: nn.Activation('relu') is"]),
-    ({"operators": [Operator("_backward_npi_tanh", 1.0, 4.0, 0.5, False)]}, {}, ["50%: nn.Activation('tanh') is"]),
-    ({"operators": [Operator("_backward_sort", 1.0, 4.0, 0.5, False)]}, {}, ["_backward_sort 50%"]),
-    ({"operators": [Operator("relu", 1.0, 0.5, 0.5, False)]}, {}, [": only less computing"]),
+    ({}, {}, ONLY),
     (
-        {"threads": [Threads(1, 4.0), Threads(2, 6.0)]},
+        {"busy": 0.3, "phases": {"data": 6.0, "waiting": 0.0}},
         {},
-        ["4 ms with 1 thread, 6 ms with 2, as here: threads: 1 in a recipe"],
+        "the data takes 6 of 10 ms per update, and the engine idles 70% of the time",
     ),
-    ({"threads": [Threads(1, 5.8), Threads(2, 6.0)]}, {}, [": only less computing"]),
+    ({"busy": 0.9, "phases": {"data": 6.0}}, {}, ONLY),
+    ({"reads": [Read("a/b.py:3", 1.0, 4.0)]}, {}, "a/b.py:3 waits for the engine 1 times per update, 4 of 10 ms"),
+    ({"phases": {"forward": 6.0, "waiting": 1.0}}, {}, "Python prepares work for 8 of 10 ms per update (80%)"),
+    ({}, {"active": False}, "the net is not hybridized: Python calls each layer, 3 ms per update"),
+    ({}, {"dtype": "float64"}, "2 parameters are float64, '0.weight' among them"),
+    (running("relu", 4.0), {}, "relu 50%: nn.Activation('relu') is"),
+    (running("_backward_npi_tanh", 4.0), {}, "50%: nn.Activation('tanh') is"),
+    (running("_backward_sort", 4.0), {}, "_backward_sort 50%"),
+    (running("relu", 0.5), {}, ONLY),
+    (threads(4.0, 6.0), {}, "4 ms with 1 thread, 6 ms with 2, as here: threads: 1 in a recipe"),
+    (threads(5.8, 6.0), {}, ONLY),
 ]
 
 
@@ -249,8 +241,7 @@ def test_advice_follows_from_the_figures(figures, net, words, monkeypatch):
     monkeypatch.setattr(advice_module, "read_processors", lambda: Processors(2, 2, None))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     (line,) = advice(profile_of(**figures), hybrid(**net))
-    words = [word.replace(": only", "; only") for word in words]
-    assert all(word in line for word in words), line
+    assert words in line
 
 
 def test_advice_about_threads(monkeypatch):

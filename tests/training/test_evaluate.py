@@ -1,8 +1,8 @@
 """`evaluate`, `predict` and `extract` against NumPy and the net itself, however samples are cut into batches."""
 
+from built_nets import hybrid_net, plain_net, ready, stack
 from callback_runs import Named
 import mxkit
-from mxkit.core.arrays import of_kind
 from mxkit.data import ArrayLoader
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 from mxkit.training.evaluation import extract
@@ -81,23 +81,10 @@ def test_predict_takes_arrays_and_batches_without_labels():
         np.testing.assert_allclose(mxkit.predict(net, data).asnumpy(), expected, rtol=1e-6, atol=1e-7)
 
 
-class TwoHeads(gluon.HybridBlock):
-    """Two inputs, two outputs."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.left = gluon.nn.Dense(2, in_units=FEATURES)
-            self.right = gluon.nn.Dense(4, in_units=2)
-
-    def hybrid_forward(self, F, x, z):
-        return self.left(x), self.right(z)
-
-
 @pytest.mark.usefixtures("switched")
 def test_predict_returns_several_outputs_and_feeds_several_inputs():
-    net = TwoHeads()
-    mxkit.initialize(net, devices="cpu:2")
+    heads = {"left": gluon.nn.Dense(2, in_units=FEATURES), "right": gluon.nn.Dense(4, in_units=2)}
+    net = ready(hybrid_net(lambda net, F, x, z: (net.left(x), net.right(z)), **heads), devices="cpu:2")
     x, z = np.random.randn(9, FEATURES), np.random.randn(9, 2)
     left, right = mxkit.predict(net, [((x[:4], z[:4]), None)[:1], ((x[4:], z[4:]),)])
     np.testing.assert_allclose(left.asnumpy(), net.left(array(x)).asnumpy(), rtol=1e-6, atol=1e-7)
@@ -106,19 +93,12 @@ def test_predict_returns_several_outputs_and_feeds_several_inputs():
 
 def test_predict_refuses_a_loader_that_shuffles():
     x, random = np.zeros((4, 1), "float32"), gluon.data.RandomSampler(4)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(1, in_units=1), gluon.nn.Dropout(0.5))
-    mxkit.initialize(net, devices="cpu")
+    net = ready(gluon.nn.Dense(1, in_units=1), gluon.nn.Dropout(0.5))
     loaders = [
         mxkit.data.ArrayLoader(x, None, 2, shuffle=True),
-        *(
-            gluon.data.DataLoader(x, 2, **how)
-            for how in (
-                {"shuffle": True},
-                {"sampler": random},
-                {"sampler": gluon.contrib.data.IntervalSampler(4, 2)},
-            )
-        ),
+        gluon.data.DataLoader(x, 2, shuffle=True),
+        gluon.data.DataLoader(x, 2, sampler=random),
+        gluon.data.DataLoader(x, 2, sampler=gluon.contrib.data.IntervalSampler(4, 2)),
         gluon.data.DataLoader(x, batch_sampler=gluon.data.BatchSampler(random, 2)),
         mx.io.NDArrayIter(x, batch_size=2, shuffle=True),
         mx.io.PrefetchingIter(mx.io.NDArrayIter(x, batch_size=2, shuffle=True)),
@@ -137,8 +117,7 @@ def test_predict_refuses_a_loader_that_shuffles():
 
 def test_inputs_with_nan_that_a_relu_hides():
     """T25."""
-    net = mxkit.models.mlp(3, hidden=[8])
-    mxkit.initialize(net, "xavier")
+    net = ready(mxkit.models.mlp(3, hidden=[8]))
     x, y = np.random.RandomState(0).rand(20, 5).astype("float32"), np.arange(20) % 3
     x[3, 1] = np.nan
     batches = [(x[:10], y[:10]), (x[10:], y[10:])]
@@ -162,11 +141,7 @@ def test_outputs_that_are_no_arrays_are_named(form, received):
 
 
 def test_outputs_without_a_row_per_sample_are_not_joined(kind):
-    class Anchors(gluon.Block):
-        def forward(self, x):
-            return x * 2, x[:1] * 0
-
-    net, x = Anchors(), np.ones((6, 2), "float32")
+    net, x = plain_net(lambda net, x: (x * 2, x[:1] * 0)), np.ones((6, 2), "float32")
     with kind.switches():
         outputs, anchors = mxkit.predict(net, [kind.of(x)])
         assert (outputs.shape, anchors.shape) == ((6, 2), (1, 2))
@@ -176,9 +151,7 @@ def test_outputs_without_a_row_per_sample_are_not_joined(kind):
 
 def test_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
     """T71."""
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.BatchNorm(in_channels=FEATURES), gluon.nn.Dense(3, in_units=FEATURES))
-    mxkit.initialize(net, devices="cpu:2")
+    net = ready(gluon.nn.BatchNorm(in_channels=FEATURES), gluon.nn.Dense(3, in_units=FEATURES), devices="cpu:2")
     net[0].running_mean.data(mx.cpu(1))[:] = 3
     net.hybridize(static_alloc=True)
     data = make_batches([5, 6])
@@ -196,16 +169,8 @@ Y = np.arange(37, dtype=np.int32)
 
 def small_net(devices="cpu"):
     mxkit.seed_all(3)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(5))
-    mxkit.initialize(net, "xavier", devices=mxkit.devices(devices))
-    for device in mxkit.devices(devices):
-        net(of_kind(mx.nd.array(X[:2], ctx=device), mx.util.is_np_array()))
-    return net
-
-
-def expected(net, count=1):
-    return net[:count](mx.nd.array(X)).asnumpy()
+    layers = gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(5)
+    return ready(*layers, devices=devices, sample=(2, 1, 8, 8))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +181,7 @@ def test_rows_are_those_of_the_net(batch_size, where, kind):
     nd, net = small_net(where), kind.net(lambda: small_net(where))
     found = extract(net, ["0", {"scores": "-1"}], ArrayLoader(X, Y, batch_size), labels="label")
     assert list(found) == ["0", "scores", "label"]
-    np.testing.assert_allclose(found["0"], expected(nd), atol=1e-6)
+    np.testing.assert_allclose(found["0"], nd[0](mx.nd.array(X)).asnumpy(), atol=1e-6)
     np.testing.assert_allclose(found["scores"], nd(mx.nd.array(X)).asnumpy(), atol=1e-6)  # no dropout: predict mode
     assert (found["label"] == Y).all()
     assert found["0"].dtype == np.float32
@@ -231,33 +196,25 @@ def test_a_shuffled_loader_needs_the_labels():
     found = extract(net, "0", loader, labels="label")
     assert sorted(found["label"]) == list(range(37))
     assert not (found["label"] == Y).all()
-    np.testing.assert_allclose(found["0"], expected(net)[found["label"]], atol=1e-6)
+    np.testing.assert_allclose(found["0"], net[0](mx.nd.array(X)).asnumpy()[found["label"]], atol=1e-6)
     assert loader.epoch == 0  # looking at the data changes no later order
     assert extract(net, "0", ArrayLoader(X, Y, 8), limit_batches=2)["0"].shape[0] == 16
 
 
-def test_plain_blocks_arrays_and_several_outputs():
-    class Two(gluon.Block):
-        def forward(self, x):
-            return x * 2, [x.mean(axis=(1, 2, 3)), x + 1]
-
-    net = gluon.nn.Sequential()
-    net.add(Two())
+def test_blocks_of_several_outputs_and_of_half_precision():
+    net = stack(plain_net(lambda net, x: (x * 2, [x.mean(axis=(1, 2, 3)), x + 1])), kind=gluon.nn.Sequential)
     found = extract(net, "0", mx.nd.array(X))
     assert list(found) == ["0[0]", "0[1][0]", "0[1][1]"]
     assert (found["0[1][1]"] == X + 1).all()
-
-
-def test_half_precision_is_kept():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Activation("relu"))  # MXNet multiplies no matrices in float16 on the CPU
-    loader = [mx.nd.array(X[:8], dtype="float16"), mx.nd.array(X[8:16], dtype="float16")]
-    found = extract(net, "0", loader)["0"]
+    net = stack(gluon.nn.Activation("relu"))  # MXNet multiplies no matrices in float16 on the CPU
+    found = extract(net, "0", [mx.nd.array(X[:8], dtype="float16"), mx.nd.array(X[8:16], dtype="float16")])["0"]
     assert found.dtype == np.float16
     assert (found == X[:16].astype(np.float16)).all()
 
 
 def test_wrong_requests():
+    with pytest.raises(DataError, match=r"'0': expected a row per sample, \(8, ...\); received shape \(1,\)"):
+        extract(stack(gluon.nn.HybridLambda(lambda F, x: F.sum(x))), "0", ArrayLoader(X, Y, 8))
     net = small_net()
     with pytest.raises(EmptyDataError, match="gave no batch"):
         extract(net, "0", [])
@@ -267,14 +224,3 @@ def test_wrong_requests():
         extract(net, {"label": "0"}, ArrayLoader(X, Y, 8), labels="label")
     with pytest.raises(ValueError, match="must match exactly"):
         extract(net, "0", [mx.nd.array(X[:8]), mx.nd.array(X[:8, :, :6, :6])])
-
-
-def test_a_layer_without_a_batch_axis_is_refused():
-    class Total(gluon.HybridBlock):
-        def hybrid_forward(self, F, x):
-            return F.sum(x)
-
-    net = gluon.nn.HybridSequential()
-    net.add(Total())
-    with pytest.raises(DataError, match=r"'0': expected a row per sample, \(8, ...\); received shape \(1,\)"):
-        extract(net, "0", ArrayLoader(X, Y, 8))
