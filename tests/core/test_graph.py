@@ -1,6 +1,6 @@
 """The view of a graph: attributes with MXNet's defaults, nodes, and graphs made of nodes."""
 
-from mxkit.core.graph import Entry, Graph, defaults_of, symbol_of
+from mxkit.core.graph import Entry, Graph, defaults_of, symbol_of, with_merged_variables
 import mxnet as mx
 import pytest
 
@@ -62,3 +62,12 @@ def test_changed_attributes_and_nodes_are_written():
     kept = [{**node.content, "inputs": [[one.node, 0, 0] for one in node.inputs]} for node in graph.nodes]
     kept[last.index]["inputs"] = kept[last.index]["inputs"][:2]
     assert symbol_of(kept, graph.heads, graph).list_inputs() == ["data", "conv_weight"]
+
+
+def test_variables_of_one_name_are_merged_and_others_stay():
+    two = [mx.sym.var("w") * mx.sym.var("x"), mx.sym.var("w") + mx.sym.var("x")]
+    merged = with_merged_variables(two, ["w"])
+    assert mx.sym.Group(merged).list_inputs() == ["w", "x", "x"]
+    assert [one.list_outputs() for one in merged] == [one.list_outputs() for one in two]
+    several = mx.sym.split(mx.sym.var("w"), num_outputs=2)
+    assert [len(one.list_outputs()) for one in with_merged_variables([several, *two], ["w"])] == [2, 1, 1]
