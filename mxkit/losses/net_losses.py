@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError, LabelError, LossShapeError
 import mxnet as mx
-from mxnet import autograd
+from mxnet import autograd, gluon
 import numpy as np
 
 Arrays = Tuple[Any, ...]
@@ -265,6 +265,112 @@ def _radius(height: Any, width: Any, overlap: float = 0.7) -> Any:
     return mx.nd.minimum(mx.nd.minimum(radii[0], radii[1]), radii[2])
 
 
+class FasterRCNNLoss(NetLoss):
+    """Loss of gluoncv's `FasterRCNN`, also with a feature pyramid: Ren et al. 2015, arXiv:1506.01497.
+
+    An image's loss is that of gluoncv's script: the entropy of the anchors drawn from it and the distance of their
+    boxes, both divided by the number of these anchors; and the same of the regions drawn. The divisor of an update is
+    its number of images, so batches of one image accumulate exactly. A device gets one image, as in gluoncv.
+
+    gluoncv's generators draw anchors and regions with NumPy's and MXNet's generators. `fit` seeds NumPy's as a function
+    of seed, epoch and update, and the loss seeds MXNet's from it for each image (1 ms), so that the draws do not depend
+    on the device.
+
+    Args:
+        samples: Anchors drawn from an image: half of them with an object at most, the others background.
+    """
+
+    counts_images = True
+
+    def __init__(self, samples: int = 256) -> None:
+        self.samples = samples
+        self._generator: Any = None
+        self._net: Any = None
+        self._anchors: Dict[Tuple[int, ...], Any] = {}
+        self._entropy, self._distance = gluon.loss.SigmoidBCELoss(), gluon.loss.HuberLoss(rho=1 / 9)
+        self._region_entropy, self._region_distance = gluon.loss.SoftmaxCELoss(), gluon.loss.HuberLoss()
+
+    def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
+        x, boxes = inputs[0], self.boxes(labels)
+        if not hasattr(net, "rpn"):
+            raise DataError(f"faster_rcnn: expected gluoncv's FasterRCNN; received a {type(net).__name__}")
+        if x.shape[0] != net._batch_size:
+            raise DataError(
+                f"faster_rcnn: the net trains on {net._batch_size} image(s) a device, its per_device_batch_size; "
+                f"received {x.shape[0]}: set batch_size to the number of devices, and accumulate for larger updates"
+            )
+        if not autograd.is_training():
+            raise DataError("faster_rcnn: the net gives what the loss needs in training only; validate by metrics")
+        table = _host(boxes)
+        self._classes = net.num_class
+        self._refuse_beyond(table[:, :, 4])
+        _place_target_generator(net, x.context)
+        mx.random.seed(int(np.random.randint(2**31)), ctx=x.context)
+        outputs = _outputs(net(x, boxes[:, :, :4], boxes[:, :, 4:5]), 12, "FasterRCNN")
+        scores, offsets, _, _, _, anchor_scores, anchor_offsets, anchors, classes, targets, masks, _ = outputs
+        with autograd.pause():
+            anchor_classes, *anchor_targets = self.targets(net, x.shape[2:], anchors, table, x.context)
+        drawn, regions = anchor_classes >= 0, classes >= 0
+        losses = (
+            (self._entropy, drawn, anchor_scores.squeeze(axis=-1), anchor_classes, drawn),
+            (self._distance, drawn, anchor_offsets, *anchor_targets),
+            (self._region_entropy, regions, scores, classes, regions.expand_dims(-1)),
+            (self._region_distance, regions, offsets, targets, masks),
+        )
+        # Gluon's losses are means over each image
+        sums = (
+            loss(output, target, weight) * (target.size / len(x)) / mx.nd.maximum(counted.sum(axis=1), 1)
+            for loss, counted, output, target, weight in losses
+        )
+        return mx.nd.add_n(*sums)
+
+    def targets(self, net: Any, size: Tuple[int, int], anchors: Any, table: "np.ndarray", device: Any) -> Any:
+        """Targets of gluoncv's `RPNTargetGenerator`: class of each anchor (B, N), and offsets and weights (B, N, 4)."""
+        if self._net is not net:
+            self._net, self._anchors = net, {}
+        if size not in self._anchors:  # the only wait for the device
+            found = anchors if isinstance(anchors, (list, tuple)) else [anchors]
+            self._anchors[size] = _checked_anchors(np.concatenate([one.asnumpy()[0] for one in found]), size)
+        if self._generator is None:
+            from gluoncv.model_zoo.rcnn.rpn.rpn_target import RPNTargetGenerator
+
+            self._generator = RPNTargetGenerator(num_sample=self.samples)
+        # a missing row would make objects of the anchors that gluoncv ignores; of no row at all it takes no targets
+        known = [own[own[:, 4] >= 0, :4] if (own[:, 4] >= 0).any() else np.full((1, 4), -1.0) for own in table]
+        with np.errstate(divide="ignore"):  # the logarithm of a side of -1, which no anchor has as its target
+            rows = [self._generator(mx.nd.array(own), self._anchors[size], *size[::-1]) for own in known]
+        return [mx.nd.array(np.stack(column), ctx=device) for column in zip(*rows)]
+
+
+def _checked_anchors(anchors: "np.ndarray", size: Tuple[int, int]) -> Any:
+    height, width = size
+    inside = (anchors[:, :2] >= 0).all(axis=1) & (anchors[:, 2] < width) & (anchors[:, 3] < height)
+    if not inside.any():  # gluoncv would take all of them for objects
+        smallest = np.ceil((anchors[:, 2:] - anchors[:, :2] + 1).min(axis=0))
+        raise DataError(
+            f"faster_rcnn: no anchor lies within an image of {width} x {height}, the smallest sides are "
+            f"{smallest[0]:.0f} x {smallest[1]:.0f}: take larger images, or a net with smaller scales"
+        )
+    return mx.nd.array(anchors)
+
+
+def _place_target_generator(net: Any, device: Any) -> None:
+    """Make a net's target generator, and put its two constants on a device.
+
+    gluoncv makes it in the first forward pass of training, on the first CPU, and then it is a child: the net has other
+    parameters than before (T270).
+    """
+    generator = net._target_generator
+    if callable(generator) and not isinstance(generator, gluon.Block):
+        generator = generator()
+        generator.initialize(ctx=device)
+        object.__setattr__(net, "_target_generator", generator)
+    constants = generator.collect_params()
+    devices = constants.list_ctx()
+    if device not in devices:
+        constants.reset_ctx([*devices, device])
+
+
 # Weights of a net's further outputs in gluoncv's scripts: train.py of segmentation, and ICNetLoss.
 _AUX_WEIGHTS: Dict[str, Sequence[float]] = {"ICNet": (0.4, 0.4, 1.0)}
 
@@ -369,6 +475,7 @@ class PoseLoss(NetLoss):
 # By the names that `loss=` takes, beside those of `mxkit.losses.named_losses.LOSSES`.
 NET_LOSSES: Dict[str, Callable[..., NetLoss]] = {
     "centernet": CenterNetLoss,
+    "faster_rcnn": FasterRCNNLoss,
     "pixel_ce": PixelLoss,
     "pose": PoseLoss,
     "ssd": SSDLoss,

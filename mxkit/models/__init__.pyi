@@ -1,5 +1,6 @@
 from .detectors import small_centernet as small_centernet
 from .detectors import small_deeplab as small_deeplab
+from .detectors import small_faster_rcnn as small_faster_rcnn
 from .detectors import small_fcn as small_fcn
 from .detectors import small_pose as small_pose
 from .detectors import small_ssd as small_ssd

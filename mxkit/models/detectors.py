@@ -12,20 +12,20 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 
-def _layer(channels: int, stride: int = 1, dilation: int = 1) -> Any:
+def _layer(channels: int, stride: int = 1, dilation: int = 1, norm: Any = nn.BatchNorm) -> Any:
     block = nn.HybridSequential(prefix="")
     block.add(
         nn.Conv2D(channels, 3, strides=stride, padding=dilation, dilation=dilation, use_bias=False),
-        nn.BatchNorm(),
+        norm(),
         nn.Activation("relu"),
     )
     return block
 
 
-def _stage(channels: int, stride: int = 2, dilation: int = 1) -> Any:
+def _stage(channels: int, stride: int = 2, dilation: int = 1, norm: Any = nn.BatchNorm) -> Any:
     """Two layers, of which the first one has the stride."""
     stage = nn.HybridSequential(prefix="")
-    stage.add(_layer(channels, stride), _layer(channels, dilation=dilation))
+    stage.add(_layer(channels, stride, norm=norm), _layer(channels, dilation=dilation, norm=norm))
     return stage
 
 
@@ -35,14 +35,15 @@ class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
     Args:
         channels: Channels of each stage.
         first: Number of the first stage that is an output, from 0.
+        norm: Makes a layer that normalizes.
     """
 
-    def __init__(self, channels: Sequence[int], first: int = 0, **kwargs: Any) -> None:
+    def __init__(self, channels: Sequence[int], first: int = 0, norm: Any = nn.BatchNorm, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._first = first
         with self.name_scope():
             self.stages = nn.HybridSequential()
-            self.stages.add(*(_stage(one) for one in channels))
+            self.stages.add(*(_stage(one, norm=norm) for one in channels))
 
     def hybrid_forward(self, operators: Any, x: Any) -> List[Any]:
         outputs = []
@@ -158,6 +159,48 @@ def small_centernet(
     # a bias of -log((1 - 0.1) / 0.1), as gluoncv's: at first every place has a score of 0.1
     heads = OrderedDict(heatmap={"num_output": len(names), "bias": -2.19}, wh={"num_output": 2}, reg={"num_output": 2})
     return CenterNet(Upward(channels), heads, names, head_conv_channel=channels[-1], scale=4.0, topk=100)
+
+
+def small_faster_rcnn(
+    classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)
+) -> Any:
+    """gluoncv's `FasterRCNN` with a map of 1/8 of the image, for `loss="faster_rcnn"`: 450,000 parameters.
+
+    Args:
+        classes: As for `small_ssd`.
+        size: Side of the images that the anchors are made for, a multiple of 8.
+        channels: Channels of the stages, which each halve the sides.
+
+    Returns:
+        As `small_ssd`. Layers normalize over one image (`InstanceNorm`), because a device trains on one at a time.
+    """
+    from gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn import FasterRCNN
+
+    whole_number(size, "small_faster_rcnn: size", least=32)
+    stride = 2 ** len(channels)
+    head = nn.HybridSequential(prefix="")
+    head.add(nn.Dense(2 * channels[-1], activation="relu"))
+    return FasterRCNN(
+        Pyramid(channels, first=len(channels) - 1, norm=nn.InstanceNorm),
+        None,
+        _names(classes),
+        head,
+        short=size,
+        max_size=size,
+        roi_size=(6, 6),
+        strides=stride,
+        clip=4.0,
+        rpn_channel=channels[-1],
+        base_size=size,
+        scales=(0.18, 0.3, 0.48),
+        alloc_size=(max(32, size // stride),) * 2,
+        rpn_train_pre_nms=128,
+        rpn_train_post_nms=64,
+        rpn_test_pre_nms=64,
+        rpn_test_post_nms=32,
+        rpn_min_size=4,
+        num_sample=32,
+    )
 
 
 class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]

@@ -17,7 +17,7 @@ _OWN = "linear_regression softmax_regression mlp lenet lenet5 alexnet nin google
 MODELS: Dict[str, Callable[..., Any]] = {
     name: getattr(networks, name) for name in f"{_OWN} resnet18 resnet34 resnet50".split()
 }
-_SMALL = "small_centernet small_deeplab small_fcn small_pose small_ssd small_yolo3"
+_SMALL = "small_centernet small_deeplab small_faster_rcnn small_fcn small_pose small_ssd small_yolo3"
 MODELS.update({name: getattr(detectors, name) for name in _SMALL.split()})
 MODELS = Plugged("mxkit.models", MODELS)
 

@@ -10,7 +10,7 @@ _MODE = {"is_training", "is_recording"}
 
 
 def hybridize(net: Any, **kwargs: Any) -> None:
-    """Hybridize a net, but not blocks whose code asks whether it trains: gluoncv's SSD, YOLOV3 and CenterNet (T39).
+    """Hybridize a net, but not blocks whose code asks whether it trains: gluoncv's SSD, YOLOV3 and others (T39).
 
     A hybridized SSD keeps the outputs of its first call: called first in predict mode it trains on detections, and
     called first in training it detects nothing. Here such a block stays Python, and its children become graphs.

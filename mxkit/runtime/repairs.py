@@ -112,6 +112,39 @@ def center_net_classes(module: ModuleType) -> None:
         module.int = lambda value: int(value.item() if hasattr(value, "item") else value)  # type: ignore[attr-defined]
 
 
+def detection_image_by_image(module: ModuleType) -> None:
+    """T271: gluoncv's Faster R-CNN detects in one image a call; of several, the shapes of its regions do not fit.
+
+    Upstream: gluoncv's `model_zoo/rcnn/faster_rcnn/faster_rcnn.py` line 377.
+    """
+    from mxnet import autograd, nd
+
+    upstream = module.FasterRCNN.hybrid_forward
+
+    def hybrid_forward(self: Any, F: Any, x: Any, gt_box: Any = None, gt_label: Any = None) -> Any:  # noqa: N803
+        several = isinstance(x, nd.NDArray) and len(x) > 1
+        if not several or autograd.is_training() or self._additional_output:
+            return upstream(self, F, x, gt_box, gt_label)
+        each = [upstream(self, F, x[number : number + 1]) for number in range(len(x))]
+        return tuple(nd.concat(*outputs, dim=0) for outputs in zip(*each))
+
+    module.FasterRCNN.hybrid_forward = hybrid_forward
+
+
+def regions_of_each_level(module: ModuleType) -> None:
+    """T272: on the CPU `ROIAlign` leaves its output unset for regions of image -1, which gluoncv adds up over levels.
+
+    Upstream: gluoncv's `model_zoo/rcnn/faster_rcnn/faster_rcnn.py` line 310; its way for MXNet 1.5 is right.
+    """
+    upstream = module.FasterRCNN._pyramid_roi_feats
+
+    def _pyramid_roi_feats(self: Any, F: Any, *arguments: Any, **options: Any) -> Any:  # noqa: N803
+        contrib = SimpleNamespace(ROIAlign=F.contrib.ROIAlign)  # without box_encode, it takes the way for MXNet 1.5
+        return upstream(self, SimpleNamespace(**{**vars(F), "contrib": contrib}), *arguments, **options)
+
+    module.FasterRCNN._pyramid_roi_feats = _pyramid_roi_feats
+
+
 def gluoncv_beside_torch(module: ModuleType) -> None:
     """T195: gluoncv does not import where PyTorch 2 is installed; without its PyTorch part, it does.
 
@@ -210,4 +243,5 @@ REPAIRS: Dict[str, Sequence[Repair]] = {
     "gluoncv.check": [gluoncv_beside_torch],
     "gluoncv.data.dataloader": [loaders.gluoncv_loader_workers],
     "gluoncv.model_zoo.center_net.target_generator": [center_net_classes],
+    "gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn": [detection_image_by_image, regions_of_each_level],
 }
