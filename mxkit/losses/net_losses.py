@@ -294,9 +294,10 @@ class FasterRCNNLoss(NetLoss):
         x, boxes = inputs[0], self.boxes(labels)
         if not hasattr(net, "rpn"):
             raise DataError(f"faster_rcnn: expected gluoncv's FasterRCNN; received a {type(net).__name__}")
-        if x.shape[0] != net._batch_size:
+        images = net.sampler._num_image
+        if x.shape[0] != images:
             raise DataError(
-                f"faster_rcnn: the net trains on {net._batch_size} image(s) a device, its per_device_batch_size; "
+                f"faster_rcnn: the net trains on {images} image(s) a device, its per_device_batch_size; "
                 f"received {x.shape[0]}: set batch_size to the number of devices, and accumulate for larger updates"
             )
         if not autograd.is_training():
