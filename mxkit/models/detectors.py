@@ -161,6 +161,7 @@ def small_centernet(
     return CenterNet(Upward(channels), heads, names, head_conv_channel=channels[-1], scale=4.0, topk=100)
 
 
+@register_function
 def small_faster_rcnn(
     classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)
 ) -> Any:
@@ -183,7 +184,7 @@ def small_faster_rcnn(
     return FasterRCNN(
         Pyramid(channels, first=len(channels) - 1, norm=nn.InstanceNorm),
         None,
-        _names(classes),
+        class_names(classes, "small_faster_rcnn: classes"),
         head,
         short=size,
         max_size=size,
