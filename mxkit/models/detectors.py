@@ -165,7 +165,7 @@ def small_centernet(
 def small_faster_rcnn(
     classes: Union[int, Sequence[str]] = 20, size: int = 96, channels: Sequence[int] = (16, 32, 64)
 ) -> Any:
-    """gluoncv's `FasterRCNN` with a map of 1/8 of the image, for `loss="faster_rcnn"`: 450,000 parameters.
+    """gluoncv's `FasterRCNN` with a map of 1/8 of the image, for `loss="faster_rcnn"`: 409,000 parameters.
 
     Args:
         classes: As for `small_ssd`.
