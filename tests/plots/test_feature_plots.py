@@ -3,6 +3,7 @@
 import itertools
 import sys
 
+from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.errors import UnknownNameError
 from mxkit.plots.feature_plots import plot_activations, plot_features, plot_filters
@@ -19,10 +20,7 @@ DIGITS = (load_digits().images[:40, None] / 16).astype("float32")
 
 
 def lenet():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(12, 3, activation="relu"), nn.Conv2D(16, 3), nn.Flatten(), nn.Dense(9, activation="relu"))
-    mxkit.initialize(net, "xavier")
-    return net
+    return ready(nn.Conv2D(12, 3, activation="relu"), nn.Conv2D(16, 3), nn.Flatten(), nn.Dense(9, activation="relu"))
 
 
 def outputs(net, x):
@@ -49,9 +47,6 @@ def grid(figure, image=False):
 
 def labels(axes):
     return [int(text.get_text()) for text in axes.texts]
-
-
-# plot_features
 
 
 def test_a_grid_shows_the_channels_on_one_scale_centred_at_zero():
@@ -213,12 +208,8 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_written(features, optio
     assert not list(tmp_path.iterdir())
 
 
-# plot_filters
-
-
 def test_kernels_over_three_colours_are_pictures_on_one_scale():
-    net = mxkit.models.lenet()
-    mxkit.initialize(net, "xavier", sample=(1, 3, 28, 28))
+    net = ready(mxkit.models.lenet(), sample=(1, 3, 28, 28))
     weight = net[0].weight.data().asnumpy().astype("float64")
     figure = plot_filters(net, "0")
     axes, pictures = grid(figure)
@@ -244,8 +235,7 @@ def test_other_kernels_are_their_mean_over_the_inputs(tmp_path):
 
 @pytest.mark.parametrize(("inputs", "groups"), [(4, 1), (4, 2), (6, 3)])
 def test_a_transposed_convolution_shows_what_an_impulse_gives(inputs, groups):
-    net = nn.Conv2DTranspose(6, 3, in_channels=inputs, groups=groups, use_bias=False)
-    mxkit.initialize(net, "xavier")
+    net = ready(nn.Conv2DTranspose(6, 3, in_channels=inputs, groups=groups, use_bias=False))
     impulses = mx.nd.array(np.eye(inputs)[:, :, None, None])
     answers = net(impulses).asnumpy().astype("float64")  # (inputs, outputs, 3, 3): 0 outside of an input's group
     expected = answers.sum(axis=0) / (inputs // groups)
@@ -253,10 +243,8 @@ def test_a_transposed_convolution_shows_what_an_impulse_gives(inputs, groups):
 
 
 def test_channels_last_broken_kernels_and_other_dimensions():
-    last = nn.Conv2D(4, 2, in_channels=3, layout="NHWC")
-    line, volume = nn.Conv1D(4, 5, in_channels=2), nn.Conv3D(4, 3, in_channels=2)
-    for net in (last, line, volume):
-        mxkit.initialize(net, "xavier")
+    last = ready(nn.Conv2D(4, 2, in_channels=3, layout="NHWC"))
+    line, volume = ready(nn.Conv1D(4, 5, in_channels=2)), ready(nn.Conv3D(4, 3, in_channels=2))
     bound = np.abs(last.weight.data().asnumpy()).max().astype("float64")
     expected = last.weight.data().asnumpy() / bound / 2 + 0.5
     np.testing.assert_allclose(grid(plot_filters(last, ""))[1], expected, rtol=1e-6)
@@ -272,8 +260,7 @@ def test_channels_last_broken_kernels_and_other_dimensions():
 
 
 def test_kernels_that_are_not_there():
-    net = lenet()
-    net(mx.nd.array(DIGITS))
+    net = ready(lenet(), force=True, sample=mx.nd.array(DIGITS))
     for layer in ("O", "1.wieght", "3", "1.bias"):
         with pytest.raises(UnknownNameError, match=f"unknown convolution '{layer}': .*Known: 0, 1"):
             plot_filters(net, layer)
@@ -346,15 +333,10 @@ def test_a_range_that_cannot_be_cut_into_bins_is_widened(values):
     assert (np.diff(edges) > 0).all()
 
 
-# plot_gradients
-
-
 def dense_net(devices="cpu", dtype="float32"):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(5, in_units=4, activation="tanh"), nn.Dense(3, in_units=5))
+    net = stack(nn.Dense(5, in_units=4, activation="tanh"), nn.Dense(3, in_units=5))
     net.cast(dtype)
-    mxkit.initialize(net, "xavier", devices=devices)
-    return net
+    return ready(net, devices=devices)
 
 
 def backward(net, samples=6):
@@ -384,15 +366,13 @@ def marks(figure):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
-    net = backward(dense_net(dtype="float64" if dtype == "float64" else "float32"))
-    for parameter in net.collect_params().values():
+    """T100: also of gradients that are large for their dtype."""
+    net = dense_net(dtype=dtype)
+    for parameter in net.collect_params().values():  # of float16, with which MXNet cannot compute on a CPU, too
         parameter.data()[:] += 0.5
-    if dtype == "float16":  # which MXNet cannot compute with on a CPU
-        net.cast(dtype)
-        for parameter in net.collect_params().values():
-            parameter.grad()[:] = 60000
-    else:  # a gradient stays to be seen after the update
-        gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}).step(6)
+        parameter.grad()[:] = 60000
+    if dtype != "float16":  # a gradient stays to be seen after the update
+        gluon.Trainer(backward(net).collect_params(), "sgd", {"learning_rate": 0.1}).step(6)
     figure = plot_gradients(net, path=tmp_path / "gradients.png" if dtype == "float32" else None)
     parameters = net._collect_params_with_prefix()
     left, right = figure.axes
@@ -410,9 +390,7 @@ def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
 
 
 def test_rows_without_a_whole_bar_say_why():
-    net = nn.HybridSequential()
-    net.add(*[nn.Dense(3, in_units=3) for _ in range(3)], nn.BatchNorm(in_channels=3))
-    mxkit.initialize(net, "xavier")
+    net = ready(*[nn.Dense(3, in_units=3) for _ in range(3)], nn.BatchNorm(in_channels=3))
     net[0].weight.grad_req = "null"
     with autograd.record():
         loss = net(normal(5, 3)).sum()
@@ -441,10 +419,9 @@ def test_every_devices_own_gradient_is_drawn_and_named():
 
 
 def test_sparse_gradients_and_shared_parameters():
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(4, in_units=4, flatten=False, use_bias=False))
-    net.add(nn.Dense(4, in_units=4, flatten=False, use_bias=False, params=net[1].params))
-    mxkit.initialize(net, "xavier")
+    dense = nn.Dense(4, in_units=4, flatten=False, use_bias=False)
+    again = nn.Dense(4, in_units=4, flatten=False, use_bias=False, params=dense.params)
+    net = ready(nn.Embedding(20, 4, sparse_grad=True), dense, again)
     with pytest.raises(ValueError, match="every gradient of the net is 0"):
         plot_gradients(net)
     with autograd.record():
@@ -456,8 +433,7 @@ def test_sparse_gradients_and_shared_parameters():
 
 
 def test_gradients_that_are_not_there():
-    net = nn.Dense(3)
-    mxkit.initialize(net, "xavier")
+    net = ready(nn.Dense(3))
     with pytest.raises(RuntimeError, match="initialization was deferred"):
         plot_gradients(net)
     net(normal(2, 4))
@@ -468,9 +444,6 @@ def test_gradients_that_are_not_there():
     mxkit.freeze(net)
     with pytest.raises(ValueError, match=r"every gradient of the net is 0.* mxkit\.unfreeze"):
         plot_gradients(net)
-
-
-# all of them
 
 
 @pytest.mark.parametrize(
@@ -503,15 +476,13 @@ def test_long_names_are_cut():
     heads = [axes._left_title.get_window_extent() for axes in figure.axes]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(heads, 2))
     assert all("…" in axes.get_title(loc="left") for axes in figure.axes)
-    net = nn.HybridSequential()
-    setattr(net, "a_head_with_a_long_name" * 6, nn.Dense(4, in_units=4))
-    mxkit.initialize(net, "xavier")
+    name = "a_head_with_a_long_name" * 6
+    net = ready(hybrid_net(lambda net, F, x: getattr(net, name)(x), **{name: nn.Dense(4, in_units=4)}))
     assert "…" in plot_gradients(backward(net)).axes[0].get_yticklabels()[-1].get_text()
 
 
 def test_names_are_no_mathematics_and_pyplot_is_left_alone():
-    had = "matplotlib.pyplot" in sys.modules
-    name = "$\\frac$"
+    had, name = "matplotlib.pyplot" in sys.modules, "$\\frac$"
     plot_features({name: normal(1, 2)})[name].canvas.draw()
     plot_activations({name: normal(1, 2)}).canvas.draw()
     assert ("matplotlib.pyplot" in sys.modules) == had
@@ -519,7 +490,6 @@ def test_names_are_no_mathematics_and_pyplot_is_left_alone():
 
 def test_norms_of_large_gradients_are_exact():
     """T100."""
-    net = nn.Dense(2048, in_units=2048, use_bias=False)
-    mxkit.initialize(net, mx.init.Normal(1))
+    net = ready(nn.Dense(2048, in_units=2048, use_bias=False), initializer=("normal", {"sigma": 1}))
     net.weight.grad()[:] = net.weight.data()
     assert rows(plot_gradients(net).axes[0])[0] == pytest.approx(norm(net.weight.data()), rel=1e-7)

@@ -1,5 +1,6 @@
 """Nets and arrays of mx.np give the pictures of those of mx.nd, whatever the switches of MXNet are."""
 
+from built_nets import ready
 import mxkit
 from mxkit.core.arrays import is_numpy, switches
 from mxkit.plots import (
@@ -25,10 +26,8 @@ Y = np.array([0, 1, 2, 3])
 
 def make():
     mxkit.seed_all(0)
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(6, 3, in_channels=3), nn.Conv2DTranspose(4, 3, in_channels=6), nn.Dense(4, in_units=256))
-    mxkit.initialize(net, "xavier", devices="cpu:2")
-    return net
+    layers = nn.Conv2D(6, 3, in_channels=3), nn.Conv2DTranspose(4, 3, in_channels=6), nn.Dense(4, in_units=256)
+    return ready(*layers, devices="cpu:2")
 
 
 def features(net, x):

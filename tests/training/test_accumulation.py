@@ -2,7 +2,9 @@
 
 from functools import partial
 import math
+from unittest import mock
 
+from built_nets import ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
@@ -60,11 +62,9 @@ def test_replicas_are_reduced_once_an_update():
     """T6."""
     net = make_net("cpu:2")
     trainer = make_trainer(net, OPTIMIZERS[0], False)
-    reductions = []
-    original = trainer.allreduce_grads
-    trainer.allreduce_grads = lambda: (reductions.append(1), original())
-    list(mxkit.updates(net, make_batches([4, 4, 4, 4, 4]), loss="softmax_ce", trainer=trainer, accumulate=2))
-    assert len(reductions) == 3
+    with mock.patch.object(trainer, "allreduce_grads", wraps=trainer.allreduce_grads) as reduce:
+        list(mxkit.updates(net, make_batches([4, 4, 4, 4, 4]), loss="softmax_ce", trainer=trainer, accumulate=2))
+    assert reduce.call_count == 3
 
 
 @pytest.mark.usefixtures("switched")
@@ -85,9 +85,6 @@ def test_own_loop_with_an_accumulator_as_in_its_docstring(every):
     assert steps == each[every]
     assert accumulator.updates == 5 - steps.count(None)
     assert_replicas_close(net, expected)
-
-
-# grad_req
 
 
 @pytest.mark.usefixtures("switched")
@@ -118,10 +115,8 @@ def test_more_parameters_than_multi_all_finite_survives():
 
     def deep():
         mxkit.seed_all(5)
-        net = gluon.nn.HybridSequential()
-        net.add(*[gluon.nn.Dense(2, in_units=2, activation="softsign") for _ in range(105)])
-        net.add(gluon.nn.Dense(3, in_units=2))
-        mxkit.initialize(net, ("xavier", {"magnitude": 12}), devices="cpu")
+        layers = [gluon.nn.Dense(2, in_units=2, activation="softsign") for _ in range(105)]
+        net = ready(*layers, gluon.nn.Dense(3, in_units=2), initializer=("xavier", {"magnitude": 12}))
         net.hybridize()
         return net
 
@@ -134,9 +129,6 @@ def test_more_parameters_than_multi_all_finite_survives():
     assert_replicas_close(net, expected)
 
 
-# clipping
-
-
 def test_frozen_parameters_do_not_count_in_the_norm():
     net, reference = make_net("cpu:2"), make_net()
     net[0].collect_params().setattr("grad_req", "null")
@@ -146,13 +138,9 @@ def test_frozen_parameters_do_not_count_in_the_norm():
     assert update.grad_norm == pytest.approx(np.linalg.norm(gradient[-CLASSES * 7 - CLASSES :]), rel=1e-6)
 
 
-# arguments
-
-
 def test_backward_refuses_what_it_cannot_count():
-    net = make_net()
-    (x, y), *_ = make_batches([4])
-    accumulator = mxkit.Accumulator(gluon.Trainer(net.collect_params(), "sgd"), every=2)
+    net, ((x, y),) = make_net(), make_batches([4])
+    accumulator = mxkit.Accumulator(make_trainer(net), every=2)
     with mx.util.np_shape(), autograd.record():
         losses = SOFTMAX(net(x), y)
         scalar = losses.reshape(-1)[0].reshape(())
@@ -168,8 +156,7 @@ def test_backward_refuses_what_it_cannot_count():
 
 def own_loop(backward, every=2, reduced=lambda losses: losses):
     net = make_net()
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
-    with mxkit.Accumulator(trainer, every=every) as accumulator:
+    with mxkit.Accumulator(make_trainer(net, OPTIMIZERS[0]), every=every) as accumulator:
         for x, y in make_batches([4, 4]):
             backward(accumulator, recorded(net, x, y, loss=lambda *arrays: reduced(SOFTMAX(*arrays))))
             accumulator.step()
@@ -188,13 +175,11 @@ def generator_and_discriminator(kind, size, every, alternate):
     loss = gluon.loss.SigmoidBCELoss()
     mxkit.seed_all(0)
 
-    def make(units):
-        net = gluon.nn.Dense(units, in_units=2)
-        net.initialize(mx.init.Normal(0.5))
-        return net
-
-    nets = [kind.net(lambda units=units: make(units)) for units in (2, 1)]
-    trainers = [gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}) for net in nets]
+    normal = ("normal", {"sigma": 0.5})
+    nets = [
+        kind.net(lambda units=units: ready(gluon.nn.Dense(units, in_units=2), initializer=normal)) for units in (2, 1)
+    ]
+    trainers = [make_trainer(net, ("sgd", {"learning_rate": 0.5})) for net in nets]
     generator, discriminator = nets
 
     def of_real(x, z):
@@ -276,19 +261,15 @@ def test_a_mean_of_losses_does_not_count_as_one_sample(reduced):
 )
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_a_batch_of_one_sample_counts_as_one(reduced, hybridize):
-    x, y = make_batches([1])[0]
-    net = make_net(hybridize=hybridize)
-    trainer = gluon.Trainer(net.collect_params(), "sgd")
-    with mxkit.Accumulator(trainer) as accumulator:
+    ((x, y),), net = make_batches([1]), make_net(hybridize=hybridize)
+    with mxkit.Accumulator(make_trainer(net)) as accumulator:
         accumulator.backward(recorded(net, x, y, loss=lambda *arrays: reduced(SOFTMAX(*arrays))))
         assert accumulator.step().samples == 1
 
 
 def test_a_worker_alone_joins_no_others_and_applies_its_open_window():
-    net = make_net("cpu:1")
-    trainer = gluon.Trainer(net.collect_params(), "sgd")
-    (x, y), *_ = make_batches([4])
-    with mxkit.Accumulator(trainer, every=2) as accumulator:
+    net, ((x, y),) = make_net(), make_batches([4])
+    with mxkit.Accumulator(make_trainer(net), every=2) as accumulator:
         assert accumulator.join() is None
         accumulator.backward(recorded(net, x, y))
         assert (accumulator.join().samples, accumulator.updates) == (4, 1)

@@ -1,5 +1,6 @@
 """Nets of mx.np train like nets of mx.nd: the same bits, under `npx.set_np()` and without it."""
 
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.arrays import switches
 from mxnet import gluon, init, npx
@@ -56,12 +57,9 @@ def test_both_kinds_end_with_the_same_bits(devices, hybridized):
 
 
 def test_a_net_of_both_kinds_is_refused():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2, in_units=2))
-    net.initialize()
+    net = stack(ready(nn.Dense(2, in_units=2)))
     with switches(True):
-        net.add(nn.Dense(2, in_units=2))
-        net[1].initialize()
+        net.add(ready(nn.Dense(2, in_units=2)))
     with pytest.raises(ValueError, match=r"two kinds of parameters: '1\.weight' holds arrays of mx\.np, '0\.weight'"):
         mxkit.predict(net, np.zeros((1, 2), "float32"))
 
@@ -158,11 +156,9 @@ def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, switch, tm
         with switches(switch):
             ema = mxkit.callbacks.EMA(0.5)
             stopper = mxkit.callbacks.EarlyStopping("train_loss", "min", patience=9, restore_best=True)
-            mxkit.fit(
-                net, [(x[:49], x[:49, :1] * 2), (x[49:], x[49:, :1] * 2)], loss="l2", trainer="adam", epochs=3,
-                callbacks=[ema, stopper], checkpoint=tmp_path / f"{len(shape)}", valid=[(x, x[:, :1])], progress=False,
-                seed=1, **options,
-            )  # fmt: skip
+            how = {"loss": "l2", "trainer": "adam", "epochs": 3, "callbacks": [ema, stopper], "seed": 1, **options}
+            data, folder = [(x[:49], x[:49, :1] * 2), (x[49:], x[49:, :1] * 2)], tmp_path / f"{len(shape)}"
+            fit(net, data, valid=[(x, x[:, :1])], checkpoint=folder, **how)
             assert net.scale.shape == shape
             with switches(True):
                 net.scale.grad_req = "add"

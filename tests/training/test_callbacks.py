@@ -4,6 +4,7 @@ import csv
 import json
 from types import SimpleNamespace
 
+from built_nets import ready
 from callback_runs import BATCHES, VALID, Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import CheckpointError
@@ -13,7 +14,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import make_net, replicas, weights
+from oracle import fit, make_net, replicas, weights
 import pytest
 
 # batches of three on two devices
@@ -28,9 +29,6 @@ class Score(mxkit.Callback):
 
     def on_epoch(self, state, row):
         row["valid_loss"] = self.values[row["epoch"] - 1]
-
-
-# the list
 
 
 # early stopping
@@ -82,21 +80,15 @@ def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
     def look(state, row):
         if row["epoch"] == 1:
             best.extend(replicas(net))
-        saved.update(state=json.loads(json.dumps(stopper.state_dict())), arrays=stopper.state_arrays())
+        saved.update(state=stopper.state_dict(), arrays=stopper.state_arrays())
 
     run(net, Score([1.0, 2.0]), stopper, LambdaCallback(on_epoch=look), epochs=2)
-    second = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
-    second.load_state_dict(saved["state"])
-    second.load_state_arrays(saved["arrays"])
-    second.resumed = True
+    second = resumed(EarlyStopping("valid_loss", "min", patience=9, restore_best=True), **saved)
     run(net, Score([3.0, 2.0]), second, epochs=2)
-    for now, then in zip(replicas(net), best):
-        np.testing.assert_array_equal(now, then)
+    np.testing.assert_array_equal(replicas(net), best)
     assert second.monitor.best_epoch == 1
-    second.load_state_dict(saved["state"])
-    second.resumed = True
     with pytest.raises(CheckpointError, match="had epoch 1, the best, but its checkpoint holds no parameters"):
-        run(net, Score([3.0] * 3), second)
+        run(net, Score([3.0] * 3), resumed(second, saved["state"]))
 
 
 # time
@@ -105,8 +97,9 @@ def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
 class Clock:
     """Ten seconds pass with each update."""
 
+    now = 1000.0
+
     def __init__(self):
-        self.now = 1000.0
         self.ticking = LambdaCallback(on_update=self.tick)
 
     def tick(self, *_):
@@ -114,6 +107,15 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def resumed(callback, state, arrays=None):
+    """The callback with the state of another one, as a checkpoint keeps it."""
+    callback.load_state_dict(json.loads(json.dumps(state)))
+    if arrays is not None:
+        callback.load_state_arrays(arrays)
+    callback.resumed = True
+    return callback
 
 
 @pytest.mark.parametrize(
@@ -135,9 +137,7 @@ def test_time_limit_begins_with_each_fit_and_goes_on_when_resumed():
         assert run(make_net(), clock.ticking, limit, epochs=1).stopped is None
         assert limit.elapsed == 30
     clock.now += 1e6  # between the runs
-    second = TimeLimit(45, clock=clock)
-    second.load_state_dict(json.loads(json.dumps(limit.state_dict())))
-    second.resumed = True
+    second = resumed(TimeLimit(45, clock=clock), limit.state_dict())
     history = run(make_net(), clock.ticking, second, epochs=9)
     assert history.column("updates") == [2]
 
@@ -201,13 +201,10 @@ def test_csv_log_resumed_equals_the_uninterrupted_one(tmp_path, append):
         for row in after:
             state.history.append(row)
             log.on_epoch(state, row)
-        return json.loads(json.dumps(log.state_dict()))
+        return log.state_dict()
 
-    first, second = CSVLog(path, append=append), CSVLog(path, append=append)
-    saved = play(first, [], rows[:2])  # killed after epoch 2, with a checkpoint of epoch 1
-    second.load_state_dict(saved)
-    second.resumed = True
-    play(second, rows[:1], rows[1:])
+    saved = play(CSVLog(path, append=append), [], rows[:2])  # killed after epoch 2, with a checkpoint of epoch 1
+    play(resumed(CSVLog(path, append=append), saved), rows[:1], rows[1:])
     earlier = "7,1.5\n" if append else ""
     assert path.read_text() == f"epoch,valid_loss\n{earlier}1,3.0\n2,2.0\n3,1.0\n"
 
@@ -219,10 +216,6 @@ def test_csv_log_appends_to_nothing_but_csv(tmp_path, text):
     with pytest.raises(ValueError, match="CSVLog: nothing can be appended to .*log.csv|codec"):
         run(make_net(), CSVLog(path, append=True))
     assert path.read_bytes() == text
-
-
-# batches of three on two devices
-pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
 
 
 class Average(mxkit.Callback):
@@ -253,8 +246,7 @@ def test_ema_equals_numpys_average_on_every_replica(devices, warmup):
     for found, expected, last in zip(averaged, average.values, trained):
         np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-7)
         assert abs(found - last).max() > 1e-3
-    for now, before in zip(replicas(net), trained):
-        np.testing.assert_array_equal(now, before)
+    np.testing.assert_array_equal(replicas(net), trained)
 
 
 def test_ema_waits_for_nothing(monkeypatch):
@@ -273,10 +265,8 @@ def test_ema_waits_for_nothing(monkeypatch):
 
 
 def test_ema_of_more_parameters_than_one_operator_takes_some_of_them_shared():
-    net = nn.HybridSequential()
-    net.add(*[nn.Dense(5, in_units=5) for _ in range(25)])
-    net.add(nn.Dense(5, in_units=5, params=net[0].params))
-    mxkit.initialize(net)
+    layers = [nn.Dense(5, in_units=5) for _ in range(25)]
+    net = ready(*layers, nn.Dense(5, in_units=5, params=layers[0].params))
     ema, average = EMA(0.9), Average(0.9, True)
     run(net, ema, average)
     assert len(ema.state_arrays()) == 50
@@ -314,8 +304,10 @@ def test_ema_leaves_the_average_of_a_constant_as_it_is_and_running_statistics_al
     assert not np.array_equal(weights(net), before)  # the statistics moved
 
 
-def test_ema_restores_after_an_error_and_when_nested():
+def test_ema_restores_after_an_error_and_when_nested_and_fits_another_net():
     net, ema = make_net("cpu:2"), EMA(0.5)
+    with ema.around_validation(SimpleNamespace(net=net)):  # there is nothing to apply before fit
+        np.testing.assert_array_equal(weights(net), weights(make_net()))
     run(net, ema)
     trained = weights(net)
     with ema.applied(net):
@@ -327,14 +319,7 @@ def test_ema_restores_after_an_error_and_when_nested():
     with pytest.raises(Failing), ema.applied(net):
         fail()
     np.testing.assert_array_equal(weights(net), trained)
-
-
-def test_ema_fits_another_net_with_the_same_paths():
-    net, ema = make_net("cpu:2"), EMA(0.5)
-    run(net, ema)
-    with ema.applied(net):
-        averaged = weights(net)
-    other = make_net("cpu:3", seed=9)
+    other = make_net("cpu:3", seed=9)  # of the same paths
     with ema.applied(other):
         np.testing.assert_array_equal(weights(other), averaged)
     with pytest.raises(KeyError, match="0.weight"), ema.applied(nn.Dense(3)):
@@ -374,21 +359,11 @@ def test_ema_refuses_a_state_that_does_not_fit():
             run(make_net(), ema)
 
 
-def test_ema_has_nothing_to_apply_before_fit():
-    net = make_net()
-    with EMA().around_validation(SimpleNamespace(net=net)):
-        np.testing.assert_array_equal(weights(net), weights(make_net()))
-
-
 NAN = float("nan")
 
 
-def rows(values, column="valid_loss"):
-    return [{"epoch": epoch, column: value} for epoch, value in enumerate(values, 1)]
-
-
-def follow(monitor, values):
-    return [monitor.update(row) for row in rows(values, monitor.column)]
+def rows(values):
+    return [{"epoch": epoch, "valid_loss": value} for epoch, value in enumerate(values, 1)]
 
 
 @pytest.mark.parametrize(
@@ -406,15 +381,8 @@ def follow(monitor, values):
 )
 def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, since):
     monitor = Monitor("valid_loss", mode, min_delta)
-    assert follow(monitor, values) == [bool(one) for one in better]
+    assert [monitor.update(row) for row in rows(values)] == [bool(one) for one in better]
     assert (monitor.best, monitor.best_epoch, monitor.epochs_since) == (best, best_epoch, since)
-
-
-@pytest.mark.parametrize("mode", ["auto", None])
-def test_mode_is_never_guessed(mode):
-    """T23."""
-    with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .* Nothing is gu"):
-        follow(Monitor("valid_loss", mode), [1.0])
 
 
 class Distance(mxkit.metrics.Mean):
@@ -424,17 +392,13 @@ class Distance(mxkit.metrics.Mean):
 
 
 def watched(*callbacks, keep_best=None, folder=None):
-    net = mxkit.models.softmax_regression(2)
-    mxkit.initialize(net)
     own = [Distance(lambda labels, output: output.mean(axis=1), name="distance")]
     own.append(mxkit.metrics.Mean(lambda labels, output: output.mean(axis=1), name="own"))
     data, other = ([(np.full((4, 3), value), np.array([0, 1, 0, 1]))] for value in (1.0, 2.0))
     metrics = ["accuracy", "cross-entropy", mx.metric.TopKAccuracy(2), *own]
     writer = keep_best and mxkit.Checkpoints(folder, keep_best=keep_best)
-    return mxkit.fit(
-        net, data, loss="softmax_ce", trainer="sgd", epochs=2, valid=other, metrics=metrics, callbacks=callbacks,
-        progress=False, checkpoint=writer,
-    )  # fmt: skip
+    how = {"valid": other, "metrics": metrics, "callbacks": callbacks, "checkpoint": writer}
+    return fit(ready(mxkit.models.softmax_regression(2)), data, epochs=2, **how)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from contextlib import nullcontext
 
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
+import oracle
 from oracle import (
     OPTIMIZERS,
     SOFTMAX,
@@ -25,8 +27,7 @@ BATCHES = make_batches([3, 5, 1, 1, 4, 2, 6])
 
 
 def fit(net=None, data=BATCHES, **changes):
-    arguments = {"loss": "softmax_ce", "trainer": OPTIMIZERS[0], "epochs": 2, "progress": False, **changes}
-    return mxkit.fit(net or make_net(), data, **arguments)
+    return oracle.fit(net or make_net(), data, **{"trainer": OPTIMIZERS[0], "epochs": 2, **changes})
 
 
 def test_windows_by_samples_equal_big_batches():
@@ -93,10 +94,7 @@ def images(*shape):
 
 
 def conv_net():
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.Flatten(), gluon.nn.Dense(3))
-    mxkit.initialize(net, devices="cpu")
-    return net
+    return ready(gluon.nn.Conv2D(2, 3), gluon.nn.Flatten(), gluon.nn.Dense(3))
 
 
 SOFT, LOGS = "softmax_ce", ("softmax_ce", {"from_logits": True})
@@ -125,24 +123,19 @@ def test_what_does_not_suit_the_net_is_told_with_the_first_batch(loss, make, bat
 
 def grown(inside=False, frozen=False):
     """A net, and a Trainer that was made before its last layer, or the last one of its first block."""
-    net = gluon.nn.HybridSequential()
-    net.add(make_net(), gluon.nn.Dense(3, in_units=3))
-    net[1].initialize()
+    net = stack(make_net(), ready(gluon.nn.Dense(3, in_units=3)))
     if frozen:
         mxkit.freeze(net, "0.*")
     trainer = gluon.Trainer(net.collect_params(), "adam")
-    added = gluon.nn.Dense(3, in_units=3)
-    added.initialize()
-    (net[0] if inside else net).add(added)
+    (net[0] if inside else net).add(ready(gluon.nn.Dense(3, in_units=3)))
     return net, trainer
 
 
 def replaced():
-    net, new = make_net(), gluon.nn.Dense(3, in_units=7)
+    net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd")
-    new.initialize()
     with pytest.warns(TrapWarning, match="a Trainer exists"):
-        mxkit.nets.replace(net, "1", new)
+        mxkit.nets.replace(net, "1", ready(gluon.nn.Dense(3, in_units=7)))
     return net, trainer
 
 
@@ -205,13 +198,11 @@ def test_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same_wei
     for frozen in (False, True):
         net = make_net(devices)
         trainer = gluon.Trainer(net[1].collect_params(), "sgd", {"learning_rate": 0.3})
-        stream = {"loss": "softmax_ce", "trainer": trainer}
         if frozen:
             mxkit.freeze(net, "0.*")
-            list(mxkit.updates(net, BATCHES, **stream))
-        else:
-            with pytest.warns(TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If this is intended"):
-                list(mxkit.updates(net, BATCHES, **stream))
+        told = pytest.warns(TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If this is intended")
+        with nullcontext() if frozen else told:
+            fit(net, trainer=trainer)
         ends.append(weights(net))
     np.testing.assert_array_equal(*ends)
 

@@ -23,7 +23,7 @@ from mxkit.training.callbacks import progress as progress_module
 from mxkit.training.callbacks.progress import Progress, describe_row
 import mxnet as mx
 import numpy as np
-from oracle import make_batches, make_net
+from oracle import fit, make_batches, make_net
 import pytest
 
 BATCHES = make_batches([8] * 10)
@@ -31,8 +31,12 @@ ROOT = Path(mxkit.__file__).parents[1]
 
 
 def run(data=BATCHES, net=None, **changes):
-    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 2, "progress": False}
-    return mxkit.fit(net or make_net(), data, **{**arguments, "metrics": ["accuracy"], **changes})
+    arguments = {"trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 2, "metrics": ["accuracy"], **changes}
+    return fit(net or make_net(), data, **arguments)
+
+
+def on_update(function):
+    return mxkit.callbacks.LambdaCallback(on_update=lambda state, update: function(update))
 
 
 class Terminal(io.StringIO):
@@ -106,9 +110,6 @@ def frames(text):
     return [piece for piece in re.split(r"[\r\n]+", text) if re.match(r"epoch .* (left|updates, )", piece)]
 
 
-# on a terminal
-
-
 def test_each_epoch_is_a_bar_that_ends_as_a_line(monkeypatch):
     with terminal_of(80) as (stream, found):
         history = run(valid=BATCHES[:], callbacks=[Tick(monkeypatch, 0.1), Progress(stream)])
@@ -142,9 +143,9 @@ def test_the_bar_is_full_and_its_numbers_are_final_while_validation_runs(monkeyp
 
 def test_the_loss_is_the_mean_over_samples_so_far(monkeypatch):
     stream, seen = Terminal(), []
-    record = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))
     sizes = [4, 1, 5, 2]
-    run(data=make_batches(sizes), epochs=1, callbacks=[Tick(monkeypatch, 1.0), record, Progress(stream)])
+    callbacks = [Tick(monkeypatch, 1.0), on_update(seen.append), Progress(stream)]
+    run(data=make_batches(sizes), epochs=1, callbacks=callbacks)
     for done, text in enumerate(frames(stream.getvalue())[2:], start=1):  # the newest update may still be on its way
         expected = sum(one.loss * one.samples for one in seen[:done]) / sum(sizes[:done])
         assert f"loss {expected:.4f}" in text
@@ -186,20 +187,19 @@ def test_a_bar_counts_updates_and_has_a_total_if_it_is_known(monkeypatch):
 
 
 def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
-    def stop(state, update):
+    def stop(update):
         if update.step == 14:
             raise KeyboardInterrupt
 
     arguments = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 update"), "seed": 1, "epochs": 2}
-    run(callbacks=[mxkit.callbacks.LambdaCallback(on_update=stop)], **arguments)
+    run(callbacks=[on_update(stop)], **arguments)
     text = shown(monkeypatch, resume=True, **arguments)
     assert screen(text)[0] == "resumes in epoch 2/2, after update 13"
     assert " 3/10, " in frames(text)[0]
     ends = [frame for frame in frames(text) if frame.startswith("epoch 2/2") and " 10/10, " in frame]
     # all but the newest update, with those before the stop
     losses = []
-    look = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: losses.append(update.loss))
-    run(seed=1, epochs=2, callbacks=[look])
+    run(seed=1, epochs=2, callbacks=[on_update(lambda update: losses.append(update.loss))])
     assert f"loss {np.mean(losses[10:19]):.4f}" in ends[-1]
 
 
@@ -260,12 +260,11 @@ def test_prints_and_warnings_appear_above_the_bar_and_ctrl_c_leaves_it():
 
 def test_what_was_replaced_is_back_at_the_end(capsys):
     before, seen = (sys.stdout, warnings.showwarning), []
-    look = mxkit.callbacks.LambdaCallback(on_update=lambda *_: seen.append((sys.stdout, warnings.showwarning)))
-    run(callbacks=[Progress(Terminal()), look])
+    run(callbacks=[Progress(Terminal()), on_update(lambda _: seen.append((sys.stdout, warnings.showwarning)))])
     assert all(now is not then for now, then in zip(seen[0], before))
     assert (sys.stdout, warnings.showwarning) == before
     with pytest.raises(LookupError):
-        run(callbacks=[Progress(Terminal()), mxkit.callbacks.LambdaCallback(on_update=fail)])
+        run(callbacks=[Progress(Terminal()), on_update(fails)])
     assert (sys.stdout, warnings.showwarning) == before
     capsys.readouterr()
     end = mxkit.callbacks.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line"))
@@ -273,14 +272,14 @@ def test_what_was_replaced_is_back_at_the_end(capsys):
     assert capsys.readouterr().out == "no new line"
 
 
-def fail(state, update):
+def fails(update):
     if update.step == 14:
         raise LookupError("broken")
 
 
 def test_an_error_leaves_the_bar_as_it_stood_and_the_cursor_on_a_new_line():
     with terminal_of(80) as (stream, found), pytest.raises(LookupError):
-        run(callbacks=[Progress(stream), mxkit.callbacks.LambdaCallback(on_update=fail)])
+        run(callbacks=[Progress(stream), on_update(fails)])
     first, second, last = screen("".join(found))
     assert first.startswith("epoch 1/2  train_loss")
     assert re.match(r"epoch 2/2 [^/]* 4/10, ", second)
@@ -295,9 +294,6 @@ def test_a_stop_is_explained():
         run(callbacks=[Progress(stream), stop])
         assert screen(stream.getvalue())[-2:] == ["stopped: enough", ""]
         assert len(screen(stream.getvalue())) == 3
-
-
-# elsewhere
 
 
 def test_no_bar_where_the_terminal_can_do_nothing(monkeypatch):
@@ -350,9 +346,6 @@ def test_small_and_large_numbers_keep_their_digits():
     )
 
 
-# evaluate and predict
-
-
 @pytest.mark.parametrize(("progress", "after"), [(True, 0.0), (True, 1000.0), (False, 0.0)])
 def test_evaluate_and_predict_show_a_bar_where_asked_and_long(monkeypatch, progress, after):
     net, stream = make_net(), Terminal()
@@ -369,9 +362,6 @@ def test_evaluate_and_predict_show_a_bar_where_asked_and_long(monkeypatch, progr
     assert screen(text) == [""]
 
 
-# in a notebook
-
-
 def test_text_in_a_notebook(monkeypatch):
     kind = type("Cell", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     out, err = kind(), kind()
@@ -382,6 +372,3 @@ def test_text_in_a_notebook(monkeypatch):
     assert re.search(r"\repoch 1/1 .* 10/10, ", out.getvalue())
     assert "\x1b" not in out.getvalue()
     assert err.getvalue() == ""  # red; and there is no bar below another, because a notebook cannot move up
-
-
-# the command

@@ -3,6 +3,7 @@
 from pathlib import Path
 import sys
 
+from built_nets import ready
 from hypothesis import given
 from hypothesis import strategies as st
 import mxkit
@@ -11,7 +12,7 @@ from mxkit.training import ledger
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
-from oracle import make_batches, make_net
+from oracle import convolutions, fit, make_batches, make_net
 import pytest
 from sharing import long
 
@@ -72,7 +73,7 @@ def test_fit_waits_for_its_numbers_once_in_64_updates(waits):
     net = make_net(hybridize=True)
     batches = make_batches([4]) * UPDATES
     del waits[:]
-    mxkit.fit(net, batches, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], progress=False)
+    fit(net, batches, metrics=["accuracy"])
     assert len(waits) <= READS + ONCE + 2  # the metric and the learning curve are read after the epoch
 
 
@@ -102,9 +103,8 @@ def test_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(wait
 @pytest.mark.parametrize("name", ["evaluate", "predict", "extract", "recalibrate", "predict_mc_dropout"])
 def test_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, devices, waits, monkeypatch):
     """T135."""
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=50), nn.Dropout(0.5), nn.Dense(2, in_units=50))
-    mxkit.initialize(net, devices=f"cpu:{devices}")
+    layers = nn.BatchNorm(in_channels=50), nn.Dropout(0.5), nn.Dense(2, in_units=50)
+    net = ready(*layers, devices=f"cpu:{devices}")
     x = np.ones((6, 50), "float32")
     calls = {
         "evaluate": lambda data: mxkit.evaluate(net, data, loss="softmax_ce"),
@@ -141,33 +141,27 @@ def test_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes,
         assert returned + batches.rest() == list(range(len(sizes)))
 
 
-def test_numbers_read_late_are_right_and_wait_only_once(waits):
-    found = list(mxkit.updates(make_net(), make_batches([4] * 100), loss="softmax_ce", trainer="sgd"))
-    assert all(update.settled for update in found)
-    del waits[:]
-    assert np.isfinite([update.loss for update in found]).all()
-    assert not waits
-
-
-def test_an_unread_update_does_not_wait_to_be_shown(waits):
-    stream = mxkit.updates(make_net(), make_batches([4] * 3), loss="softmax_ce", trainer="sgd")
+def test_an_unread_update_does_not_wait_to_be_shown_and_a_read_one_waits_no_more(waits):
+    stream = mxkit.updates(make_net(), make_batches([4] * 100), loss="softmax_ce", trainer="sgd")
     update = next(stream)
     del waits[:]
     assert repr(update) == "Update(step=1, samples=4)"
     assert not waits
     loss = update.loss
     assert repr(update) == f"Update(step=1, samples=4, loss={loss:.6g})"
+    found = list(stream)
+    assert all(update.settled for update in found)
+    del waits[:]
+    assert np.isfinite([update.loss for update in found]).all()
+    assert not waits
 
 
 ROOT = Path(mxkit.__file__).parent
 
 
 def test_a_batch_enters_at_most_twelve_files():
-    net = mxkit.models.lenet()
-    mxkit.initialize(net)
-    net.hybridize(static_alloc=True, static_shape=True)
-    random = np.random.RandomState(0)
-    data = mxkit.data.ArrayLoader(random.rand(160, 1, 28, 28).astype("float32"), np.arange(160) % 10, batch_size=16)
+    net = convolutions()
+    data = mxkit.data.ArrayLoader(np.ones((160, 1, 12, 12), "float32"), np.arange(160) % 3, batch_size=16)
     entered = set()
 
     def note(frame, event, argument):
@@ -181,10 +175,7 @@ def test_a_batch_enters_at_most_twelve_files():
     callback = mxkit.Callback()
     callback.on_update = watch  # a LambdaCallback would add its own file
     try:
-        mxkit.fit(
-            net, data, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], progress=False,
-            callbacks=[callback],
-        )  # fmt: skip
+        fit(net, data, metrics=["accuracy"], callbacks=[callback])
     finally:
         sys.setprofile(None)
     assert {"training/update.py", "training/accumulator.py", "training/ledger.py", "data/loader.py"} <= entered
