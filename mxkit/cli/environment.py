@@ -26,8 +26,7 @@ def cache(context: typer.Context, json: bool = JSON) -> None:
         return
     rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in listed]
     if listed:
-        names = ["kind", "name", "size", "files", "state", "folder"]
-        show_table([names, *rows], left=(0, 1, 4, 5))
+        show_table([["kind", "name", "size", "files", "state", "folder"], *rows], left=(0, 1, 4, 5))
     typer.echo(f"{len(listed)} entries, {_size(sum(one.bytes for one in listed))}; new files go to {home()}")
 
 
@@ -184,7 +183,6 @@ def init(name: Path = typer.Argument(..., metavar="NAME", help="The folder to ma
         raise typer.BadParameter(f"{name} exists and is not an empty folder: choose another name")
     name.mkdir(parents=True, exist_ok=True)
     for template in sorted(_TEMPLATES.glob("*.template")):
-        text = template.read_text(encoding="utf-8").format(name=called)
-        (name / template.stem).write_text(text, encoding="utf-8")
+        (name / template.stem).write_text(template.read_text(encoding="utf-8").format(name=called), encoding="utf-8")
         typer.echo(name / template.stem)
     typer.echo(f"train it: cd {name} && mxkit train recipe.yaml", err=True)

@@ -261,8 +261,7 @@ def _entry_points(group: str) -> Dict[str, Tuple[Any, str]]:
     for distribution in distributions():
         for entry in distribution.entry_points:
             if entry.group == group:
-                owner = f"{distribution.metadata['Name']} {distribution.version}"
-                entries.setdefault(entry.name, (entry, owner))
+                entries.setdefault(entry.name, (entry, f"{distribution.metadata['Name']} {distribution.version}"))
     return entries
 
 

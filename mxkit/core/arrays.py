@@ -280,8 +280,7 @@ def _largest_of(scale: float) -> Optional[float]:
         expected, nearest = bytes_.astype(np.float32) * np.float32(scale), np.float32(scale * 255.5)
     for end in (nearest, np.nextafter(nearest, np.float32(0)), np.nextafter(nearest, np.float32(np.inf))):
         ends = mx.nd.zeros((1,)), mx.nd.array([end])
-        found = mx.nd.contrib.dequantize(array, *ends, out_type="float32").asnumpy()
-        if found.tobytes() == expected.tobytes():
+        if mx.nd.contrib.dequantize(array, *ends, out_type="float32").asnumpy().tobytes() == expected.tobytes():
             return float(end)
     return None
 

@@ -772,8 +772,7 @@ def _is_softmax(output: Any, axis: int) -> bool:
     scores = output.astype("float32", copy=False)
     if scores.shape[axis] < 2:
         return False
-    sums = scores.sum(axis=axis).asnumpy()
-    return bool(np.allclose(sums, 1, atol=1e-4)) and _least(scores) >= 0
+    return bool(np.allclose(scores.sum(axis=axis).asnumpy(), 1, atol=1e-4)) and _least(scores) >= 0
 
 
 def _is_log_softmax(output: Any, axis: int, tolerance: float) -> bool:

@@ -162,8 +162,7 @@ def structure(graph: Any) -> Any:
     """Operators of a graph with their arguments and inputs, without names: equal for equal computations."""
 
     def of(view: Graph) -> Any:
-        nodes = [(one.operator, one.arguments, one.inputs, list(map(of, one.bodies))) for one in view.nodes]
-        return nodes, view.heads
+        return [(one.operator, one.arguments, one.inputs, list(map(of, one.bodies))) for one in view.nodes], view.heads
 
     return of(Graph.of(graph))
 

@@ -123,8 +123,7 @@ def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
     for name, shown in never_negative.items():
         if name in values and (name in ("wd", "momentum") or values[name] is not None):
             check_number(f"{where}: {shown}", values[name])
-    rate = getattr(values.get("lr_scheduler"), "base_lr", 0)
-    check_number(f"{where}: base_lr of its lr_scheduler", rate)
+    check_number(f"{where}: base_lr of its lr_scheduler", getattr(values.get("lr_scheduler"), "base_lr", 0))
     for name, default in optimizer_defaults(kind).items():
         value = values.get(name)
         number = isinstance(default, Real) and not isinstance(default, bool)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.data.augment_labels import padded
 from mxkit.data.image_bytes import decode, is_turned
 from mxkit.data.image_files import hash_shares
 from mxkit.data.pixels import ImageDataset
@@ -14,8 +15,8 @@ from mxkit.errors import DataError, TrapWarning, nearest
 import numpy as np
 
 PathLike = Union[str, Path]
-PARTS = ("train", "valid", "test")
 FOLDERS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
+PARTS = tuple(FOLDERS)
 SIDES = ("left", "top", "right", "bottom")
 # Annotation tools round, and VOC counts pixels from 1: a box that leaves its image by less is cut off there.
 _SLACK = 1.0
@@ -92,17 +93,10 @@ class AnnotatedImages(ImageDataset):
         return f"AnnotatedImages({len(self)} images{count}, {len(self.classes)} classes, moves={self.moves!r})"
 
 
-def padded(boxes: "np.ndarray", rows: int) -> "np.ndarray":
-    """Boxes (M, 6) with rows of -1 up to a number of rows."""
-    table = np.full((rows, 6), -1, np.float32)
-    table[: len(boxes)] = boxes
-    return table
-
-
 class ImagePaths:
     """Pixels of image files by number; it can be pickled."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Any]) -> None:
         self._paths = list(paths)
 
     def __call__(self, index: int) -> "np.ndarray":
@@ -248,9 +242,8 @@ def refuse_repeated(parts: Mapping[str, Sequence[Optional[Path]]], mistakes: Mis
     seen: Dict[Path, str] = {}
     for part, paths in parts.items():
         for path in paths:
-            before = None if path is None else seen.setdefault(path.resolve(), part)
-            if before is not None and before != part:
-                mistakes.add(str(path), f"the image is in the parts {before} and {part}")
+            if path is not None and seen.setdefault(path.resolve(), part) != part:
+                mistakes.add(str(path), f"the image is in the parts {seen[path.resolve()]} and {part}")
 
 
 def box_splits(
@@ -258,7 +251,7 @@ def box_splits(
     parts: Mapping[str, Sequence[Annotated]],
     classes: Optional[Sequence[str]],
     mistakes: Mistakes,
-    records: Optional[Mapping[str, Any]] = None,
+    records: Mapping[str, Any] = {},
 ) -> Splits:
     """Check all boxes against their images and classes, and make the parts.
 
@@ -288,14 +281,12 @@ def box_splits(
     refuse_repeated({part: [image.path for image in images] for part, images in parts.items()}, mistakes)
     made = []
     for part in PARTS:
-        images = parts.get(part, ())
-        reader: Any = None if records is None or part not in records else RecordPixels(records[part])
-        texts = [str(image.path) if image.path else f"record {number}" for number, image in enumerate(images)]
-        tables = []
-        for number, image in enumerate(images):
-            size = reader(number).shape[1::-1] if image.path is None else mistakes.size(image.path)
+        pixels: Any = RecordPixels(records[part]) if part in records else ImagePaths([one.path for one in parts[part]])
+        texts, tables = [], []
+        for number, image in enumerate(parts[part]):
+            texts.append(str(image.path or f"record {number}"))
+            size = mistakes.size(image.path) if image.path else pixels(number).shape[1::-1]
             tables.append(_table(image, size, numbers, mistakes))
-        pixels = reader or ImagePaths([image.path for image in images if image.path is not None])
         made.append(AnnotatedImages(pixels, tables, names, texts, moves="boxes"))
     mistakes.check()
     counts = [[int(number) for table in one.labels for number in table[:, 4]] for one in made]

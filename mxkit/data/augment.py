@@ -149,8 +149,7 @@ class Foreign(Step):
         )
 
     def __repr__(self) -> str:
-        name = getattr(self.function, "__name__", None)
-        return name or type(self.function).__name__
+        return getattr(self.function, "__name__", None) or type(self.function).__name__
 
 
 def as_step(function: Callable[..., Any]) -> Callable[..., Any]:

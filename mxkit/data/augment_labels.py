@@ -57,6 +57,13 @@ class Placed(NamedTuple):
         return moved.label(self.size)
 
 
+def padded(boxes: "np.ndarray", rows: int) -> "np.ndarray":
+    """Boxes (M, 6) with rows of -1 up to a number of rows."""
+    table = np.full((rows, 6), -1, np.float32)
+    table[: len(boxes)] = boxes
+    return table
+
+
 class Moved:
     """A label that follows its image through the steps.
 
@@ -67,8 +74,7 @@ class Moved:
     """
 
     def __init__(self, label: "np.ndarray", moves: str, pairs: Sequence[Tuple[int, int]] = ()) -> None:
-        self._moves, self._pairs, self._rows = moves, pairs, len(label)
-        self._label = label
+        self._label, self._moves, self._pairs = label, moves, pairs
         self._scale, self._shift = np.ones(2), np.zeros(2)
         self.boxes: np.ndarray = label[label[:, 4] >= 0] if moves == "boxes" else np.zeros((0, 6), np.float32)
 
@@ -94,9 +100,7 @@ class Moved:
     def label(self, shape: Tuple[int, int]) -> "np.ndarray":
         """The label for the last image, of this height and width."""
         if self._moves == "boxes":
-            table = np.full((self._rows, 6), -1, np.float32)
-            table[: len(self.boxes)] = self.boxes
-            return table
+            return padded(self.boxes, len(self._label))
         return self._mask(shape) if self._moves == "mask" else self._points(shape)
 
     def _mask(self, shape: Tuple[int, int]) -> "np.ndarray":
@@ -177,8 +181,7 @@ class BoxCrop(Step):
                 continue
             top, left = int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1))
             part = np.array([left, top, left + width, top + height])
-            common = np.minimum(boxes[:, 2:], part[2:]) - np.maximum(boxes[:, :2], part[:2])
-            both = common.clip(0).prod(axis=1)
+            both = (np.minimum(boxes[:, 2:], part[2:]) - np.maximum(boxes[:, :2], part[:2])).clip(0).prod(axis=1)
             union = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + width * height - both
             centres = (boxes[:, :2] + boxes[:, 2:]) / 2
             inside = ((centres >= part[:2]) & (centres < part[2:])).all(axis=1)
@@ -241,17 +244,15 @@ class ScaledCrop(Step):
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[int]:
         width, height = pair(self.size)
-        short = max(1, round(min(width, height) * rng.uniform(*self.scale)))
-        factor = short / min(image.shape[:2])
+        factor = max(1, round(min(width, height) * rng.uniform(*self.scale))) / min(image.shape[:2])
         rows, columns = (max(1, round(side * factor)) for side in image.shape[:2])
         top, left = (int(rng.integers(abs(have - want) + 1)) for have, want in ((rows, height), (columns, width)))
         return [rows, columns, top if rows >= height else -top, left if columns >= width else -left]
 
     def apply(self, image: "np.ndarray", drawn: List[int], white: float) -> "np.ndarray":
         rows, columns, top, left = drawn
-        return Crop(self.size, fill=self.fill).apply(
-            resized_within(image, (columns, rows), self.interpolation, white), (top, left), white
-        )
+        resized = resized_within(image, (columns, rows), self.interpolation, white)
+        return Crop(self.size, fill=self.fill).apply(resized, (top, left), white)
 
     def place(self, drawn: List[int], shape: Tuple[int, ...]) -> Place:
         rows, columns, top, left = drawn

@@ -49,8 +49,7 @@ def voc_boxes(
     root, mistakes = Path(root).expanduser(), Mistakes("voc_boxes")
     if not root.is_dir():
         raise DataError(f"voc_boxes: there is no folder {root}")
-    lists = {"train": train, "valid": valid, "test": test or ()}
-    parts: Dict[str, List[Annotated]] = {}
+    parts: Dict[str, List[Annotated]] = {part: [] for part in FOLDERS}
     if (root / "Annotations").is_dir() and not (root / "ImageSets").is_dir():
         stems = _stems(root / "Annotations", ".xml")
         lone = set(_stems(root / "JPEGImages", ".*")) - set(stems)
@@ -60,8 +59,7 @@ def voc_boxes(
         for part, chosen in divided(stems, share, share, seed).items():
             parts[part] = [_voc_image(root, stem, mistakes) for stem in chosen]
     else:
-        for part, names in lists.items():
-            parts[part] = []
+        for part, names in zip(FOLDERS, (train, valid, test or ())):
             for name in [names] if isinstance(names, str) else names:
                 folder, stems = _voc_list(root, name, mistakes)
                 parts[part] += [_voc_image(folder, stem, mistakes) for stem in stems]
@@ -88,11 +86,10 @@ def _voc_list(root: Path, name: str, mistakes: Mistakes) -> Tuple[Path, List[str
 
 def _voc_image(root: Path, stem: str, mistakes: Mistakes) -> Annotated:
     path = root / "Annotations" / f"{stem}.xml"
-    image = next((one for one in (root / "JPEGImages").glob(f"{stem}.*")), root / "JPEGImages" / f"{stem}.jpg")
+    image = next((root / "JPEGImages").glob(f"{stem}.*"), root / "JPEGImages" / f"{stem}.jpg")
     boxes = []
     for line, fields in _voc_objects(path, mistakes):
-        where = f"{path}, line {line}"
-        name = fields.get("name", "")
+        where, name = f"{path}, line {line}", fields.get("name")
         if not name:
             mistakes.add(where, "object: it has no <name>")
             continue
@@ -175,8 +172,8 @@ def coco_boxes(
         DataError: As for `voc_boxes`; each mistake has the file and the field, like `annotations[12].bbox`.
     """
     root, mistakes = Path(root).expanduser(), Mistakes("coco_boxes")
-    parts: Dict[str, List[Annotated]] = {"train": [], "valid": [], "test": []}
-    for part, name in (("train", train), ("valid", valid), ("test", test)):
+    parts: Dict[str, List[Annotated]] = {part: [] for part in FOLDERS}
+    for part, name in zip(FOLDERS, (train, valid, test)):
         if name is not None:
             path = root / "annotations" / f"{name}.json"
             content, categories = coco_content(path, mistakes)
@@ -234,7 +231,7 @@ def coco_ids(root: Path, names: Iterable[Optional[str]], images: Optional[str]) 
 
 def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes: Mistakes) -> List[Annotated]:
     images: Dict[Any, Annotated] = {}
-    small: List[str] = []
+    small = []
     names = {one.get("id"): one.get("name") for one in content["categories"]}
     for number, one in enumerate(content["images"]):
         where, key = f"{path}, images[{number}]", one.get("id")
@@ -263,10 +260,9 @@ def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes:
             small.append(where)  # COCO's own files have such, and gluoncv leaves them out
         else:
             x, y, width, height = map(float, sides)
-            box = (x, y, x + max(0.0, width - 1), y + max(0.0, height - 1))
-            images[one["image_id"]].boxes.append(
-                Box(box, names[one["category_id"]], bool(crowd), f"{where}.bbox {sides}")
-            )
+            box = (x, y, x + width - 1, y + height - 1)
+            own = images[one["image_id"]].boxes
+            own.append(Box(box, names[one["category_id"]], bool(crowd), f"{where}.bbox {sides}"))
     if small:
         text = f"{len(small)} boxes of at most one pixel are left out, as gluoncv does, like {small[0]}"
         warnings.warn(f"coco_boxes: {text}", TrapWarning, stacklevel=3)
@@ -314,10 +310,15 @@ def yolo_boxes(root: PathLike, *, share: float = 0.1, seed: int = 0) -> Splits:
             stacklevel=2,
         )
     if names is None:
-        most = max((int(box.name) for images in parts.values() for image in images for box in image.boxes), default=-1)
-        names = [str(number) for number in range(most + 1)]
+        names = _numbers(parts)
         parts = _named(parts, names)
     return box_splits(root, parts, [str(name) for name in names], mistakes)
+
+
+def _numbers(parts: Mapping[str, Sequence[Annotated]]) -> List[str]:
+    """Class numbers as names, up to the largest one."""
+    most = max((box.name for images in parts.values() for image in images for box in image.boxes), default=-1)
+    return [str(number) for number in range(most + 1)]
 
 
 def _named(parts: Mapping[str, Sequence[Annotated]], names: Sequence[str]) -> Dict[str, List[Annotated]]:
@@ -412,9 +413,9 @@ def _yolo_image(image: Path, names: Optional[Sequence[str]], mistakes: Mistakes,
             mistakes.add(where, f"class: expected a whole number{most}; received {words[0]!r:.40}")
             continue
         values = [mistakes.number(word, where, field) for field, word in zip(("x", "y", "width", "height"), words[1:])]
-        x, y, width, height = (0.0 if value is None else value for value in values)
         if None not in values:
-            sides = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+            x, y, width, height = values
+            sides = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)  # type: ignore[operator]
             name = names[int(words[0])] if names is not None else int(words[0])
             boxes.append(Box(sides, name, False, where))
     return Annotated(image, boxes, shares=True)
@@ -427,6 +428,7 @@ _CSV_COLUMNS = {
     "top": ("ymin", "top", "y1"),
     "right": ("xmax", "right", "x2"),
     "bottom": ("ymax", "bottom", "y2"),
+    "difficult": ("difficult",),
 }
 
 
@@ -478,11 +480,9 @@ def _csv_rows(path: Path, file: Any, mistakes: Mistakes) -> Iterator[Tuple[int, 
         field: next((header.index(name) for name in names if name in header), None)
         for field, names in _CSV_COLUMNS.items()
     }
-    lacking = [_CSV_COLUMNS[field][0] for field, place in places.items() if place is None]
+    lacking = [_CSV_COLUMNS[field][0] for field, place in places.items() if place is None and field != "difficult"]
     if lacking:
         raise DataError(f"boxes_csv: {path}, line 1: expected columns {', '.join(lacking)}; received {header}")
-    if "difficult" in header:
-        places["difficult"] = header.index("difficult")
     for row in reader:
         if len(row) != len(header):
             if row:
@@ -532,17 +532,17 @@ def box_records(
     Raises:
         DataError: As for `voc_boxes`; each mistake has the record's number.
     """
-    mistakes, records, most = Mistakes("box_records"), {}, -1
-    parts: Dict[str, List[Annotated]] = {"train": [], "valid": [], "test": []}
-    for part, path in (("train", train), ("valid", valid), ("test", test)):
+    mistakes, records = Mistakes("box_records"), {}
+    parts: Dict[str, List[Annotated]] = {part: [] for part in FOLDERS}
+    for part, path in zip(FOLDERS, (train, valid, test)):
         if path is not None:
             records[part] = ImageRecords(path, classes=())
             labels = enumerate(records[part].each_label())
             parts[part] = [_record_image(f"{path}, record {number}", label, mistakes) for number, label in labels]
-            most = max([most, *(box.name for image in parts[part] for box in image.boxes)])
-    names = list(classes) if classes is not None else [str(number) for number in range(most + 1)]
-    if most >= len(names):
-        mistakes.add(str(train), f"class {most}: there are {len(names)} classes")
+    numbers = _numbers(parts)
+    names = numbers if classes is None else list(classes)
+    if len(numbers) > len(names):
+        mistakes.add(str(train), f"class {numbers[-1]}: there are {len(names)} classes")
         mistakes.check()
     return box_splits(Path(train), _named(parts, names), names, mistakes, records)
 

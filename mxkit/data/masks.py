@@ -131,13 +131,12 @@ def voc_masks(
             error, each with its file.
     """
     root, mistakes = Path(root).expanduser(), Mistakes("voc_masks")
-    pairs: Dict[str, List[Tuple[Path, Path]]] = {}
-    for part, names in (("train", train), ("valid", valid), ("test", test or ())):
-        pairs[part] = []
+    pairs: Dict[str, List[Tuple[Path, Path]]] = {part: [] for part in PARTS}
+    for part, names in zip(PARTS, (train, valid, test or ())):
         for name in [names] if isinstance(names, str) else names:
             for stem in voc_list(root / "ImageSets" / "Segmentation" / f"{name}.txt", "voc_masks").split():
-                pair = root / "JPEGImages" / f"{stem}.jpg", root / "SegmentationClass" / f"{stem}.png"
-                pairs[part].append(pair)
+                image, mask = root / "JPEGImages" / f"{stem}.jpg", root / "SegmentationClass" / f"{stem}.png"
+                pairs[part].append((image, mask))
     return _mask_splits(root, pairs, VOC_CLASSES if classes is None else classes, 255, mistakes)
 
 
@@ -182,10 +181,9 @@ def mask_folder(
     if not found["train"]:
         if not (root / images).is_dir():
             raise DataError(f"mask_folder: there is no folder {root / images}; pass images= and masks= for other names")
-        everything = _mask_pairs(root / images, root / masks, mistakes)
-        by_image = dict(everything)
-        for part, paths in divided([path for path, _ in everything], valid, test, seed, root / images).items():
-            found[part] = [(path, by_image[path]) for path in paths]
+        everything = dict(_mask_pairs(root / images, root / masks, mistakes))
+        for part, paths in divided(list(everything), valid, test, seed, root / images).items():
+            found[part] = [(path, everything[path]) for path in paths]
     return _mask_splits(root, found, classes, ignored, mistakes)
 
 
@@ -218,10 +216,9 @@ def _mask_splits(
     refuse_repeated({part: [image for image, _ in own] for part, own in pairs.items()}, mistakes)
     parts = []
     for part in PARTS:
-        own = pairs[part]
-        files: Any = MaskFiles([mask for _, mask in own], len(names), ignored, colours)
-        _check_masks(own, files, mistakes)
-        images = [image for image, _ in own]
+        images = [image for image, _ in pairs[part]]
+        files: Any = MaskFiles([mask for _, mask in pairs[part]], len(names), ignored, colours)
+        _check_masks(pairs[part], files, mistakes)
         parts.append(AnnotatedImages(ImagePaths(images), files, names, list(map(str, images)), moves="mask"))
     mistakes.check()
     if not len(parts[0]):

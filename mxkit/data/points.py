@@ -62,18 +62,16 @@ def coco_points(
     if not (ratio > 0 and margin >= 1):
         raise ValueError(f"coco_points: ratio, margin: expected above 0 and at least 1; received {ratio!r}, {margin!r}")
     names: List[str] = []
-    made: Dict[str, Any] = {}
-    for part, name in (("train", train), ("valid", valid), ("test", test)):
-        if name is None:
-            made[part] = ([], [], [], [])
-            continue
-        path = root / "annotations" / f"{name}.json"
-        content, _ = coco_content(path, mistakes)
-        own: List[Any] = [one["keypoints"] for one in content["categories"] if one.get("keypoints")]
-        if len(own) != 1 or not all(isinstance(one, str) for one in own[0]) or names not in ([], own[0]):
-            raise DataError(f"coco_points: {path}: categories: expected one with the same keypoints in all parts")
-        names = own[0]
-        made[part] = _persons(path, content, coco_folder(root, name, images), len(names), (ratio, margin), mistakes)
+    made: Dict[str, Any] = {part: ([], [], [], []) for part in PARTS}
+    for part, name in zip(PARTS, (train, valid, test)):
+        if name is not None:
+            path = root / "annotations" / f"{name}.json"
+            content, _ = coco_content(path, mistakes)
+            own: List[Any] = [one["keypoints"] for one in content["categories"] if one.get("keypoints")]
+            if len(own) != 1 or not all(isinstance(one, str) for one in own[0]) or names not in ([], own[0]):
+                raise DataError(f"coco_points: {path}: categories: expected one with the same keypoints in all parts")
+            names = own[0]
+            made[part] = _persons(path, content, coco_folder(root, name, images), len(names), (ratio, margin), mistakes)
     mistakes.check()
     if not made["train"][1]:
         raise DataError(f"coco_points: {root}: the training part has no object with a known point")
@@ -84,7 +82,7 @@ def coco_points(
     ]
     parts = [
         AnnotatedImages(Persons(ImagePaths(paths), places), labels, names, texts, moves="points", pairs=pairs)
-        for paths, places, labels, texts in (made[part] for part in PARTS)
+        for paths, places, labels, texts in made.values()
     ]
     return Splits(parts[0], parts[1], parts[2], list(names))
 

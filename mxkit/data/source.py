@@ -106,8 +106,7 @@ class Source:
     @property
     def settings(self) -> Dict[str, Any]:
         """What decides the samples of each batch, as far as it is known without reading all; None for what is not."""
-        names = ("batch_size", "shuffle", "drop_last", "balance")
-        values = {name: getattr(self.data, name, None) for name in names}
+        values = {name: getattr(self.data, name, None) for name in ("batch_size", "shuffle", "drop_last", "balance")}
         return {**values, "number of samples": self._samples, "digest of the arrays": self.digest}
 
     @property

@@ -269,8 +269,7 @@ def _check_factory(factory: Any) -> None:
 
 
 def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    numbers = range(sys.maxsize)
-    for batch in read_ahead(lambda number, unwanted: next(batches, None), numbers, threads=1, ahead=count):
+    for batch in read_ahead(lambda number, unwanted: next(batches, None), range(sys.maxsize), threads=1, ahead=count):
         if batch is None:
             return
         yield batch
@@ -278,8 +277,7 @@ def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 def _ready(batch: Any, where: str) -> Any:
     """Arrays of a batch as NDArrays; those of MXNet are not copied."""
-    group = isinstance(batch, tuple) or (isinstance(batch, list) and all(hasattr(part, "shape") for part in batch))
-    if group:
+    if isinstance(batch, tuple) or (isinstance(batch, list) and all(hasattr(part, "shape") for part in batch)):
         return tuple(_ready(part, where) for part in batch)
     return legacy(batch) if isinstance(batch, mx.nd.NDArray) else to_batch(narrow(np.asarray(batch), where))
 

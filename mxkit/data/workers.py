@@ -296,8 +296,7 @@ class WorkerPool:
         """Whether the processes hold these samples, and are alive and of this process (T188)."""
         held = samples.held()
         same = len(held) == len(self._held) and all(map(_same, held, self._held))
-        own = os.getpid() == self._process
-        return same and own and all(worker.process.is_alive() for worker in self._workers)
+        return same and os.getpid() == self._process and all(worker.process.is_alive() for worker in self._workers)
 
     def batches(self, epoch: int, numbers: range, rows: Rows) -> Iterator[Any]:
         """Yield the batches of these numbers, in their order, read under the switches of MXNet that this thread has."""

@@ -195,8 +195,7 @@ class Ring:
         key = (name, number, first.shape, np.dtype(first.dtype).name, first.ctx)
         if key not in self._flat:
             self._flat[key] = mx.nd.empty((first.size,), ctx=first.ctx, dtype=first.dtype)
-        parts = [one.as_in_context(first.ctx).reshape((-1,)) for one in replicas]
-        return mx.nd.add_n(*parts, out=self._flat[key])
+        return mx.nd.add_n(*[one.as_in_context(first.ctx).reshape((-1,)) for one in replicas], out=self._flat[key])
 
 
 def _variables(group: Group) -> Dict[str, str]:

@@ -183,8 +183,7 @@ def _with_current_attributes(graph: Graph, of: NetGraph) -> str:
         parameter = of.parameters.get(node.name)
         if parameter is not None:
             current = {name: getattr(parameter, name) for name in ("dtype", "lr_mult", "wd_mult")}
-            variable = mx.sym.var("any", shape=shape_of(parameter), **current)
-            node.update(**variable.list_attr())
+            node.update(**mx.sym.var("any", shape=shape_of(parameter), **current).list_attr())
     return json.dumps(sealed(graph.content), indent=2)
 
 

@@ -9,6 +9,7 @@ Labels of detectors are boxes (B, M, 6), as `mxkit.data.AnnotatedImages` gives t
 
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arrays import to_host
 from mxkit.errors import DataError, LabelError, LossShapeError
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -38,7 +39,7 @@ class NetLoss:
 
     def count(self, inputs: Arrays, labels: Arrays) -> float:
         """Return what a batch adds to the divisor: its objects."""
-        numbers = _host(self.boxes(labels))[:, :, 4]
+        numbers = to_host(self.boxes(labels))[:, :, 4]
         self._refuse_beyond(numbers)
         return float((numbers >= 0).sum())
 
@@ -50,7 +51,7 @@ class NetLoss:
         """
         if self._classes != classes:
             self._classes = classes
-            self._refuse_beyond(_host(numbers))
+            self._refuse_beyond(to_host(numbers))
 
     def _refuse_beyond(self, numbers: "np.ndarray") -> None:
         most = int(numbers.max(initial=-1))
@@ -152,11 +153,8 @@ class YOLO3Loss(NetLoss):
         maps = [(size[0] // layer._stride, size[1] // layer._stride) for layer in layers]
         counts = [len(one) for one in anchors]
         begins = np.cumsum([0] + [rows * columns * count for (rows, columns), count in zip(maps, counts)])
-        table = [
-            (begins[number], count, place, *maps[number])
-            for number, count in enumerate(counts)
-            for place in range(count)
-        ]
+        layout = zip(begins, counts, maps)
+        table = [(begin, count, place, *cells) for begin, count, cells in layout for place in range(count)]
         everything = nd.concat(*anchors, dim=0)
         left, top, right, bottom, number = (boxes[:, :, column] for column in range(5))
         width, height = right - left, bottom - top
@@ -179,16 +177,13 @@ class YOLO3Loss(NetLoss):
             2 - width * height / size[0] / size[1],
             axis=-1,
         )
-        classes = len(net.classes)
-        values = nd.concat(values, nd.one_hot(number, classes), dim=-1)
+        values = nd.concat(values, nd.one_hot(number, len(net.classes)), dim=-1)
         # of two objects at one place the later one wins, as in gluoncv
         hot = nd.one_hot(index, int(begins[-1])) * (number >= 0).expand_dims(-1)
-        order = nd.arange(1, hot.shape[1] + 1, ctx=boxes.ctx).reshape((1, -1, 1))
-        ranked = nd.broadcast_mul(hot, order)
+        ranked = nd.broadcast_mul(hot, nd.arange(1, hot.shape[1] + 1, ctx=boxes.ctx).reshape((1, -1, 1)))
         hot = hot * nd.broadcast_equal(ranked, ranked.max(axis=1, keepdims=True))
         found = nd.batch_dot(hot, values, transpose_a=True)
-        objectness = found[:, :, :1]
-        weight = nd.concat(found[:, :, 5:6], found[:, :, 5:6], dim=-1)
+        objectness, weight = found[:, :, :1], found[:, :, 5:6].tile((1, 1, 2))
         return objectness, found[:, :, 1:3], found[:, :, 3:5], weight, found[:, :, 6:] + (objectness - 1)
 
 
@@ -236,13 +231,13 @@ class CenterNetLoss(NetLoss):
         centre = (corners[:, :, 2:] + corners[:, :, :2]) / 2
         x = nd.minimum(centre[:, :, 0].floor(), columns - 1)
         y = nd.minimum(centre[:, :, 1].floor(), rows - 1)
-        radius = _radius(size[:, :, 1].ceil(), size[:, :, 0].ceil()).floor()
+        radius = _radius(size[:, :, 1].ceil(), size[:, :, 0].ceil()).floor().expand_dims(-1)
         across = nd.broadcast_sub(nd.arange(columns, ctx=boxes.ctx).reshape((1, 1, -1)), x.expand_dims(-1))
         down = nd.broadcast_sub(nd.arange(rows, ctx=boxes.ctx).reshape((1, 1, -1)), y.expand_dims(-1))
-        sigma = ((2 * radius + 1) / 6).expand_dims(-1)
-        within = [nd.broadcast_lesser_equal(one.abs(), radius.expand_dims(-1)) for one in (across, down)]
+        sigma = (2 * radius + 1) / 6
         bells = [
-            nd.exp(nd.broadcast_div(-(one**2), 2 * sigma**2)) * inside for one, inside in zip((across, down), within)
+            nd.exp(nd.broadcast_div(-(one**2), 2 * sigma**2)) * nd.broadcast_lesser_equal(one.abs(), radius)
+            for one in (across, down)
         ]
         heat = nd.zeros((batch, classes, rows, columns), ctx=boxes.ctx)
         hot = nd.one_hot(boxes[:, :, 4], classes) * valid.expand_dims(-1)
@@ -250,8 +245,7 @@ class CenterNetLoss(NetLoss):
             bell = nd.batch_dot(bells[1][:, number].expand_dims(-1), bells[0][:, number].expand_dims(1))
             heat = nd.maximum(heat, nd.broadcast_mul(hot[:, number].reshape((0, 0, 1, 1)), bell.expand_dims(1)))
         image = nd.broadcast_like(nd.arange(batch, ctx=boxes.ctx).reshape((-1, 1)), x)
-        offset = centre - nd.stack(x, y, axis=-1)
-        return heat, nd.stack(image, y, x, axis=0), size, offset, valid
+        return heat, nd.stack(image, y, x, axis=0), size, centre - nd.stack(x, y, axis=-1), valid
 
 
 def _radius(height: Any, width: Any, overlap: float = 0.7) -> Any:
@@ -302,7 +296,7 @@ class FasterRCNNLoss(NetLoss):
             )
         if not autograd.is_training():
             raise DataError("faster_rcnn: the net gives what the loss needs in training only; validate by metrics")
-        table = _host(boxes)
+        table = to_host(boxes)
         self._classes = net.num_class
         self._refuse_beyond(table[:, :, 4])
         _place_target_generator(net, x.context)
@@ -331,7 +325,7 @@ class FasterRCNNLoss(NetLoss):
             self._net, self._anchors = net, {}
         if size not in self._anchors:  # the only wait for the device
             found = anchors if isinstance(anchors, (list, tuple)) else [anchors]
-            self._anchors[size] = _checked_anchors(np.concatenate([one.asnumpy()[0] for one in found]), size)
+            self._anchors[size] = _checked_anchors(np.concatenate([one.asnumpy()[0] for one in found]), *size)
         if self._generator is None:
             from gluoncv.model_zoo.rcnn.rpn.rpn_target import RPNTargetGenerator
 
@@ -343,8 +337,7 @@ class FasterRCNNLoss(NetLoss):
         return [mx.nd.array(np.stack(column), ctx=device) for column in zip(*rows)]
 
 
-def _checked_anchors(anchors: "np.ndarray", size: Tuple[int, int]) -> Any:
-    height, width = size
+def _checked_anchors(anchors: "np.ndarray", height: int, width: int) -> Any:
     inside = (anchors[:, :2] >= 0).all(axis=1) & (anchors[:, 2] < width) & (anchors[:, 3] < height)
     if not inside.any():  # gluoncv would take all of them for objects
         smallest = np.ceil((anchors[:, 2:] - anchors[:, :2] + 1).min(axis=0))
@@ -367,9 +360,8 @@ def _place_target_generator(net: Any, device: Any) -> None:
         generator.initialize(ctx=device)
         object.__setattr__(net, "_target_generator", generator)
     constants = generator.collect_params()
-    devices = constants.list_ctx()
-    if device not in devices:
-        constants.reset_ctx([*devices, device])
+    if device not in constants.list_ctx():
+        constants.reset_ctx([*constants.list_ctx(), device])
 
 
 # Weights of a net's further outputs in gluoncv's scripts: train.py of segmentation, and ICNetLoss.
@@ -422,7 +414,7 @@ class PixelLoss(NetLoss):
         return -(picked * counted.astype(picked.dtype)).sum(axis=(1, 2))
 
     def count(self, inputs: Arrays, labels: Arrays) -> float:
-        numbers = _host(labels[0])
+        numbers = to_host(labels[0])
         self._refuse_beyond(numbers[numbers != self.ignored])
         return float((numbers != self.ignored).sum())
 
@@ -469,8 +461,7 @@ class PoseLoss(NetLoss):
             centre = (place * (cells / pixels) + 0.5).floor()
             away = nd.broadcast_sub(nd.arange(cells, ctx=points.ctx).reshape((1, 1, -1)), centre.expand_dims(-1))
             bells.append(nd.exp(-(away**2) / (2 * sigma**2)) * (away.abs() <= 3 * sigma))
-        across, down = bells
-        return nd.broadcast_mul(down.expand_dims(-1), across.expand_dims(2)), known
+        return nd.broadcast_mul(bells[1].expand_dims(-1), bells[0].expand_dims(2)), known
 
 
 # By the names that `loss=` takes, beside those of `mxkit.losses.named_losses.LOSSES`.
@@ -486,15 +477,6 @@ NET_LOSSES: Dict[str, Callable[..., NetLoss]] = {
 
 def _outputs(outputs: Any, expected: int, name: str) -> Sequence[Any]:
     if not isinstance(outputs, (list, tuple)) or len(outputs) != expected:
-        raise DataError(
-            f"expected {expected} outputs of gluoncv's {name} in training; received {_described(outputs)}. {_WAY}"
-        )
+        shapes = [tuple(one.shape) for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
+        raise DataError(f"expected {expected} outputs of gluoncv's {name} in training; received {shapes}. {_WAY}")
     return outputs
-
-
-def _described(outputs: Any) -> str:
-    return f"{len(outputs)}" if isinstance(outputs, (list, tuple)) else f"one of shape {tuple(outputs.shape)}"
-
-
-def _host(array: Any) -> "np.ndarray":
-    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)

@@ -110,8 +110,7 @@ def _widened(output: Any) -> Any:
     """Cast float16 to float32: squares and exponentials overflow float16."""
     if isinstance(output, (list, tuple)):
         return [_widened(array) for array in output]
-    half = isinstance(output, mx.nd.NDArray) and output.dtype == np.float16
-    return output.astype("float32") if half else output
+    return output.astype("float32") if isinstance(output, mx.nd.NDArray) and output.dtype == np.float16 else output
 
 
 class ClassWeights:
@@ -241,8 +240,7 @@ def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
         elif kind == "expand":
             label = label.expand_dims(value)
         else:
-            operators = mx.nd if isinstance(label, mx.nd.NDArray) else mx.sym
-            label = operators.reshape_like(label, output)
+            label = (mx.nd if isinstance(label, mx.nd.NDArray) else mx.sym).reshape_like(label, output)
     return label
 
 

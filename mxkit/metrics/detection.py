@@ -33,16 +33,15 @@ class _OfBoxes(Metric):
                 f"metric {self.name!r}: expected the output (classes, scores, boxes) of a detector, and boxes "
                 "(B, M, 6) as the last label"
             )
-        found = detections(output)
         truth = to_host(labels[-1])
-        for number, (rows, objects) in enumerate(zip(found, truth), self._samples):
+        for number, (rows, objects) in enumerate(zip(detections(output), truth), self._samples):
             self._found.append(_numbered(rows, number))
             self._truth.append(_numbered(objects[objects[:, 4] >= 0], number))
         self._samples += len(truth)
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
-        rows = {"found": _joined(self._found), "truth": _joined(self._truth)}
-        return [self._samples], {name: mx.nd.array(one) for name, one in rows.items() if len(one)}
+        rows = (("found", _joined(self._found)), ("truth", _joined(self._truth)))
+        return [self._samples], {name: mx.nd.array(one) for name, one in rows if len(one)}
 
     def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
         self.reset()
@@ -247,11 +246,8 @@ class COCOMeanAP(_OfBoxes):
         found, truth = self.rows()
         if not len(truth):
             return None
-        classes = sorted({int(number) for number in truth[:, 4]} | {int(number) for number in found[:, 4]})
-        common = {
-            "images": [{"id": number} for number in range(self._samples)],
-            "categories": [{"id": number} for number in classes],
-        }
+        ids = {"images": range(self._samples), "categories": np.union1d(truth[:, 4], found[:, 4]).astype(int).tolist()}
+        common = {name: [{"id": one} for one in numbers] for name, numbers in ids.items()}
         with redirect_stdout(StringIO()):
             sets = [COCO(), COCO()]
             for coco, rows, field in zip(sets, (truth, found), ("iscrowd", "score")):
@@ -292,7 +288,9 @@ class MeanIoU(Metric):
         ignored = -mx.nd.ones_like(answer)
         masked = mx.nd.where(label >= 0, answer, ignored)
         hit = mx.nd.where(answer == label, masked, ignored)
-        areas = [_areas(one, scores.shape[1]) for one in (hit, masked, label)]
+        # float64 is exact beyond 2**24; one class after the other needs no table of all pixels
+        classes = range(scores.shape[1])
+        areas = [(one == number).astype("float64").sum() for one in (hit, masked, label) for number in classes]
         self.add_total(mx.nd.concat(*areas, dim=0), label.shape[0])
 
     def by_class(self) -> Dict[int, float]:
@@ -307,12 +305,6 @@ class MeanIoU(Metric):
     def _both_and_union(self, total: "np.ndarray") -> Tuple["np.ndarray", "np.ndarray"]:
         both, found, truth = total.reshape(3, -1)
         return both, found + truth - both
-
-
-def _areas(numbers: Any, classes: int) -> Any:
-    """Pixels of each class; float64 is exact beyond 2**24, one class after the other needs no table of all pixels."""
-    counts = [(numbers == number).astype("float64").sum() for number in range(classes)]
-    return mx.nd.concat(*counts, dim=0)
 
 
 class PixelAccuracy(MeanIoU):

@@ -561,8 +561,7 @@ class _OfMoments(_Regression):
         off_label, off_output = (mx.nd.broadcast_sub(a, mean) for a, mean in zip((label, values), means))
         squares = [products.sum(axis=0) for products in (off_label**2, off_output**2, off_label * off_output)]
         count = mx.nd.full((1,), label.shape[0], ctx=label.ctx, dtype="float64")
-        row = mx.nd.concat(count, *[mean.reshape((-1,)) for mean in means], *squares, dim=0)
-        self.add_total(row, label.shape[0])
+        self.add_total(mx.nd.concat(count, *[mean.reshape((-1,)) for mean in means], *squares, dim=0), label.shape[0])
 
     def pooled(self, rows: Any) -> Any:
         columns = (rows.shape[1] - 1) // 5

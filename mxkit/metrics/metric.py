@@ -166,8 +166,7 @@ class Metric:
             raise DataError(
                 f"metric {self.name!r}: batches give {sorted(widths)} sums: the shapes of their outputs differ"
             )
-        width = waiting[0].size
-        total = self.pooled(mx.nd.concat(*waiting, dim=0).astype("float64").reshape((-1, width)))
+        total = self.pooled(mx.nd.concat(*waiting, dim=0).astype("float64").reshape((-1, waiting[0].size)))
         self._sums[device] = self._pooled_pair(self._sums[device], total) if device in self._sums else total
 
     def _pooled_pair(self, first: Any, second: Any) -> Any:
@@ -210,8 +209,7 @@ class Metric:
             device = places.get(place, devices[0])
             array = array.copyto(device)
             if kind == "waiting":
-                rows = [array[i : i + width] for i in range(0, len(array), width)]
-                self._waiting.setdefault(device, []).extend(rows)
+                self._waiting.setdefault(device, []).extend([array[i : i + width] for i in range(0, len(array), width)])
             else:
                 self._sums[device] = self._pooled_pair(self._sums[device], array) if device in self._sums else array
 
@@ -234,8 +232,7 @@ class Metric:
         """Sums over all samples, float64 of shape (k,). Waits for the device."""
         for device in list(self._waiting):
             self._fold(device)
-        rows = np.stack([total.asnumpy().reshape(-1) for total in self._sums.values()])
-        return np.asarray(self.pooled(rows))
+        return np.asarray(self.pooled(np.stack([total.asnumpy().reshape(-1) for total in self._sums.values()])))
 
     def get(self) -> Any:
         """The figure over the samples seen; NaN before the first. Waits for the device.

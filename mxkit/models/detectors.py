@@ -12,21 +12,20 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 
+def _chain(*blocks: Any) -> Any:
+    chain = nn.HybridSequential(prefix="")
+    chain.add(*blocks)
+    return chain
+
+
 def _layer(channels: int, stride: int = 1, dilation: int = 1, norm: Any = nn.BatchNorm) -> Any:
-    block = nn.HybridSequential(prefix="")
-    block.add(
-        nn.Conv2D(channels, 3, strides=stride, padding=dilation, dilation=dilation, use_bias=False),
-        norm(),
-        nn.Activation("relu"),
-    )
-    return block
+    convolution = nn.Conv2D(channels, 3, strides=stride, padding=dilation, dilation=dilation, use_bias=False)
+    return _chain(convolution, norm(), nn.Activation("relu"))
 
 
 def _stage(channels: int, stride: int = 2, dilation: int = 1, norm: Any = nn.BatchNorm) -> Any:
     """Two layers, of which the first one has the stride."""
-    stage = nn.HybridSequential(prefix="")
-    stage.add(_layer(channels, stride, norm=norm), _layer(channels, dilation=dilation, norm=norm))
-    return stage
+    return _chain(_layer(channels, stride, norm=norm), _layer(channels, dilation=dilation, norm=norm))
 
 
 class Pyramid(gluon.HybridBlock):  # type: ignore[misc]
@@ -70,15 +69,11 @@ def small_ssd(classes: Union[int, Sequence[str]] = 20, size: int = 96, channels:
 
     whole_number(size, "small_ssd: size", least=32)
     widths = [*channels, *[channels[-1]] * 3]
-
-    def features(**kwargs: Any) -> Pyramid:
-        return Pyramid(widths, first=2, prefix="features_")
-
     shares = (0.14, 0.26, 0.44, 0.64, 0.88)
     return SSD(
         None,
         size,
-        features,
+        lambda **_: Pyramid(widths, first=2, prefix="features_"),
         None,
         sizes=[round(share * size) for share in shares],
         ratios=[[1, 2, 0.5]] * 4,
@@ -102,14 +97,12 @@ def small_yolo3(classes: Union[int, Sequence[str]] = 20, size: int = 96, channel
     """
     from gluoncv.model_zoo.yolo.yolo3 import YOLOV3
 
-    first = nn.HybridSequential(prefix="")
-    first.add(*(_stage(one) for one in channels))
     last = channels[-1]
     shares = [[(0.12, 0.12), (0.18, 0.22), (0.22, 0.16)], [(0.3, 0.3), (0.36, 0.26), (0.26, 0.36)]]
     shares.append([(0.45, 0.45), (0.6, 0.6), (0.85, 0.85)])
     anchors = [[round(side * size) for pair in layer for side in pair] for layer in shares]
     return YOLOV3(
-        [first, _stage(last), _stage(last)],
+        [_chain(*map(_stage, channels)), _stage(last), _stage(last)],
         [last // 2] * 3,
         anchors,
         [8, 16, 32],
@@ -179,13 +172,11 @@ def small_faster_rcnn(
 
     whole_number(size, "small_faster_rcnn: size", least=32)
     stride = 2 ** len(channels)
-    head = nn.HybridSequential(prefix="")
-    head.add(nn.Dense(2 * channels[-1], activation="relu"))
     return FasterRCNN(
         Pyramid(channels, first=len(channels) - 1, norm=nn.InstanceNorm),
         None,
         class_names(classes, "small_faster_rcnn: classes"),
-        head,
+        _chain(nn.Dense(2 * channels[-1], activation="relu")),
         short=size,
         max_size=size,
         roi_size=(6, 6),
@@ -207,9 +198,7 @@ def small_faster_rcnn(
 class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]
     """A dilated net with a head of gluoncv, and an auxiliary head on a map before: scores of each pixel, twice."""
 
-    def __init__(
-        self, classes: Sequence[str], size: Tuple[int, int], channels: Sequence[int], head: Any, **kwargs: Any
-    ) -> None:
+    def __init__(self, classes: Sequence[str], size: int, channels: Sequence[int], head: Any, **kwargs: Any) -> None:
         from gluoncv.model_zoo.fcn import _FCNHead
 
         super().__init__(**kwargs)
@@ -224,8 +213,7 @@ class SmallSegmentation(gluon.HybridBlock):  # type: ignore[misc]
     def hybrid_forward(self, operators: Any, x: Any) -> Tuple[Any, Any]:
         before = self.base(x)
         outputs = (self.head(self.rest(before)), self.auxlayer(before))
-        height, width = self._size
-        return tuple(operators.contrib.BilinearResize2D(one, height=height, width=width) for one in outputs)
+        return tuple(operators.contrib.BilinearResize2D(one, height=self._size, width=self._size) for one in outputs)
 
 
 @register_function
@@ -244,7 +232,7 @@ def small_fcn(classes: Union[int, Sequence[str]] = 21, size: int = 64, channels:
     from gluoncv.model_zoo.fcn import _FCNHead
 
     names = class_names(classes, "small_fcn: classes")
-    return SmallSegmentation(names, (size, size), channels, _FCNHead(channels[2], len(names)))
+    return SmallSegmentation(names, size, channels, _FCNHead(channels[2], len(names)))
 
 
 @register_function
@@ -264,10 +252,9 @@ def small_deeplab(
     from gluoncv.model_zoo.deeplabv3 import _ASPP
 
     names = class_names(classes, "small_deeplab: classes")
-    head = nn.HybridSequential(prefix="")
     pooled = _ASPP(channels[2], [2, 4, 6], nn.BatchNorm, {}, height=size // 4, width=size // 4)
-    head.add(pooled, _layer(channels[2]), nn.Conv2D(len(names), 1))
-    return SmallSegmentation(names, (size, size), channels, head)
+    head = _chain(pooled, _layer(channels[2]), nn.Conv2D(len(names), 1))
+    return SmallSegmentation(names, size, channels, head)
 
 
 @register_function

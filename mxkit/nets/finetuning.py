@@ -107,8 +107,7 @@ def _find(net: Any, path: str) -> List[_Place]:
     places = list(_walk(net))
     for known, parent, name, _ in places:
         if known == path:
-            old = child_blocks(parent)[name]
-            return [place for place in places if child_blocks(place[1])[place[2]] is old]
+            return [one for one in places if child_blocks(one[1])[one[2]] is child_blocks(parent)[name]]
     paths = [place[0] for place in places]
     raise unknown_path(f"replace: no block stands at {path!r}", nearest(str(path), paths), paths)
 
@@ -240,11 +239,11 @@ def finetune(
             new = _like(old, _rows(outputs, before, kept, names), initializer, net_devices(net))
         set_multipliers(new, {"*": {"lr": head_multiplier}})
         replace(net, path, new)
-        hybridize_like(new, old)
         own.update(map(id, new.collect_params().values()))
-    others = {path: one for path, one in parameters_by_path(net).items() if id(one) not in own}
-    if freeze is not None:
-        freeze_all(net, others if freeze == "features" else match_parameters(net, freeze))
+    if freeze == "features":
+        freeze_all(net, {path: one for path, one in parameters_by_path(net).items() if id(one) not in own})
+    elif freeze is not None:
+        freeze_all(net, match_parameters(net, freeze))
     return net
 
 
@@ -308,9 +307,8 @@ def _set_classes(net: Any, names: List[str]) -> List[str]:
 
 def _rows(outputs: int, before: int, known: Sequence[str], names: Sequence[str]) -> "np.ndarray":
     """Number of the old output for each new one, -1 if there is none."""
-    one = [*range(before), *(before + known.index(name) if name in known else -1 for name in names)]
-    begins = np.arange(0, outputs, before + len(known))[:, None]
-    return np.where(np.array(one) < 0, -1, begins + np.array(one)).ravel()
+    one = np.array([*range(before), *(before + known.index(name) if name in known else -1 for name in names)])
+    return np.where(one < 0, -1, np.arange(0, outputs, before + len(known))[:, None] + one).ravel()
 
 
 def _last_layer(base: Any, head: Optional[str]) -> str:

@@ -39,8 +39,7 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
     if isinstance(spec, str):
         if spec.lower() not in initializer_names():
             raise unknown_name("initializer", spec, initializer_names())
-        known = mx.registry.get_registry(mx.init.Initializer)
-        return make("initializer", spec, known[spec.lower()], arguments)
+        return make("initializer", spec, mx.registry.get_registry(mx.init.Initializer)[spec.lower()], arguments)
     if isinstance(spec, mx.init.Initializer):
         return spec
     raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r:.100}")

@@ -111,8 +111,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
                 f"{type(self).__name__}: the shapes of {', '.join(unknown)} come from infer(), which needs arrays; a "
                 "graph is being made without them. Run the net once before net.hybridize(), or give all sizes"
             )
-        shapes = self.infer(*[getattr(one, "shape", None) for one in args])
-        for name, shape in shapes.items():
+        for name, shape in self.infer(*[getattr(one, "shape", None) for one in args]).items():
             one = self._reg_params.get(name)
             expected: Optional[Any] = None if one is None else one.shape
             if expected is None or not _whole(tuple(shape)) or not _fits(tuple(shape), expected):

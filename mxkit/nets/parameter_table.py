@@ -193,8 +193,7 @@ def _size(parameter: Any) -> Optional[int]:
 
 def as_float64(array: Any) -> Any:
     """Return a dense float64 NDArray on the same device, for an array of mx.np too."""
-    dense = array if array.stype == "default" else array.tostype("default")
-    return dense.as_nd_ndarray().astype("float64")
+    return (array if array.stype == "default" else array.tostype("default")).as_nd_ndarray().astype("float64")
 
 
 def square(array: Any) -> Any:

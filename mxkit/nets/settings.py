@@ -56,8 +56,7 @@ def set_hyperparameters(
     known = _hyperparameters(optimizer)
     for name, value in changes.items():
         if name not in known:
-            kind = f"hyper-parameter of {type(optimizer).__name__}"
-            raise unknown_name(kind, name, [*known, "learning_rate"])
+            raise unknown_name(f"hyper-parameter of {type(optimizer).__name__}", name, [*known, "learning_rate"])
         if value is not None or not name.startswith("clip"):
             check_number(name, value, name in ("wd", "momentum"), _UNCHANGED)
     if learning_rate is not None:

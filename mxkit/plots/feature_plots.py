@@ -103,8 +103,7 @@ def draw_grid(layer: Channels, picture: Any = None) -> Any:
     scale = {} if layer.values.ndim == 4 else colour_scale(layer.values)
     for position, (values, channel, empty) in enumerate(zip(layer.values, layer.indices, layer.empty)):
         left, top = position % columns * 1.06, position // columns * (tall + gap) + gap
-        extent = (left, left + 1, top + tall, top)
-        axes.imshow(values, extent=extent, alpha=0.4 if empty else None, **scale)
+        axes.imshow(values, extent=(left, left + 1, top + tall, top), alpha=0.4 if empty else None, **scale)
         if empty:
             axes.add_patch(Rectangle((left, top), 1, tall, fill=False, edgecolor=GREY, linestyle=":"))
         if labelled:
@@ -273,8 +272,7 @@ def _input_picture(image: Any, sample: int) -> Any:
 
 def _files(names: List[str], path: PathLike) -> Dict[str, Path]:
     """Path of each layer's picture: one file, or files with different names in a folder."""
-    is_file = Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes()
-    if is_file and not Path(path).is_dir():
+    if Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes() and not Path(path).is_dir():
         if len(names) > 1:
             raise ValueError(f"plot_features: path: expected a folder for {len(names)} layers; received {str(path)!r}")
         return {names[0]: Path(path)}
@@ -414,7 +412,6 @@ def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
     if layer_settings(block)["layout"].endswith("C"):
         values = np.moveaxis(values, -1, 1)
     if operator_name(block) == "Deconvolution":  # its weight is (inputs, outputs of a group, *taps)
-        groups = layer_settings(block)["num_group"]
-        split = values.reshape(groups, -1, *values.shape[1:]).swapaxes(1, 2)
+        split = values.reshape(layer_settings(block)["num_group"], -1, *values.shape[1:]).swapaxes(1, 2)
         values = split.reshape(-1, *split.shape[2:])
     return f"{layer or type(block).__name__}  {block.weight.shape}", values

@@ -36,18 +36,15 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = N
         all_values: List[float] = []
         for column in columns:
             # None if an epoch was not evaluated
-            points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
-            epochs, values = zip(*points)
+            epochs, values = zip(*[(row["epoch"], row[column]) for row in rows if row.get(column) is not None])
             all_values += values
             part = column.partition("_")[0]
-            label = f"{part} {values[-1]:.4g}"
-            axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
+            axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=f"{part} {values[-1]:.4g}")
         scale_epochs(axes, quantity, all_values)
         axes.set_title(quantity.replace("_", " "))
         axes.grid(alpha=0.3)
         # the corner opposite to the curve's end, because matplotlib's search for the best one is slow
-        corner = "upper right" if values[-1] < values[0] else "lower right"
-        axes.legend(title="last epoch", frameon=False, loc=corner)
+        axes.legend(title="last epoch", frameon=False, loc="upper right" if values[-1] < values[0] else "lower right")
     return saved(figure, path)
 
 

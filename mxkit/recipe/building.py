@@ -172,8 +172,7 @@ def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
 def data_call(recipe: Recipe) -> Call:
     """The call that loads the data; a function with a parameter `batch_size` gets the recipe's."""
     data = recipe.data
-    accepted = accepted_arguments("data", data.name) or {}
-    size = {"batch_size": data.batch_size} if "batch_size" in accepted else {}
+    size = {"batch_size": data.batch_size} if "batch_size" in (accepted_arguments("data", data.name) or {}) else {}
     return Call(DATASETS[data.name], (), {**data.arguments, **size}, result="data", at="data")
 
 
@@ -266,10 +265,8 @@ def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
     part = getattr(data, recipe.evaluate.split)
     if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:
         # decode one file, not 256
-        config = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
-        recipe = recipe.model_copy(update={"data": config})
-    source = batches(recipe, data, recipe.evaluate.split)
-    inputs, _ = unpack(next(source_of(source).read(keep_count=True)))
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})})
+    inputs, _ = unpack(next(source_of(batches(recipe, data, recipe.evaluate.split)).read(keep_count=True)))
     return tuple(one[:1] for one in inputs)
 
 

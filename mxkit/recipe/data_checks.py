@@ -163,8 +163,7 @@ def _warn_of_missing_classes(recipe: Recipe, data: Splits) -> None:
     numbers, count = _class_numbers(recipe, data), len(data.classes or ())
     if count and "train" in numbers and all(part.max(initial=0) < count for part in numbers.values()):
         way = "Cut the parts so that each has samples of every class"
-        labels = [numbers.get(split) for split in SPLITS]
-        warn_of_missing_classes(f"data {recipe.data.name}", labels, data.classes, way)
+        warn_of_missing_classes(f"data {recipe.data.name}", [numbers.get(split) for split in SPLITS], data.classes, way)
 
 
 def _holds_image_files(part: Any) -> bool:

@@ -55,9 +55,8 @@ def _named(classes: Sequence[str], number: int) -> str:
 def _boxes(rows: "np.ndarray", place: Placed, classes: Sequence[str], least: float) -> Marks:
     rows = rows[np.argsort(-rows[:, 5], kind="stable")]
     rows = rows[rows[:, 5] >= least]
-    height, width = place.size
-    corners = place.back(rows[:, :4].reshape(-1, 2, 2)).reshape(-1, 4)
-    sides = np.sort(corners.reshape(-1, 2, 2), axis=1).reshape(-1, 4).clip(0, [width, height, width, height])
+    corners = np.sort(place.back(rows[:, :4].reshape(-1, 2, 2)), axis=1)
+    sides = corners.clip(0, place.size[::-1]).reshape(-1, 4)
     found = [
         {"class": _named(classes, int(row[4])), "score": float(row[5]), "box": [float(side) for side in own]}
         for own, row in zip(sides, rows)

@@ -81,8 +81,7 @@ def image_reader(
 
     def read(image: Any) -> "np.ndarray":
         where = str(image) if isinstance(image, (str, Path)) else "the image"
-        files = isinstance(image, (str, Path, bytes))
-        picture = (_decoded if files else _pixels)(image, where, known.channels)
+        picture = (_decoded if isinstance(image, (str, Path, bytes)) else _pixels)(image, where, known.channels)
         if known.size is None:
             shown = 255 - picture if invert else picture
             return augment.with_place(shown) if placed else np.asarray(augment(shown))
@@ -223,8 +222,7 @@ def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> Ne
         data: Data of the recipe.
         code: The recipe's own modules, or None.
     """
-    once = source_of(getattr(data, recipe.evaluate.split)).is_one_shot
-    inputs = () if once else first_inputs(recipe, data)
+    inputs = () if source_of(getattr(data, recipe.evaluate.split)).is_one_shot else first_inputs(recipe, data)
     forms = [InputForm(tuple(map(int, one.shape)), np.dtype(one.dtype).name) for one in inputs]
     digests = {part: source_of(getattr(data, part)).digest for part in SPLITS}
     return NetFacts(forms, list(map(str, data.classes or [])), image_form(data), code or RunCode({}, {}), digests)
@@ -303,5 +301,4 @@ def layer_table(recipe: Recipe, facts: NetFacts, depth: Optional[int] = None) ->
     Raises:
         RecipeError: As for `NetFacts.sample` and `empty_net`.
     """
-    shapes = [one.shape for one in facts.known_inputs()]
-    return layers(empty_net(recipe, facts.sample()), *shapes, depth=depth)
+    return layers(empty_net(recipe, facts.sample()), *[one.shape for one in facts.known_inputs()], depth=depth)

@@ -46,8 +46,7 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
     host = legacy(scores).astype("float64").asnumpy() if isinstance(scores, mx.nd.NDArray) else scores
-    meaning = meaning_of(recipe.loss.made.loss)
-    return meaning.answers(np.asarray(host, np.float64), classes, str(recipe.loss.name))
+    return meaning_of(recipe.loss.made.loss).answers(np.asarray(host, np.float64), classes, str(recipe.loss.name))
 
 
 def describe_prediction(found: Dict[str, Any]) -> List[str]:

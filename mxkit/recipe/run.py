@@ -210,8 +210,7 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     if before is not None:
         _refuse_other_settings(folder, before, recipe)
     recipe = pin_weights(recipe)
-    results = _prepared(recipe, overrides)
-    return PreparedRun(recipe, folder, results, is_new=False, before=before)
+    return PreparedRun(recipe, folder, _prepared(recipe, overrides), is_new=False, before=before)
 
 
 def pin_weights(recipe: Recipe) -> Recipe:
@@ -367,8 +366,7 @@ def _train_run(
     try:
         with ctrl_c_in_imports():
             history = _fit(recipe, prepared, progress, logs, callbacks)
-        interrupted = (history.stopped or "").startswith("KeyboardInterrupt")
-        if rank() or interrupted:
+        if rank() or (history.stopped or "").startswith("KeyboardInterrupt"):
             return Run(folder.path, results["net"], history, scores, recipe.evaluate.split)
         _refuse_missing_end(folder, history)
         trained = True
@@ -424,8 +422,7 @@ def _fit(
     logs += [one for one in made if isinstance(one, RunLog)]
     for log in logs:
         log.recipe_run = recipe_run(recipe, folder)
-    callbacks = [*made, *more, Call(Recorder, (folder, at_begin))]
-    named = {**planned.named, "callbacks": callbacks, "progress": progress}
+    named = {**planned.named, "callbacks": [*made, *more, Call(Recorder, (folder, at_begin))], "progress": progress}
     with kvstore_kept():
         calls = [kvstore_call(recipe), replace(planned, named=named)]
         history: History = execute(calls, results, recipe.name)["history"]
@@ -485,8 +482,7 @@ def open_run(run: Union[str, Path], which: Optional[str] = None) -> Tuple[Recipe
     except DeviceError as error:
         warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=3)
         recipe = recipe.model_copy(update={"devices": "cpu"})
-    sample = None if recipe.model.finetune is None else read_facts(run).sample()
-    net = empty_net(recipe, sample)
+    net = empty_net(recipe, None if recipe.model.finetune is None else read_facts(run).sample())
     with recipe.switches():
         which = which or recipe.evaluate.which
         return recipe, net, load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)

@@ -147,8 +147,7 @@ def panels(runs: Sequence[RunFiles]) -> List[Panel]:
         runs: One run has one colour for training and one for validation; of several runs each has one colour.
     """
     rows = [row for run in runs for row in run.rows]
-    quantities = columns_by_quantity(rows)
-    ordered = sorted(quantities.items(), key=lambda one: one[0] != "loss")
+    ordered = sorted(columns_by_quantity(rows).items(), key=lambda one: one[0] != "loss")
     ordered += [(name, [name]) for name in _LABELS if any(is_number(row.get(name)) for row in rows)]
     return [_panel(quantity, columns, runs) for quantity, columns in ordered]
 
@@ -173,8 +172,7 @@ def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> P
             axes.set_ylim(0, 1.15 * max(values) or 1)
         scale_epochs(axes, quantity, values)
 
-    title = _LABELS.get(quantity, quantity.replace("_", " "))
-    return draw_panel(title, lines, finish, lost=lost, last=True)
+    return draw_panel(_LABELS.get(quantity, quantity.replace("_", " ")), lines, finish, lost=lost, last=True)
 
 
 def draw_panel(

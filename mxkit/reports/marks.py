@@ -92,8 +92,7 @@ def marked_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 12) -> M
     split, moves = recipe.evaluate.split, recipe.loss.made.moves
     classes = list(map(str, data.classes))
     found: List[MarkedImage] = []
-    metrics: Dict[str, Any] = {"boxes": VOCMeanAP, "mask": MeanIoU, "points": PCK}
-    metric = metrics[moves]()
+    metric: Any = VOCMeanAP() if moves == "boxes" else MeanIoU() if moves == "mask" else PCK()
     near: Dict[int, List[float]] = {}
     seen, matrix = 0, None
     for batch in source_of(batches(recipe, data, split)).read(name=split, keep_count=True):
@@ -105,18 +104,18 @@ def marked_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 12) -> M
         pixels, truths = to_host(inputs[0]), to_host(labels[0])
         whole = Placed(Place(), pixels.shape[2:], pixels.shape[2:])
         marks = marks_of(moves, [to_host(one) for one in several], [whole] * len(pixels), classes, _SCORE)
-        for image, truth, (_, answer) in zip(_pictures(recipe, pixels), truths, marks):
+        for number, (image, truth, (_, answer)) in enumerate(zip(_pictures(recipe, pixels), truths, marks), seen):
             badness, text = _badness(moves, truth, answer, near)
             if len(found) < worst or badness > found[-1].badness:
                 own = draw_marks(image, truth, moves=moves, classes=classes)
                 scores = answer[:, 5].tolist() if moves == "boxes" else None
                 drawn = draw_marks(image, answer, moves=moves, classes=classes, scores=scores)
-                found.append(MarkedImage(seen, badness, text, own, drawn))
+                found.append(MarkedImage(number, badness, text, own, drawn))
                 found = nlargest(worst, found, key=lambda one: one.badness)
             if moves == "mask":
                 counts = _pixels_by_class(truth, answer, several[0].shape[1])
                 matrix = counts if matrix is None else matrix + counts
-            seen += 1
+        seen += len(pixels)
     bad = [one for one in found if one.badness > 0]
     if moves != "boxes":
         classes += map(str, range(len(classes), len(matrix) if matrix is not None else 0))
@@ -194,10 +193,8 @@ def _of_boxes(metric: VOCMeanAP, classes: List[str]) -> List[Table]:
         found += (taken[counted] >= 0).tolist()
         areas += (truth[counted, 2:4] - truth[counted, :2]).prod(axis=1).tolist()
     sizes = np.searchsorted(list(_AREAS.values()), areas, side="right")
-    by_size = []
-    for size, name in enumerate(_AREAS):
-        own = np.array(found)[sizes == size]
-        by_size.append((name, len(own), int(own.sum()), int((~own).sum())))
+    groups = {name: np.array(found)[sizes == size] for size, name in enumerate(_AREAS)}
+    by_size = [(name, len(own), int(own.sum()), int((~own).sum())) for name, own in groups.items()]
     return [
         Table(["class", "average precision", "objects", "found", "missed", "wrong"], _best_first(rows)),
         Table(["size in pixels of the net's input", "objects", "found", "missed"], by_size),

@@ -270,8 +270,7 @@ def _sorted(runs: Sequence[ListedRun], sort: str) -> List[ListedRun]:
         return getattr(run, column) if column in _OWN else run.scores.get(column, run.last.get(column))
 
     comparable = [run for run in runs if value(run) is not None and value(run) == value(run)]  # NaN is not itself
-    others = [run for run in runs if run not in comparable]
-    return [*sorted(comparable, key=value, reverse=downward), *others]
+    return [*sorted(comparable, key=value, reverse=downward), *[run for run in runs if run not in comparable]]
 
 
 def to_json(runs: Sequence[ListedRun]) -> str:

@@ -41,8 +41,7 @@ def replace_initializer(module: ModuleType) -> None:
 
 
 def _call_upstream(module_name: str, *args: Any) -> None:
-    module = importlib.import_module(module_name)
-    getattr(module, UPSTREAM)(*args)
+    getattr(importlib.import_module(module_name), UPSTREAM)(*args)
 
 
 _GRACE = 1.0  # most seconds for each step of the end, which usually takes milliseconds

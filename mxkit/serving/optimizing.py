@@ -363,8 +363,7 @@ def measured(base: Any, net: OptimizedNet, sample: Sequence[Any], classes: bool)
     before, seconds = (median(sum(calls) / len(calls) for calls in taken[name]) for name in ("base", "net"))
     largest = max(float(np.abs(_host(one) - _host(other)).max(initial=0)) for one, other in zip(expected, actual))
     agreement = _agreement(expected, actual) if classes else None
-    relative = difference_of(expected, actual)
-    return Measured(len(sample[0]), agreement, largest, relative, seconds, before / seconds)
+    return Measured(len(sample[0]), agreement, largest, difference_of(expected, actual), seconds, before / seconds)
 
 
 def in_turns(

@@ -605,8 +605,7 @@ def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
     if directory.resolve().name != "checkpoints" or not file.is_file():
         return None
     try:
-        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
-        text = (recipe.get("checkpoints") or {}).get("keep_every")
+        text = (yaml.safe_load(file.read_text(encoding="utf-8")).get("checkpoints") or {}).get("keep_every")
         return None if text is None else interval(text, "keep_every", ("epoch", "update"))
     except (yaml.YAMLError, ValueError, OSError, AttributeError) as error:
         text = f"{file} cannot be read, so that its keep_every is unknown; nothing was removed"

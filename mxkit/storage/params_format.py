@@ -309,8 +309,7 @@ def each_array(path: Union[str, Path], unnamed: bool = False) -> Iterator[Tuple[
     """Yield name, headers and values of each array, as `read_numpy`; only one array is in memory at a time."""
     path = Path(path)
     with open_file(path) as file:
-        arrays = Walk(file, path, unnamed).arrays()
-        for name, array in arrays.items():
+        for name, array in Walk(file, path, unnamed).arrays().items():
             yield name, array, _values(path, name, array, read_bytes(file, path, name, array))
 
 

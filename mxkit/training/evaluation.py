@@ -381,8 +381,7 @@ def _flat(values: Dict[str, Any]) -> Dict[str, Any]:
     flat: Dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, (list, tuple)):
-            parts = {f"{name}[{number}]": part for number, part in enumerate(value) if part is not None}
-            flat.update(_flat(parts))
+            flat.update(_flat({f"{name}[{number}]": part for number, part in enumerate(value) if part is not None}))
         else:
             flat[name] = value
     return flat

@@ -361,8 +361,7 @@ def _checked_data(state: FitState, valid: Optional[Data]) -> Optional[Source]:
     checked = whole_source(valid, "valid", scale=state.source.scale)
     checked.check_rereadable(state.epochs or 2, "valid")
     if valid is state.data:
-        text = "valid is the training data: its numbers say nothing of new samples"
-        warnings.warn(text, TrapWarning, stacklevel=3)
+        warnings.warn("valid is the training data: its numbers say nothing of new samples", TrapWarning, stacklevel=3)
     return checked
 
 

@@ -66,8 +66,7 @@ class Run:
 
     def wait(self, results: Any) -> None:
         """Add the results of the batch to the queue, and wait for the last batch that leaves it."""
-        due = self.queue(results)
-        for array in arrays_in(due[-1:]):  # the batches before it are finished by then, or soon
+        for array in arrays_in(self.queue(results)[-1:]):  # the batches before it are finished by then, or soon
             array.wait_to_read()
 
     def rest(self) -> List[Any]:

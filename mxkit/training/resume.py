@@ -74,8 +74,7 @@ def capture(
         metrics.append(numbers)
     for rank, worker in enumerate(others, 1):
         for number, (_, metric_arrays) in enumerate(worker):
-            names = {f"worker:{rank}:{number}:{slot}": array for slot, array in metric_arrays.items()}
-            arrays.update(names)
+            arrays.update({f"worker:{rank}:{number}:{slot}": array for slot, array in metric_arrays.items()})
     running = Ledger() if after_epoch else state.running
     cut = after_epoch and state.finished and not state.running.whole
     run = {

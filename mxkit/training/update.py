@@ -412,8 +412,7 @@ class Place:
         """Raise an error of the net, the loss or the engine with its place; the caller raises mxkit's own errors."""
         where = numbers(self._epoch, self._step())
         if isinstance(error, UnusedParameterError):
-            paths = paths_of(error.parameters, self._net)
-            raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
+            raise UnusedParameterError(paths_of(error.parameters, self._net), error.parameters, f"{where}: ") from error
         if not isinstance(error, MxkitError):
             text = self._text(error)
             cause = callback_error() if isinstance(error, mx.MXNetError) else None

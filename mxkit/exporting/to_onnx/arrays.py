@@ -336,8 +336,7 @@ def concat(operator: Operator, writer: Writer) -> str:
 
 @converts("stack", "_npi_stack")
 def stack(operator: Operator, writer: Writer) -> str:
-    ndim = len(operator.outputs[0].dims)
-    axis = operator.integer("axis") % ndim
+    axis = operator.integer("axis") % len(operator.outputs[0].dims)
     parts = [writer.reshape(tensor, (*tensor.dims[:axis], 1, *tensor.dims[axis:])) for tensor in operator.inputs]
     return writer.op("Concat", *parts, axis=axis)
 

@@ -91,8 +91,7 @@ def l2_normalization(operator: Operator, writer: Writer) -> str:
     ndim = len(data.dims)
     axes = {"instance": range(1, ndim), "channel": [1], "spatial": range(2, ndim)}[operator.get("mode")]
     total = writer.op("ReduceSumSquare", data, axes=list(axes), keepdims=1)
-    root = writer.op("Sqrt", writer.op("Add", total, data.like(operator.real("eps"))))
-    return writer.op("Div", data, root)
+    return writer.op("Div", data, writer.op("Sqrt", writer.op("Add", total, data.like(operator.real("eps")))))
 
 
 @converts("Dropout")
@@ -139,8 +138,7 @@ def upsampling(operator: Operator, writer: Writer) -> str:
 def norm(operator: Operator, writer: Writer) -> str:
     order = operator.get("ord")
     operator.refuse((order not in (1, 2), f"ord={order}"))
-    kind = "ReduceL1" if order == 1 else "ReduceL2"
-    made = writer.op(kind, operator.inputs[0], axes=operator.axes(), keepdims=0)
+    made = writer.op("ReduceL1" if order == 1 else "ReduceL2", operator.inputs[0], axes=operator.axes(), keepdims=0)
     return writer.reshape(made, operator.outputs[0].dims)
 
 

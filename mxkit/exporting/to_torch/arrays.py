@@ -276,8 +276,7 @@ def _bilinear_resize(node: Node) -> str:
             target = f"({listed(sizes)})"
     else:
         raise node.refused(f"mode={mode}; expected size or like")
-    corners = node.flag("align_corners")
-    return f'F.interpolate({node.x}, size={target}, mode="bilinear", align_corners={corners})'
+    return f'F.interpolate({node.x}, size={target}, mode="bilinear", align_corners={node.flag("align_corners")})'
 
 
 def _sequence(function: str, without: str, node: Node) -> str:

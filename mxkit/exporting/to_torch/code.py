@@ -294,8 +294,7 @@ def is_buffer(program: Program, parameter: Any) -> bool:
 
 def _parameter(name: str, parameter: Any, buffer: bool) -> Statement:
     shape = [Argument("", str(size)) for size in shape_of(parameter)] or [Argument("", "()")]
-    dtype = dtype_name(parameter.dtype)
-    zeros = Call("torch.zeros", (*shape, Argument("dtype", f"torch.{dtype}", "torch.float32")))
+    zeros = Call("torch.zeros", (*shape, Argument("dtype", f"torch.{dtype_name(parameter.dtype)}", "torch.float32")))
     if not buffer:
         return Statement(f"self.{name}", Call("nn.Parameter", (Argument("", zeros),)))
     return Statement("", Call("self.register_buffer", (Argument("", f'"{name}"'), Argument("", zeros))))
@@ -544,8 +543,7 @@ def _load(name: str, frozen: Sequence[str]) -> str:
         "    net.load_state_dict(load_file(path))",
     ]
     if frozen:
-        keys = Call("[", tuple(Argument("", f'"{key}"') for key in frozen))
-        lines += laid_out("frozen = ", keys, indent=4)
+        lines += laid_out("frozen = ", Call("[", tuple(Argument("", f'"{key}"') for key in frozen)), indent=4)
         lines += ["    for key in frozen:", "        net.get_parameter(key).requires_grad_(False)"]
     return "\n".join([*lines, "    return net.eval()"])
 

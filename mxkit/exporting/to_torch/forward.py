@@ -210,8 +210,7 @@ class Renderer:
         while name in taken:
             name, number = f"{name.rstrip('0123456789') if number > 2 else name}{number}", number + 1
         self.layers[name] = layer, operator
-        inputs = self.program.data_inputs(operator, self.fixed)
-        return _Action(f"self.{name}", operator, inputs, operator.outputs)
+        return _Action(f"self.{name}", operator, self.program.data_inputs(operator, self.fixed), operator.outputs)
 
     def _common_name(self, operator: Operator, used: List[Entry]) -> str:
         names = [self.program.names[entry].rpartition(".")[2] for entry in used if entry in self.program.parameters]

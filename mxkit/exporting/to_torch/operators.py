@@ -397,8 +397,7 @@ def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, direc
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
     if ends[-1] != len(flat):
         raise ValueError(f"a fused RNN of {ends[-1]} parameters, received {len(flat)}")
-    parts = np.split(flat, ends[:-1])
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts)}
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), np.split(flat, ends[:-1]))}
 
 
 EXPRESSIONS: Dict[str, Union[str, Conversion]] = {

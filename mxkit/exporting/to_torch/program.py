@@ -499,8 +499,7 @@ class _Builder:
             if id(child) in self.made:
                 module.shared[own] = self.made[id(child)]
             else:
-                path = join_path(module.path, name)
-                module.children[own] = self.module(child, path, join_path(module.target, own))
+                module.children[own] = self.module(child, join_path(module.path, name), join_path(module.target, own))
             module.names.setdefault(id(child), own)
 
     def _is_chain(self, module: Module) -> bool:

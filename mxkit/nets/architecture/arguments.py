@@ -76,8 +76,7 @@ def plain(value: Any) -> Any:
 
 def _plain_initializer(value: "mx.init.Initializer") -> List[Any]:
     name, arguments = json.loads(value.dumps())
-    known = mx.registry.get_registry(mx.init.Initializer)
-    if known.get(name) is not type(value):
+    if mx.registry.get_registry(mx.init.Initializer).get(name) is not type(value):
         raise TypeError(
             f"the initializer {type(value).__name__} is not registered: decorate it with @mx.init.register, "
             "or set the parameter's init to None"

@@ -160,8 +160,7 @@ def _stock(name: str, arguments: Dict[str, Any], children: Dict[str, Any], build
     kind, stock = SUPPORTED[name]
     _refuse_unknown(arguments, stock.arguments)
     checked = {key: argument(key, value) for key, value in arguments.items()}
-    missing = set(stock.parts) - set(children)
-    if missing:
+    if set(stock.parts) - set(children):
         raise ValueError(f"{name} has the children {', '.join(stock.parts)}; received {', '.join(children) or 'none'}")
     if stock.assembled:
         block = object.__new__(kind)

@@ -125,8 +125,7 @@ def _answer(name: str) -> Dict[str, Any]:
         if name == "mxnet":
             answer.update(_about_mxnet(module))
     except (Exception, SystemExit) as error:
-        text = str(error).strip()
-        answer.update(error=type(error).__name__, text=text or "no message")
+        answer.update(error=type(error).__name__, text=str(error).strip() or "no message")
     if name == "mxnet":
         try:
             answer.update(_about_cuda())  # also if they kept MXNet from being imported

@@ -60,8 +60,7 @@ class Progress(Callback):
         self._redirected = ExitStack()
 
     def on_fit_begin(self, state: FitState) -> None:
-        scheduled = state.trainer.optimizer.lr_scheduler is not None
-        self._first_rate = None if scheduled else state.trainer.learning_rate
+        self._first_rate = None if state.trainer.optimizer.lr_scheduler is not None else state.trainer.learning_rate
         if self._verbose:
             self._print_setup(state)
         if state.updates:
