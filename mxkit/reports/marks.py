@@ -193,7 +193,7 @@ def _of_boxes(metric: VOCMeanAP, classes: List[str]) -> List[Table]:
         found += (taken[counted] >= 0).tolist()
         areas += (truth[counted, 2:4] - truth[counted, :2]).prod(axis=1).tolist()
     sizes = np.searchsorted(list(_AREAS.values()), areas, side="right")
-    groups = {name: np.array(found)[sizes == size] for size, name in enumerate(_AREAS)}
+    groups = {name: np.array(found, bool)[sizes == size] for size, name in enumerate(_AREAS)}
     by_size = [(name, len(own), int(own.sum()), int((~own).sum())) for name, own in groups.items()]
     return [
         Table(["class", "average precision", "objects", "found", "missed", "wrong"], _best_first(rows)),

@@ -165,3 +165,17 @@ def test_the_report_has_figures_of_each_class_and_the_worst_images(run):
     assert "No confusion matrix" not in page
     assert "Worst images" in page
     assert page.count('alt="answer for image') > 0
+
+
+@pytest.mark.parametrize("run", ["ssd_shapes"], indirect=True)
+def test_a_part_without_objects_has_figures(run):
+    from mxkit.recipe.data_checks import load_data
+    from mxkit.recipe.run import load_run
+    from mxkit.reports.marks import marked_part
+
+    recipe, net = load_run(run[1].folder)
+    data = load_data(recipe)
+    data.test.labels = [np.zeros((0, 6), np.float32)] * len(data.test)
+    by_class, by_size = marked_part(recipe, net, data).tables
+    assert by_class.rows == []
+    assert [row[1:] for row in by_size.rows] == [(0, 0, 0)] * 3
