@@ -227,27 +227,6 @@ def symbol_of(nodes: Sequence[Mapping[str, Any]], heads: Collection[Sequence[int
     return Graph({**content, "attrs": like.content.get("attrs", {})}, like.numpy).symbol()
 
 
-def without_blocked_transposes(symbol: Any) -> Any:
-    """Return the same symbol, in whose graph SwapAxis stands for a transpose (0, 2, 1) of a reshaped array (T275).
-
-    In a graph on a CPU, the reshaped output of a convolution keeps the four axes of oneDNN's memory, which oneDNN's
-    transpose refuses. YOLOV3 has this pair of operators.
-    """
-    graph = Graph.of(symbol, casts=True)
-    wrong = [
-        node
-        for node in graph.nodes
-        if node.operator == "transpose"
-        and node.ints("axes") == (0, 2, 1)
-        and graph.sources(node)[0].operator == "Reshape"
-    ]
-    for node in wrong:
-        node.content["op"] = "SwapAxis"
-        kept = {name: text for name, text in node.attrs.items() if name != "axes"}
-        node.content["attrs"] = {**kept, "dim1": "1", "dim2": "2"}
-    return graph.symbol() if wrong else symbol
-
-
 def with_merged_variables(symbols: Sequence[Any], names: Collection[str]) -> List[Any]:
     """Return the same symbols, but in their graph each of some variables stands once.
 

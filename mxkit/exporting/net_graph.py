@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from mxkit.core.arrays import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
-from mxkit.core.graph import Entry, Graph, with_merged_variables, without_blocked_transposes
+from mxkit.core.graph import Entry, Graph, with_merged_variables
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
@@ -181,7 +181,7 @@ def _trace(net: Any, inputs: Sequence[Any]) -> Any:
         ) from error
     parameters = {name for name in net.collect_params() if name not in {one.name for one in inputs}}
     outputs = with_merged_variables(outputs, parameters)
-    return without_blocked_transposes(outputs[0] if len(outputs) == 1 else mx.sym.Group(outputs))
+    return outputs[0] if len(outputs) == 1 else mx.sym.Group(outputs)
 
 
 def _flat(outputs: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Repairs of graphs before MXNet compiles or binds them (T139, T250 to T252), and graphs that record predictions.
+"""Repairs of graphs before MXNet compiles or binds them (T139, T250 to T252, T275), and graphs that record predictions.
 
 The user's own graph stays as it is. A rule replaces one operator by others, which compute the same. Shapes are not
 known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
@@ -31,9 +31,12 @@ Node = Dict[str, Any]
 # The number of channels of each input, as far as attributes tell.
 Channels = Sequence[Optional[int]]
 
-_GIVEN = -1  # stands for the inputs of the replaced operator
+# Stand for the inputs of the replaced operator: all, the first, the others.
+_GIVEN, _FIRST, _REST = -1, -2, -3
 # Operators whose outputs have as many channels as their first input.
 _KEEPS_CHANNELS = {"Activation", "BatchNorm", "Dropout", "LeakyReLU", "Pooling", "relu", "sigmoid", "_copy", "clip"}
+# Operators that read the blocks of a convolution's output as if they were the usual layout.
+_BLIND = ("softmax", "log_softmax", "softmin", "reshape_like", "_np_reshape", "_npx_reshape")
 _ADDS = ("elemwise_add", "elemwise_sub", "elemwise_mul", "add_n")
 
 
@@ -43,7 +46,7 @@ class Part(NamedTuple):
     Attributes:
         operator: MXNet's name.
         attributes: Its attributes as text.
-        inputs: Numbers of earlier parts, or `_GIVEN`.
+        inputs: Numbers of earlier parts, `_GIVEN`, `_FIRST` or `_REST`.
     """
 
     operator: str
@@ -99,9 +102,10 @@ def _repair(content: Dict[str, Any]) -> bool:
 def _as_nodes(node: Node, parts: Sequence[Part], first: int) -> List[Node]:
     """The nodes of parts; `first` is the number of the first one. The last keeps the name."""
     scope = {name: value for name, value in node.get("attrs", {}).items() if name.startswith("__")}
+    given = {_GIVEN: node["inputs"], _FIRST: node["inputs"][:1], _REST: node["inputs"][1:]}
     nodes = []
     for number, part in enumerate(parts):
-        sources = [node["inputs"] if one == _GIVEN else [[first + one, 0, 0]] for one in part.inputs]
+        sources = [given[one] if one < 0 else [[first + one, 0, 0]] for one in part.inputs]
         name = node["name"] if number == len(parts) - 1 else f"{node['name']}_{number}"
         inputs = [source for several in sources for source in several]
         nodes.append({"op": part.operator, "name": name, "attrs": {**scope, **part.attributes}, "inputs": inputs})
@@ -165,7 +169,13 @@ def _reshape(attributes: Dict[str, str], before: Channels) -> List[Part]:
         return []
     codes = {0: -2, -1: -1, -2: -4, -3: -5, -4: -6}
     newshape = tuple(size if size is None or size > 0 else codes[size] for size in shape)
-    return [Part("_npx_reshape", {"newshape": str(newshape), "reverse": attributes.get("reverse", "False")})]
+    new = {"newshape": str(newshape), "reverse": attributes.get("reverse", "False")}
+    return _of_usual_layout("_npx_reshape", new, before)
+
+
+def _of_usual_layout(operator: str, attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T275: an operator that takes oneDNN's blocks for the usual layout, after a Reshape that changes nothing else."""
+    return [Part("Reshape", {"shape": "(-2,)"}, (_FIRST,)), Part(operator, attributes, (0, _REST))]
 
 
 def _leaky_relu(attributes: Dict[str, str], before: Channels) -> List[Part]:
@@ -192,16 +202,17 @@ _RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
     "slice": _slice,
     "Reshape": _reshape,
     "LeakyReLU": _leaky_relu,
+    **{name: functools.partial(_of_usual_layout, name) for name in _BLIND},
 }
 
 
 def bound_graphs(module: ModuleType) -> None:
-    """T139 and T250 to T252 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
+    """T139, T250 to T252 and T275 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
     replace(module.Symbol, bind=around(bound), simple_bind=around(bound))
 
 
 def compiled_graphs(module: ModuleType) -> None:
-    """T130, T137, T139 and T250 to T252 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    """T130, T137, T139, T250 to T252 and T275 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
     replace(module, CachedOp=predicting_graphs)
 
 

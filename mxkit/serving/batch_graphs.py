@@ -12,7 +12,6 @@ from mxkit.core.arrays import call, is_numpy, of_kind, outputs_of, switches
 from mxkit.core.blocks import blocks_by_path, is_numpy_net, net_devices
 from mxkit.core.device import empty_batch
 from mxkit.core.forward_errors import explained
-from mxkit.core.graph import without_blocked_transposes
 from mxkit.core.graphs import argument_order, cached_operator
 from mxkit.core.tracing import trace
 from mxkit.errors import DataError
@@ -179,7 +178,7 @@ def _graph(net: Any, sample: Sample, device: Any, numpy: bool) -> Callable[..., 
     arrays = [of_kind(mx.nd.zeros((1, *one.shape), ctx=device, dtype=one.dtype), numpy) for one in sample]
     traced = trace(net, arrays)
     kind = mx.sym.np._Symbol if is_numpy(traced.outputs) else mx.sym.Symbol
-    symbol = without_blocked_transposes(mx.sym.Group(traced.outputs, kind))
+    symbol = mx.sym.Group(traced.outputs, kind)
     order = argument_order(symbol, traced.inputs, traced.parameters)
     operator = cached_operator(symbol, order, static_alloc=True, static_shape=True)
 

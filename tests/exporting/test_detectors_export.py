@@ -105,7 +105,7 @@ class Reshaped(mx.gluon.HybridBlock):
 
 
 def test_a_graph_transposes_the_reshaped_output_of_a_convolution(tmp_path):
-    """T275: MXNet's graph cannot; a graph that mxkit makes or writes does."""
+    """T275."""
     net, x = Reshaped(), mx.nd.random.uniform(shape=(2, 8, 4, 4))
     mxkit.initialize(net, sample=x)
     expected = net(x).asnumpy()

@@ -60,6 +60,41 @@ def test_a_graph_is_changed_where_a_block_may_be_cut(graph, changes):
     assert list(graph.simple_bind(mx.cpu(), **shapes).output_dict) == graph.list_outputs()
 
 
+RESHAPES = {
+    "none": lambda y: y,
+    "reshape": lambda y: mx.sym.reshape(y, (0, 16, -1)),
+    "npx.reshape": lambda y: mx.sym.npx.reshape(y, (-2, 16, -1)),
+    "np.reshape": lambda y: mx.sym.np.reshape(y, (2, 16, 64)),
+    "reshape_like": lambda y: mx.sym.reshape_like(y, mx.sym.ones((2, 16, 64))),
+}
+READERS = {
+    "softmax": (mx.sym.softmax, lambda y: np.exp(y) / np.exp(y).sum(-1, keepdims=True)),
+    "log_softmax": (mx.sym.log_softmax, lambda y: y - np.log(np.exp(y).sum(-1, keepdims=True))),
+    "transpose": (lambda y: mx.sym.transpose(y, (0, 2, 1)), lambda y: y.transpose(0, 2, 1)),
+    "sum": (lambda y: y + mx.sym.ones((2, 16, 64)), lambda y: y + 1),
+}
+
+
+BLIND = [(one, reader) for one in RESHAPES for reader in READERS if one != "none" or "softmax" in reader]
+
+
+@pytest.mark.parametrize(("reshape", "reader"), BLIND)
+def test_blocks_of_a_convolution_are_read_in_graphs(reshape, reader):
+    """T124, T275."""
+    first = mx.sym.Convolution(X, kernel=(3, 3), pad=(1, 1), num_filter=16, name="first")
+    blocks = mx.sym.Convolution(mx.sym.relu(first), kernel=(1, 1), num_filter=16, name="second")
+    numpy = reshape.startswith("np")
+    changed = RESHAPES[reshape](blocks.as_np_ndarray() if numpy else blocks)
+    read, oracle = READERS[reader]
+    read = read(changed.as_nd_ndarray() if numpy else changed)
+    executor = mx.sym.Group([read, mx.sym.BlockGrad(blocks)]).simple_bind(mx.cpu(), x=(2, 3, 8, 8))
+    for array in executor.arg_dict.values():
+        array[:] = nd.random.uniform(-1, 1, shape=array.shape)
+    found, values = (one.asnumpy() for one in executor.forward())
+    values = values if reshape == "none" else values.reshape(2, 16, 64)
+    np.testing.assert_allclose(found, oracle(values), rtol=1e-4, atol=1e-5)
+
+
 def test_inside_loops_and_beside_other_outputs():
     """T250."""
 

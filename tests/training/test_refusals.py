@@ -63,7 +63,7 @@ def with_amp(net):
 def plain_block(net):
     plain = gluon.nn.Sequential()
     plain.add(*net)
-    fit(amp="bfloat16")[1](plain)
+    fit(amp="float16")[1](plain)
 
 
 def sparse(**how):
@@ -240,7 +240,7 @@ ROWS = [
         )
     ),
     (("cpu", half_frozen), ValueError, "^1: the weight of this Dense layer is frozen, its bias is not. On the CPU"),
-    (("cpu", plain_block), TypeError, "amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"),
+    (("cpu", plain_block), TypeError, "amp='float16' rewrites the graph of a HybridBlock; received Sequential"),
     (fit(amp="half"), ValueError, "amp: expected 'float16' or 'bfloat16', or None; received 'half'"),
     (fit(loss=None), ValueError, r"pass loss=..., or loss=mxkit.losses.BatchLoss\(forward=...\) for a net"),
     (made(lambda: BatchLoss("l2", forward=len)), ValueError, r"forward=function\(net, inputs, labels\); received both"),

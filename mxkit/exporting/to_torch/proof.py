@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arrays import legacy, switches
-from mxkit.core.graph import Entry, Graph, without_blocked_transposes
+from mxkit.core.graph import Entry, Graph
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import JUMPING, Draw, Row, above, at_places, beside_summands, compare, net_outputs, summands
@@ -315,7 +315,7 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
         arrays = _arrays(program, own, inputs, wide)
         # no variable is an output: beside one, oneDNN's backward pass of Deconvolution fails
         kept = [number for number, entry in enumerate(program.entries) if entry not in program.names]
-        symbol = without_blocked_transposes(mx.sym.Group([legacy(program.internals)[number] for number in kept]))
+        symbol = mx.sym.Group([legacy(program.internals)[number] for number in kept])
         if train:
             symbol = _for_training(symbol, wide)
             trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
