@@ -1,5 +1,6 @@
 """Optimizers and Trainers by name, on one device and on several."""
 
+from built_nets import ready
 import mxkit
 from mxkit.core.trainers import get_trainer, optimizer_names
 from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError
@@ -11,9 +12,7 @@ import pytest
 
 def make_net(devices="cpu"):
     mxkit.seed_all(1)
-    net = gluon.nn.Dense(3, in_units=5)
-    mxkit.initialize(net, devices=devices)
-    return net
+    return ready(gluon.nn.Dense(3, in_units=5), devices=devices)
 
 
 # groupadagrad wants a learning rate for rows; test is MXNet's own test double

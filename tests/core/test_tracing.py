@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import ready, stack
 from mxkit.core import tracing
 from mxkit.core.blocks import blocks_by_path
 from mxkit.core.graphs import opened
@@ -244,8 +245,7 @@ class Careful(gluon.HybridBlock):
 
 
 def test_calls_that_exceptions_ended():
-    net = Careful()
-    net.initialize()
+    net = ready(Careful())
     with tracing.recorded_calls(net) as calls:
         net(mx.nd.ones((1, 2)))
     assert [(call.path, len(call.outputs)) for call in calls] == [("", 1), ("bad", 0), ("bad.0", 0), ("good", 1)]
@@ -296,8 +296,7 @@ def test_blocks_are_opened_above_each_path_of_a_shared_one_and_nowhere_else():
 
 @pytest.mark.parametrize("switch", [False, True])
 def test_the_inputs_choose_the_kind_of_a_graph_not_the_switches(kind, switch):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, activation="relu"), nn.BatchNorm(), nn.HybridLambda(lambda F, x: x.mean()))
+    net = stack(nn.Dense(3, activation="relu"), nn.BatchNorm(), nn.HybridLambda(lambda F, x: x.mean()))
     with Kind(switch).switches():
         traced = tracing.trace(net, [kind.of(np.ones((1, 2)))])
         outputs, parameters = tracing.infer_shapes(traced, traced.outputs, [(1, 2)])

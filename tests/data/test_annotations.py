@@ -171,6 +171,20 @@ def test_points_of_persons_are_cut_out_of_their_image(tmp_path):
             np.testing.assert_array_equal(pixels[int(y), int(x)], image[int(row[1]) + 1, int(row[0]) + place])
 
 
+def refused(words, read, *arguments, **options):
+    with pytest.raises(DataError) as error:
+        read(*arguments, **options)
+    assert all(word in str(error.value) for word in words)
+
+
+def rewritten(folder, number, change, **how):
+    """An annotation file of COCO whose object of a number is changed."""
+    path = write_coco(folder, SAMPLES, **how)
+    content = json.loads(path.read_text("utf-8"))
+    content["annotations"][number].update(change)
+    path.write_text(json.dumps(content), "utf-8")
+
+
 # What is changed in which file, and the words of the error: the line or field, and what is wrong there.
 YOLO = {
     "7 .5 .5 .1 .1": ("line 1", "class", "from 0 to 2"),
@@ -189,9 +203,7 @@ YOLO = {
 def test_yolo_refuses(tmp_path, text):
     root = write_yolo(tmp_path, SAMPLES, valid=3)
     (root / "labels/train/1.txt").write_text(text, "utf-8")
-    with pytest.raises(DataError) as error:
-        yolo_boxes(root)
-    assert all(word in str(error.value) for word in ("labels/train/1.txt", *YOLO[text]))
+    refused(("labels/train/1.txt", *YOLO[text]), yolo_boxes, root)
 
 
 VOC = {
@@ -212,9 +224,7 @@ def test_voc_refuses(tmp_path, case):
     before, after, words = VOC[case]
     path = next(path for path in sorted(folder.glob("Annotations/*.xml")) if "<name>dog</name>" in path.read_text())
     path.write_text(path.read_text("utf-8").replace(before, after, 1), "utf-8")
-    with pytest.raises(DataError) as error:
-        voc_boxes(folder, classes=NAMES)
-    assert all(word in str(error.value) for word in (path.name, *words))
+    refused((path.name, *words), voc_boxes, folder, classes=NAMES)
 
 
 COCO = {
@@ -230,13 +240,9 @@ COCO = {
 
 @pytest.mark.parametrize("case", COCO)
 def test_coco_refuses(tmp_path, case):
-    path = write_coco(tmp_path, SAMPLES)
-    content = json.loads(path.read_text("utf-8"))
-    content["annotations"][4].update(COCO[case][0])
-    path.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(DataError) as error:
-        coco_boxes(tmp_path, valid=None)
-    assert all(word in str(error.value) for word in ("annotations[4]", *COCO[case][1]))
+    change, words = COCO[case]
+    rewritten(tmp_path, 4, change)
+    refused(("annotations[4]", *words), coco_boxes, tmp_path, valid=None)
 
 
 def test_all_mistakes_are_one_error(tmp_path):
@@ -268,9 +274,7 @@ MASKS = {
 def test_masks_refuse(tmp_path, case):
     root = write_masks(tmp_path)
     MASKS[case][0](root)
-    with pytest.raises(DataError) as error:
-        mask_folder(root, classes=["ground", "cat", "dog"])
-    assert all(word in str(error.value) for word in MASKS[case][1])
+    refused(MASKS[case][1], mask_folder, root, classes=["ground", "cat", "dog"])
 
 
 POINTS = {
@@ -282,13 +286,9 @@ POINTS = {
 
 @pytest.mark.parametrize("case", POINTS)
 def test_points_refuse(tmp_path, case):
-    path = write_coco(tmp_path, SAMPLES, points=4)
-    content = json.loads(path.read_text("utf-8"))
-    content["annotations"][2].update(POINTS[case][0])
-    path.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(DataError) as error:
-        coco_points(tmp_path, valid=None)
-    assert all(word in str(error.value) for word in ("annotations[2]", *POINTS[case][1]))
+    change, words = POINTS[case]
+    rewritten(tmp_path, 2, change, points=4)
+    refused(("annotations[2]", *words), coco_points, tmp_path, valid=None)
 
 
 def test_errors_of_the_json_file_name_the_function_that_was_called(tmp_path):

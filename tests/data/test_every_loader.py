@@ -4,7 +4,7 @@ from functools import partial
 import random
 
 from batches import assert_same, leaves, read
-from built_nets import stack
+from built_nets import ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
@@ -13,6 +13,7 @@ from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, Str
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
+from oracle import fit
 import pytest
 from sharing import Kind, examples, pairs
 
@@ -224,13 +225,9 @@ def test_a_hybridized_net_takes_a_users_pinned_batches():
         for start in (0, 4):
             yield tuple(mx.nd.array(array[start : start + 4], ctx=mx.cpu_pinned()) for array in (x, np.arange(6) % 3))
 
-    net = mxkit.models.mlp(3, hidden=[4])
-    mxkit.initialize(net, devices="cpu:2")
+    net = ready(mxkit.models.mlp(3, hidden=[4]), devices="cpu:2")
     net.hybridize()
-    history = mxkit.fit(
-        net, pinned, loss="softmax_ce", trainer="sgd", epochs=1, valid=list(pinned()), metrics=["accuracy"],
-        progress=False,
-    )  # fmt: skip
+    history = fit(net, pinned, valid=list(pinned()), metrics=["accuracy"])
     assert history[0]["samples"] == 6
     assert mxkit.evaluate(net, pinned, loss="softmax_ce") == {"loss": pytest.approx(history[0]["valid_loss"])}
     assert mxkit.predict(net, pinned).context == mx.cpu()
@@ -241,9 +238,7 @@ def test_a_hybridized_net_takes_a_users_pinned_batches():
 
 
 def started():
-    net = stack(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=7))
-    mxkit.initialize(net)
-    return net
+    return ready(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=7))
 
 
 ROWS = np.random.RandomState(0).randn(150, 4)

@@ -2,7 +2,7 @@
 
 import json
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.arrays import call, switches
 from mxkit.core.blocks import parameters_by_path
@@ -22,9 +22,7 @@ A, C = (mx.sym.var(name, dtype="float32") for name in "ac")
 
 
 def small_net():
-    net = stack(nn.Conv2D(2, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(2))
-    net.initialize()
-    return net
+    return ready(nn.Conv2D(2, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(2))
 
 
 def traced(net=None):
@@ -137,8 +135,7 @@ def test_parameters_that_a_graph_shares_with_a_net_keep_the_graphs_names(graph_f
 def test_a_graph_of_either_kind_comes_back_as_one_of_its_kind(kind, outputs, switch):
     x, weight = (mx.sym.var(name, dtype="float32") for name in ("x", "weight"))
     graph = mx.sym.FullyConnected(x, weight, no_bias=True, num_hidden=3, name="fc")
-    net = gluon.SymbolBlock(kind.of([graph, mx.sym.tanh(graph)][:outputs]), kind.of(x))
-    net.initialize()
+    net = ready(gluon.SymbolBlock(kind.of([graph, mx.sym.tanh(graph)][:outputs]), kind.of(x)))
     inputs = [kind.of(batch(2, 4))]
     expected = call(net, inputs)
     with switches(switch):

@@ -4,7 +4,7 @@ import copy
 import inspect
 import json
 
-from built_nets import stack
+from built_nets import ready, stack
 from mxkit.errors import ArchitectureError
 from mxkit.nets.architecture import build, describe, register_block
 from mxkit.nets.architecture.catalog import REGISTERED
@@ -171,8 +171,7 @@ def test_a_constant_is_the_constructors_affair():
     net = Graded([1.0, 2.0])
     assert describe(net)["net"]["arguments"] == {"grades": [1.0, 2.0]}
     net.initialize()
-    twin = build(describe(net))
-    twin.initialize()
+    twin = ready(build(describe(net)))
     x = batch(3, 2)
     assert (twin(x) == net(x)).asnumpy().all()
     net.grades.value[:] = 5

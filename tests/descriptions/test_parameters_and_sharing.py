@@ -2,7 +2,7 @@
 
 import json
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.nets.architecture import build, describe, differences
@@ -52,8 +52,7 @@ def test_children_under_names_keep_them_and_their_order():
 
 
 def test_describing_and_building_leave_the_net_and_its_hybridization():
-    net = mxkit.models.lenet()
-    net.initialize()
+    net = ready(mxkit.models.lenet())
     x = mx.nd.ones((1, 1, 28, 28))
     net.hybridize()
     before = net(x).asnumpy()
@@ -75,8 +74,7 @@ def test_differences_name_the_block():
     assert differences(describe(net()), describe(net("tanh"))) == ["0: activation: 'relu' here, 'tanh' there"]
     assert differences(describe(net(units=4)), describe(net())) == ["0: units: 4 here, 3 there"]
     assert "class: 'Dense' here" in differences(describe(nn.Dense(2)), describe(nn.Flatten()))[0]
-    run = net()
-    run.initialize()
+    run = ready(net())
     run(mx.nd.ones((2, 5)))
     assert differences(describe(net()), describe(run)) == []
     assert describe(run)["net"]["children"][0]["arguments"]["in_units"] == 5

@@ -5,6 +5,7 @@ from pathlib import Path
 import sys
 import warnings
 
+from built_nets import stack
 from joint_runs import write
 import mxkit
 from mxkit.distributed.group import current
@@ -46,9 +47,7 @@ def mlp(**arguments):
 
 
 def net_of(*layers):
-    net = nn.HybridSequential()
-    net.add(*layers)
-    return net
+    return stack(*layers)
 
 
 def made(net, devices=None):

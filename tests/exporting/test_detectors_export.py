@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 import sys
 
+from built_nets import hybrid_net, ready
 import mxkit
 from mxkit.runtime.machine import processor_flags
 from mxkit.serving.optimizing import difference_of
 import mxnet as mx
+from mxnet.gluon import nn
 import numpy as np
+from oracle import fit
 import pytest
 from sharing import command, needs_onnx
 
@@ -44,10 +47,8 @@ def trained():
             batches, classes = drawn(loss)
             own = {"points": len(classes)} if loss == "pose" else {"classes": len(classes), "size": SIZE}
             mxkit.seed_all(0)
-            net = mxkit.models.get_model(name, **own)
-            mxkit.initialize(net)
-            adam = ("adam", {"learning_rate": 0.003})
-            mxkit.fit(net, batches, loss=loss, trainer=adam, epochs=f"{updates} updates", progress=False)
+            net = ready(mxkit.models.get_model(name, **own))
+            fit(net, batches, loss=loss, trainer=("adam", {"learning_rate": 0.003}), epochs=f"{updates} updates")
             made[name] = net, np.concatenate([x.asnumpy() for x, _ in batches])
         return made[name]
 
@@ -93,21 +94,12 @@ def test_fifty_drawn_images_have_the_nets_answers(trained, tmp_path, name, forma
             check_same(answers(net, batch), answers(other, batch))
 
 
-class Reshaped(mx.gluon.HybridBlock):
-    """The end of YOLOV3's layers, with as many channels as oneDNN puts into blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = mx.gluon.nn.Conv2D(24, 1)
-
-    def hybrid_forward(self, operators, x):
-        return self.conv(x).reshape((0, 24, -1)).transpose((0, 2, 1))
-
-
 def test_a_graph_transposes_the_reshaped_output_of_a_convolution(tmp_path):
     """T275."""
-    net, x = Reshaped(), mx.nd.random.uniform(shape=(2, 8, 4, 4))
-    mxkit.initialize(net, sample=x)
+    x = mx.nd.random.uniform(shape=(2, 8, 4, 4))
+    # the end of YOLOV3's layers, with as many channels as oneDNN puts into blocks
+    end = hybrid_net(lambda net, F, x: net.conv(x).reshape((0, 24, -1)).transpose((0, 2, 1)), conv=nn.Conv2D(24, 1))
+    net = ready(end, sample=x)
     expected = net(x).asnumpy()
     mxkit.export(net, tmp_path / "net", input_shape=x.shape)
     np.testing.assert_allclose(mxkit.load_exported(tmp_path / "net")(x).asnumpy(), expected, rtol=1e-5)
@@ -121,13 +113,12 @@ def test_a_graph_transposes_the_reshaped_output_of_a_convolution(tmp_path):
 def test_equal_scores_may_be_chosen_in_another_order(tmp_path):
     """A detector's topk fills its hundred rows with places of score 0, among which MXNet has no order."""
 
-    class Best(mx.gluon.HybridBlock):
-        def hybrid_forward(self, operators, x):
-            scores, places = operators.relu(x).topk(k=40, ret_typ="both")
-            return scores, operators.cast(places, "int32") * 0
+    def best(net, F, x):
+        scores, places = F.relu(x).topk(k=40, ret_typ="both")
+        return scores, F.cast(places, "int32") * 0
 
     x = np.random.RandomState(0).uniform(-9, 1, (2, 300)).astype("float32")
-    proof = mxkit.export(Best(), tmp_path / "net", format="onnx", inputs=x).proof
+    proof = mxkit.export(hybrid_net(best), tmp_path / "net", format="onnx", inputs=x).proof
     assert any(row.operator == "topk" and row.name.endswith("[1]") for row in proof.rows)
 
 

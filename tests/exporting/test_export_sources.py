@@ -5,7 +5,7 @@ import json
 import sys
 import tarfile
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import CheckpointError, ExportError, MxkitError, NotInitializedError, UnknownNameError
 from mxkit.exporting.proof import Row, compare
@@ -148,9 +148,7 @@ def uninitialized():
 
 def waiting():
     """A net whose shapes wait for a first batch."""
-    net = uninitialized()
-    mxkit.initialize(net, "xavier")
-    return net
+    return ready(uninitialized())
 
 
 def trained():
@@ -172,9 +170,7 @@ def broken():
 
 
 def mixed():
-    net = stack(nn.Dense(4), nn.Lambda("tanh"), kind=nn.Sequential)
-    net.initialize()
-    return net
+    return ready(stack(nn.Dense(4), nn.Lambda("tanh"), kind=nn.Sequential))
 
 
 LARGE = partial(nn.HybridLambda, lambda F, x: x * 2 if F is mx.nd and x.shape[0] > 5 else x)
@@ -283,8 +279,7 @@ def test_a_row_compares_numbers_and_the_places_of_others():
 
 @needs_onnx
 def test_none_names_the_axis_of_the_samples(tmp_path):
-    net = stack(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
-    net.initialize()
+    net = ready(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
     exported = mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(7, None, 5))
     assert exported.inputs == ("data (7, N, 5) float32",)
     x = mx.nd.random.uniform(shape=(7, 3, 5))
@@ -295,8 +290,7 @@ def test_none_names_the_axis_of_the_samples(tmp_path):
 
 
 def epochs(folder):
-    net = nn.Dense(3, in_units=5)
-    net.initialize()
+    net = ready(nn.Dense(3, in_units=5))
     for epoch in (0, 3):
         net.weight.set_data(mx.nd.ones((3, 5)) * (epoch + 1))
         mxkit.export(net, folder / "model", epoch=epoch)
@@ -321,8 +315,7 @@ def test_a_net_of_nan_is_written_as_it_is(tmp_path):
 
 
 def test_gammas_that_mxnet_reads_as_ones_are_written_as_ones(tmp_path):
-    norm = nn.BatchNorm(scale=False, in_channels=3)
-    norm.initialize()
+    norm = ready(nn.BatchNorm(scale=False, in_channels=3))
     norm.gamma.set_data(mx.nd.ones(3) * 5)
     exported = mxkit.export(norm, tmp_path / "net.safetensors", input_shape=(1, 3, 4, 4))
     assert exported.notes == ("written as ones, as which MXNet reads them (scale=False, fix_gamma): gamma",)

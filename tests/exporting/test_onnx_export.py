@@ -3,7 +3,7 @@
 import json
 import re
 
-from built_nets import stack
+from built_nets import ready, stack
 import cancelling_nets
 import mxkit
 from mxkit.errors import ExportError
@@ -58,15 +58,12 @@ def net():
 @pytest.fixture(scope="module")
 def lstm():
     mxkit.seed_all(0)
-    net = rnn.LSTM(6, num_layers=2, bidirectional=True)
-    net.initialize(mx.init.Xavier())
-    return net
+    return ready(rnn.LSTM(6, num_layers=2, bidirectional=True), initializer=mx.init.Xavier())
 
 
 def test_a_net_of_the_zoo():
     mxkit.seed_all(0)
-    net = get_model("zoo:mobilenetv2_0.25", classes=5)
-    net.initialize(mx.init.Xavier(magnitude=3))
+    net = ready(get_model("zoo:mobilenetv2_0.25", classes=5), initializer=mx.init.Xavier(magnitude=3))
     rows = all_within(compared(net, [(2, 3, 32, 32)]))
     assert {row.batch for row in rows} == {1, 4}
     operators = json.loads(graph_of(net).symbol.tojson())["nodes"]
@@ -79,14 +76,12 @@ def test_the_net_of_layers(net):
 
 def test_recurrent_layers_with_states(lstm):
     all_within(compared(lstm, [(5, 2, 3)], axes=[1]))
-    plain = rnn.GRU(4, num_layers=2, layout="NTC")
-    plain.initialize()
+    plain = ready(rnn.GRU(4, num_layers=2, layout="NTC"))
     all_within(compared(plain, [(2, 5, 3)]))
 
 
 def test_two_inputs():
-    net = mxkit.models.Siamese(mxkit.models.mlp(3, hidden=[4]))
-    mxkit.initialize(net)
+    net = ready(mxkit.models.Siamese(mxkit.models.mlp(3, hidden=[4])))
     all_within(compared(net, [(2, 5), (2, 5)]))
 
 

@@ -1,6 +1,6 @@
 """Published graphs, and graphs whose parameters belong to no layer or to several, as ONNX and PyTorch."""
 
-from built_nets import hybrid_net, stack
+from built_nets import hybrid_net, ready
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.exported_files import load_exported
@@ -114,8 +114,7 @@ class Scaled(gluon.HybridBlock):
 
 @pytest.mark.torch
 def test_a_frozen_parameter_of_no_layer_stays_frozen(tmp_path):
-    net = Scaled()
-    net.initialize()
+    net = ready(Scaled())
     mxkit.freeze(net)
     mxkit.export(net, tmp_path / "net", format="torch", input_shape=(1, 3))
     assert 'frozen = ["scale"]' in (tmp_path / "net.py").read_text()
@@ -135,8 +134,7 @@ DRAWN = {
 
 @pytest.mark.parametrize("kind", DRAWN)
 def test_an_operator_that_draws_is_named_and_takes_the_formats_of_mxnet(kind, tmp_path):
-    net = stack(nn.Dense(4), nn.HybridLambda(DRAWN[kind], prefix="noise_"))
-    net.initialize()
+    net = ready(nn.Dense(4), nn.HybridLambda(DRAWN[kind], prefix="noise_"))
     for format in ("symbol", "safetensors"):
         written = mxkit.export(net, tmp_path / "net", format=format, input_shape=(2, 3))
         assert f"these operators draw random numbers: {kind} (noise_" in written.notes[-1]
@@ -160,8 +158,7 @@ Y = np.random.RandomState(1).uniform(-1, 1, (3, 5)).astype("f")
 
 @pytest.fixture
 def twice(tmp_path):
-    inner = stack(gluon.nn.Dense(4), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
-    mxkit.initialize(inner, "xavier")
+    inner = ready(gluon.nn.Dense(4), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
     mxkit.export(inner, tmp_path / "inner", input_shape=(1, 5))
     blocks = {"inner": mxkit.load_exported(tmp_path / "inner"), "last": nn.Dense(2, in_units=3)}
     net = hybrid_net(lambda net, F, x, y: net.last(net.inner(x) - net.inner(y)), **blocks)

@@ -2,7 +2,7 @@
 
 import json
 
-from built_nets import hybrid_net
+from built_nets import hybrid_net, ready
 from files_of_old_mxnet import file_bytes
 import mxkit
 from mxkit.errors import CheckpointError, TrapWarning, UnknownNameError
@@ -165,8 +165,7 @@ def test_two_paths_are_read_and_others_refused(tmp_path):
     "symbol", pytest.param("safetensors", marks=needs("safetensors")), pytest.param("onnx", marks=needs("onnxruntime"))
 ])  # fmt: skip
 def test_inputs_with_the_batch_on_another_axis(format, tmp_path):
-    net = hybrid_net(lambda net, F, x, h, c: net.cells(x, [h, c]), cells=rnn.LSTM(4, input_size=3))
-    net.initialize()
+    net = ready(hybrid_net(lambda net, F, x, h, c: net.cells(x, [h, c]), cells=rnn.LSTM(4, input_size=3)))
     given = tuple(
         np.random.RandomState(0).rand(*shape).astype("float32") for shape in [(5, 2, 3), (1, 2, 4), (1, 2, 4)]
     )

@@ -6,6 +6,7 @@ import random
 import resource
 import warnings
 
+from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.errors import CheckpointError, TrapWarning
 from mxkit.exporting.exported_files import load_exported
@@ -24,10 +25,9 @@ def batch(*shape):
 
 
 def small_net(units=3, **kwargs):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, **kwargs), nn.BatchNorm(), nn.MaxPool2D(2), nn.Dense(units))
-    net.initialize(mx.init.Normal(0.3))
-    return net
+    return ready(
+        nn.Conv2D(4, 3, **kwargs), nn.BatchNorm(), nn.MaxPool2D(2), nn.Dense(units), initializer=mx.init.Normal(0.3)
+    )
 
 
 def saved(folder, symbol, **arrays):
@@ -68,9 +68,7 @@ def by_load_checkpoint(path, x, epoch=0):
 
 def sequential():
     """A Sequential of HybridBlocks, which is none itself."""
-    net = nn.Sequential()
-    net.add(nn.Dense(4), nn.HybridLambda("tanh"))
-    return net
+    return stack(nn.Dense(4), nn.HybridLambda("tanh"), kind=nn.Sequential)
 
 
 NETS = {
@@ -145,19 +143,13 @@ def test_a_child_replaced_after_hybridize_is_exported(tmp_path):
     assert bits(load_exported(tmp_path / "net")(x)) == bits(nn.Activation("tanh")(x))
 
 
-class Two(gluon.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Dense(3), nn.Dense(3)
-
-    def hybrid_forward(self, F, x, y):
-        b = self.second(y)
-        return [b, [self.first(x) + b]]
+def two(net, F, x, y):
+    b = net.second(y)
+    return [b, [net.first(x) + b]]
 
 
 def test_several_inputs_and_outputs(tmp_path):
-    net, x, y = Two(), batch(2, 4), batch(2, 5)
-    net.initialize()
+    net, x, y = ready(hybrid_net(two, first=nn.Dense(3), second=nn.Dense(3))), batch(2, 4), batch(2, 5)
     export(net, tmp_path / "net", input_shape=[(2, 4), (2, 5)])
     first, (second,) = net(x, y)
     # data1 comes first in the graph, and second in the call
@@ -235,8 +227,7 @@ def test_epochs_share_a_graph_and_another_net_is_refused(tmp_path):
 
 
 def test_folders_are_made_and_missing_files_are_named(tmp_path):
-    net = nn.Dense(2, in_units=3)
-    net.initialize()
+    net = ready(nn.Dense(2, in_units=3))
     export(net, str(tmp_path / "a" / "b.c" / "net"))
     assert load_exported(tmp_path / "a" / "b.c" / "net")(mx.nd.ones((1, 3))).shape == (1, 2)
     with pytest.raises(FileNotFoundError, match=r"net2-0000\.params"):
@@ -483,8 +474,7 @@ def test_a_file_without_digest_is_read_and_one_with_another_is_not(tmp_path):
 
 def test_parameters_of_another_net_are_refused(tmp_path):
     for name, width, prefix in (("a", 3, "same_"), ("b", 4, "same_"), ("c", 3, "other_")):
-        net = nn.Dense(2, in_units=width, prefix=prefix)
-        net.initialize()
+        net = ready(nn.Dense(2, in_units=width, prefix=prefix))
         export(net, tmp_path / name)
     for other, text in (("c", "arg:other_weight"), ("b", r"with the shape of its array, \(2, 4\)")):
         (tmp_path / "a-0000.params").write_bytes((tmp_path / f"{other}-0000.params").read_bytes())

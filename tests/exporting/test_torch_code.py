@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 
-from built_nets import stack
+from built_nets import hybrid_net, stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.code import torch_files
@@ -54,20 +54,14 @@ def test_blocks_of_a_class_share_one_with_arguments(residual):
     assert "nn.Conv2d(in_channels, channels, kernel_size=1, stride=2, bias=False),\n" in text
 
 
-class Stage(gluon.HybridBlock):
-    def __init__(self, *blocks):
-        super().__init__()
-        self.blocks = nn.HybridSequential()
-        self.blocks.add(*blocks)
-
-    def hybrid_forward(self, F, x):
-        return F.relu(self.blocks(x))
+def stage(*blocks):
+    return hybrid_net(lambda net, F, x: F.relu(net.blocks(x)), blocks=stack(*blocks))
 
 
 def test_blocks_of_a_class_are_in_classes_of_their_own():
     block = gluon.model_zoo.vision.resnet.BasicBlockV1
     net = stack(
-        Stage(block(8, 1, in_channels=8)), Stage(block(16, 2, True, in_channels=8), block(16, 1, in_channels=16))
+        stage(block(8, 1, in_channels=8)), stage(block(16, 2, True, in_channels=8), block(16, 1, in_channels=16))
     )
     text, _, _ = torch_files(initialized(net), {"x": floats(2, 8, 16, 16)})
     assert text.count("class BasicBlockV1") == 2
@@ -178,22 +172,9 @@ def test_a_recurrent_net_needs_no_first_states(net):
     assert weights["rnn.weight_ih_l0"].shape[1] == 5
 
 
-class Inside(gluon.HybridBlock):
-    """A block inside a net."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def hybrid_forward(self, F, x):
-        return F.relu(self.layer(x))
-
-
-class Side(Inside):
+def side(net, F, x):
     """The child's result reaches the parent beside its return value."""
-
-    def hybrid_forward(self, F, x):
-        return self.layer(x) + self.layer.kept
+    return net.layer(x) + net.layer.kept
 
 
 class Leak(gluon.HybridBlock):
@@ -227,9 +208,12 @@ REFUSED = [
         "cannot be traced with symbols.*neither shapes nor numbers",
     ),
     (lambda: nn.HybridLambda(lambda F, x: x), "the net returns its inputs and computes nothing"),
-    (lambda: Side(Leak()), r"the net \(Side\) uses relu .*which 'layer' \(Leak\) computed and did not"),
+    (
+        lambda: hybrid_net(side, layer=Leak()),
+        r"the net \(Net\) uses relu .*which 'layer' \(Leak\) computed and did not",
+    ),
     (clipped, r"\n  the net \(LSTM\): RNN: lstm_state_clip_min and lstm_state_clip_max; torch does not clip"),
-    (lambda: Inside(clipped()), r"\n  'layer' \(LSTM\): RNN: lstm_state_clip_min"),
+    (lambda: stack(clipped()), r"\n  '0' \(LSTM\): RNN: lstm_state_clip_min"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import ready
 import made_tables
 import mxkit
 from mxkit.core.arrays import legacy, switches
@@ -19,9 +20,7 @@ Y = (X[:, 0] + 0.5 * X[:, 1] > 0.3).astype("float32")
 
 
 def dense(outputs=1):
-    net = nn.Dense(outputs, in_units=5)
-    net.initialize()
-    return net
+    return ready(nn.Dense(outputs, in_units=5))
 
 
 def loader(y, batch_size=32):
@@ -292,8 +291,7 @@ def test_a_figure_is_of_the_types_of_json():
 
 def test_a_composite_has_a_column_for_each_of_its_metrics():
     composite = mx.metric.CompositeEvalMetric([mx.metric.Accuracy(), mx.metric.TopKAccuracy(top_k=2)])
-    net = nn.Dense(3)
-    mxkit.initialize(net)
+    net = ready(nn.Dense(3))
     scores = mxkit.evaluate(net, loader(Y), metrics=[composite, ("accuracy", {"name": "exact"})])
     assert scores["accuracy"] == pytest.approx(scores["exact"])
     assert scores["top_k_accuracy_2"] > scores["accuracy"]
@@ -320,8 +318,7 @@ def test_a_composite_has_a_column_for_each_of_its_metrics():
 )
 def test_a_metric_that_depends_on_the_cut_is_used_with_one_warning(metric, exact):
     """T128."""
-    net = nn.Dense(1)
-    mxkit.initialize(net)
+    net = ready(nn.Dense(1))
     with pytest.warns(TrapWarning, match=f"depends on how samples are cut into batches.*{exact}") as seen:
         scores = mxkit.evaluate(net, loader(Y[:, None]), loss="l2", metrics=[metric])
     assert len(seen) == 1
@@ -340,8 +337,7 @@ def test_a_metric_that_takes_no_part_of_a_batch():
                 raise ValueError("too few")
             self.num_inst += len(preds[0])
 
-    net = nn.Dense(1)
-    mxkit.initialize(net)
+    net = ready(nn.Dense(1))
     with pytest.warns(TrapWarning, match="'whole' .*raises ValueError for 10 of 32 samples: too few"):
         mxkit.evaluate(net, [(X[:32], Y[:32])], metrics=[Whole("whole")])
 
@@ -354,16 +350,14 @@ def test_a_metric_that_does_not_depend_on_the_cut_is_used_in_silence(metric, kin
 
 def test_cross_entropy_of_scores_is_reported():
     """T128."""
-    net = nn.Dense(3)
-    mxkit.initialize(net, "zeros")
+    net = ready(nn.Dense(3), initializer="zeros")
     with pytest.warns(TrapWarning, match="takes probabilities, and the net's outputs are none.*'cross-entropy'"):
         mxkit.evaluate(net, loader(Y), metrics=[mx.metric.CrossEntropy()])
 
 
 def test_mxnets_accuracy_reads_one_output_as_class_0():
     """T129."""
-    net = nn.Dense(1)
-    mxkit.initialize(net)
+    net = ready(nn.Dense(1))
     with pytest.raises(DataError, match="needs scores of two classes or more.*takes a threshold from the loss"):
         mxkit.evaluate(net, loader(Y), metrics=[mx.metric.Accuracy()])
     with pytest.raises(DataError, match="needs scores of two classes or more"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import subprocess
 import sys
 
+from built_nets import ready
 from heavy_epochs import HEAVY, LIGHT, digits_of, epoch_of, share_left
 import mxkit
 from mxkit.core.blocks import blocks_by_path
@@ -142,8 +143,7 @@ def test_a_fresh_process_reads_saved_nets(tmp_path):
 @pytest.mark.parametrize("name", ["lenet", "lenet5", "vgg11", "resnet18", "nin"])
 def test_with_all_sizes_given_no_batch_is_needed(name):
     size = 200 if name == "nin" else 32
-    net = get_model(name, in_channels=2, input_size=size)
-    net.initialize()
+    net = ready(get_model(name, in_channels=2, input_size=size))
     assert all(parameter.data().shape == parameter.shape for parameter in net.collect_params().values())
     assert net(mx.nd.ones((1, 2, size, size))).shape == (1, 10)
 
@@ -161,8 +161,7 @@ def test_layers_are_those_of_the_papers_and_of_the_tutorials():
     net = mlp(hidden=(3, 2), dropout=(0.2, 0.5))
     assert [layer._units for layer in net if isinstance(layer, mx.gluon.nn.Dense)] == [3, 2, 10]
     assert [layer._rate for layer in net if isinstance(layer, mx.gluon.nn.Dropout)] == [0.2, 0.5]
-    net = get_model("nin", small=True)
-    mxkit.initialize(net, devices="cpu")
+    net = ready(get_model("nin", small=True), devices="cpu")
     assert (net(images_of(3, 16)).asnumpy() < 0).any()  # row 71: the tutorials' last ReLU forbids it
 
 
@@ -197,7 +196,6 @@ def test_one_epoch_of_digits_lowers_the_loss(name, arguments, channels, least):
 
 
 def test_one_epoch_of_digits_lowers_the_loss_of_linear_regression():
-    net = get_model("linear_regression")
-    mxkit.initialize(net)
+    net = ready(get_model("linear_regression"))
     x, y = digits_of(8, 1, 320)
     assert share_left(net, x, y.astype("float32")[:, None] / 9, "l2", 1e-2) < 0.5

@@ -7,6 +7,7 @@ import io
 import threading
 import zipfile
 
+from built_nets import ready
 import mxkit
 from mxkit.data import download
 from mxkit.data.download import LOCK
@@ -26,8 +27,7 @@ X = np.random.RandomState(0).rand(2, 3, 32, 32).astype("float32")
 def trained(tmp_path_factory):
     """A net of the zoo that has run, and its file."""
     mxkit.seed_all(0)
-    net = vision.get_model(NET, classes=6)
-    net.initialize()
+    net = ready(vision.get_model(NET, classes=6))
     net(mx.nd.array(X))
     path = tmp_path_factory.mktemp("net") / "own.params"
     net.save_parameters(str(path))
@@ -108,8 +108,7 @@ class TestPaths:
 
     def test_nets_of_mxkit_and_of_gluoncv(self, tmp_path, cache):
         for name in ("mlp", "gluoncv:cifar_resnet20_v1"):
-            net = get_model(name)
-            mxkit.initialize(net, devices="cpu")
+            net = ready(get_model(name), devices="cpu")
             expected = outputs(net)
             net.save_parameters(str(tmp_path / "a.params"))
             np.testing.assert_array_equal(outputs(get_model(name, weights=tmp_path / "a.params")), expected)

@@ -3,6 +3,7 @@
 import socket
 import sys
 
+from built_nets import ready
 import mxkit
 from mxkit.errors import DownloadError, UnknownNameError
 from mxkit.models import get_model, model_names
@@ -32,8 +33,7 @@ def _no_network(monkeypatch):
     [("zoo:resnet18_v2", 7), ("gluoncv:cifar_resnet20_v1", 10), ("gluoncv:CIFAR_ResNet20_v1", 3)],
 )
 def test_nets_come_by_name(name, classes):
-    net = get_model(name, classes=classes)
-    mxkit.initialize(net, devices="cpu")
+    net = ready(get_model(name, classes=classes), devices="cpu")
     assert net(mx.nd.ones((1, 3, 32, 32))).shape == (1, classes)
     assert getattr(net, MADE) == (name.lower(), {"classes": classes})
 
@@ -48,9 +48,7 @@ def test_nets_compute_the_same_in_both_kinds(name, hybridized):
 
     def started(name):
         mxkit.seed_all(0)
-        net = get_model(f"zoo:{name}", classes=5)
-        mxkit.initialize(net, sample=(1, *x.shape[1:]), devices="cpu")
-        return net
+        return ready(get_model(f"zoo:{name}", classes=5), sample=(1, *x.shape[1:]), devices="cpu")
 
     side = 299 if name == "inceptionv3" else 224
     x = np.random.RandomState(0).rand(1, 3, side, side).astype("float32")
@@ -88,8 +86,7 @@ def test_nets_of_masks_come_without_values():
     from gluoncv.model_zoo import get_model
 
     assert get_model("fastscnn_citys", crop_size=64).classifier.conv.weight.data().shape == (19, 128, 1, 1)
-    net = mxkit.models.get_model("gluoncv:fastscnn_citys", crop_size=64)
-    mxkit.initialize(net, "zeros", devices="cpu:2")
+    net = ready(mxkit.models.get_model("gluoncv:fastscnn_citys", crop_size=64), initializer="zeros", devices="cpu:2")
     assert [float(one.abs().sum().asscalar()) for one in net.classifier.conv.weight.list_data()] == [0, 0]
 
 

@@ -1,6 +1,6 @@
 """Features equal what hooks see in the unhybridized net, cost no layer too many, and leave the net as it was."""
 
-from built_nets import by_hooks, hybrid_net, plain_net, stack
+from built_nets import by_hooks, hybrid_net, plain_net, ready, stack
 import mxkit
 from mxkit.core.arrays import arrays_in, call, legacy, switches
 from mxkit.core.blocks import blocks_by_path
@@ -27,15 +27,15 @@ def small_net(norm=False, prefix=None):
     body = stack(nn.Dense(6, activation="tanh", in_units=5), nn.Dense(7, in_units=6))
     if norm:
         body.add(nn.BatchNorm(in_channels=7))
-    net = hybrid_net(
-        lambda net, F, x: net.head(net.body(net.stem(x))),
-        prefix,
-        stem=nn.Dense(5, activation="tanh", in_units=4),
-        body=body,
-        head=nn.Dense(2, in_units=7),
+    return ready(
+        hybrid_net(
+            lambda net, F, x: net.head(net.body(net.stem(x))),
+            prefix,
+            stem=nn.Dense(5, activation="tanh", in_units=4),
+            body=body,
+            head=nn.Dense(2, in_units=7),
+        )
     )
-    mxkit.initialize(net)
-    return net
 
 
 def same(found, expected):
@@ -223,8 +223,7 @@ def test_a_replaced_child_is_noticed():
 
 
 def test_a_plain_net_stops_early():
-    net = stack(Counting(), Counting(), Counting(), kind=nn.Sequential)
-    net.initialize()
+    net = ready(stack(Counting(), Counting(), Counting(), kind=nn.Sequential))
     features = mxkit.Features(net, ["1", "0.layer"])
     x = mx.nd.ones((2, 3))
     for _ in range(3):
@@ -244,8 +243,7 @@ def test_a_net_that_catches_exceptions(caught):
         except caught:
             return net.b(x)
 
-    net = plain_net(forward, a=Counting(), b=Counting())
-    net.initialize()
+    net = ready(plain_net(forward, a=Counting(), b=Counting()))
     features = mxkit.Features(net, "a")
     for _ in range(2):
         same(features(mx.nd.ones((1, 2)))["a"], net.a(mx.nd.ones((1, 2))))
@@ -284,8 +282,7 @@ def test_a_forward_pass_that_differs_in_training():
     def forward(net, F, x):
         return (net.a(x), net.b(x)) if autograd.is_training() else F.softmax(net.a(x))
 
-    net = hybrid_net(forward, a=nn.Dense(2, in_units=3), b=nn.Dense(2, in_units=3))
-    net.initialize()
+    net = ready(hybrid_net(forward, a=nn.Dense(2, in_units=3), b=nn.Dense(2, in_units=3)))
     features, x = mxkit.Features(net, ["*"]), mx.nd.ones((1, 3))
     assert list(features(x)) == ["a"]
     with autograd.train_mode():
@@ -297,8 +294,7 @@ def test_a_forward_pass_that_differs_in_training():
 
 
 def test_a_gradient_through_layers_with_one_output():
-    net = handing_on()
-    net.initialize()
+    net = ready(handing_on())
     x = mx.nd.ones((1, 2))
     x.attach_grad()
     with autograd.record():
@@ -313,8 +309,7 @@ def test_what_is_no_array_is_left_out_or_named():
         return net.layer(net.sizes(x)[0]) * scale["by"]
 
     sizes, nothing = nn.Lambda(lambda x: (x, x.shape)), nn.Lambda(lambda x: None)
-    net = plain_net(forward, sizes=sizes, nothing=nothing, layer=nn.Dense(2))
-    net.initialize()
+    net = ready(plain_net(forward, sizes=sizes, nothing=nothing, layer=nn.Dense(2)))
     x = mx.nd.ones((1, 2))
     assert list(mxkit.Features(net, "*")(x, {"by": 2})) == ["layer"]
     for name in ["sizes", "nothing"]:
@@ -325,8 +320,7 @@ def test_what_is_no_array_is_left_out_or_named():
 
 def test_a_layer_that_does_not_fit_a_deferred_net_is_named():
     """T38."""
-    net = stack(nn.Conv2D(4, 3), nn.Dense(3, in_units=16))
-    net.initialize()
+    net = ready(nn.Conv2D(4, 3), nn.Dense(3, in_units=16))
     expected = r"'1' \(Dense\) is built for 16 inputs per sample and got shape \(2, 4, 6, 6\)"
     with pytest.raises(ForwardError, match=expected):
         mxkit.Features(net, ["0", "1"])(mx.nd.ones((2, 1, 8, 8)))
@@ -334,8 +328,7 @@ def test_a_layer_that_does_not_fit_a_deferred_net_is_named():
 
 def test_a_layer_that_mxnet_has_for_the_other_kind_only_is_named():
     with Kind(True).switches():
-        net = hybrid_net(lambda net, F, x: net.cell(x, [x])[0], cell=gluon.rnn.RNNCell(4))
-        net.initialize()
+        net = ready(hybrid_net(lambda net, F, x: net.cell(x, [x])[0], cell=gluon.rnn.RNNCell(4)))
         expected = r"'cell' \(RNNCell\) has no version for mx\.np: MXNet 1\.9\.1 wrote it with operators of mx\.nd only"
         with pytest.raises(ForwardError, match=expected):
             mxkit.Features(net, "cell")(mx.np.ones((2, 4)))
@@ -376,8 +369,7 @@ def with_states():
 
 
 def with_hidden():
-    hidden = nn.Dense(2, in_units=2)
-    hidden.initialize()
+    hidden = ready(nn.Dense(2, in_units=2))
     return hybrid_net(lambda net, F, x: net.last(hidden(x)), last=nn.Dense(1, in_units=2))
 
 
@@ -407,8 +399,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_features_of_every_structure_are_what_hooks_see(name, state):
     make, *shapes = STRUCTURES[name]
-    net = make()
-    net.initialize()
+    net = ready(make())
     inputs = [[image(*one) for one in shape] if isinstance(shape, list) else image(*shape) for shape in shapes]
     if state == "plain":
         net = plain_net(lambda net, *x: net.inner(*x), inner=net)
@@ -429,16 +420,14 @@ def test_features_of_every_structure_are_what_hooks_see(name, state):
 
 
 def test_names_of_a_block_that_is_called_twice():
-    net = twice(nn.Dense(3, in_units=3))
-    net.initialize()
+    net = ready(twice(nn.Dense(3, in_units=3)))
     x = mx.nd.ones((1, 3))
     found = mxkit.Features(net, ["layer", "layer#1", {"one": "layer#1"}, {"all": "layer"}])(x)
     assert list(found) == ["layer#0", "layer#1", "one", "all#0", "all#1"]
     same(found["one"], net(x))
     with pytest.raises(ValueError, match="the name 'layer#0'"):
         mxkit.Features(net, ["layer", {"layer#0": "layer#1"}])(x)
-    net = shared()
-    net.initialize()
+    net = ready(shared())
     for names, paths in (("1.*", ["1.0#0", "1.0#1"]), ("1.0#1", ["1.0#1"]), ("1.0", ["1.0#0", "1.0#1"])):
         assert list(mxkit.Features(net, names)(x)) == paths
 
@@ -489,8 +478,7 @@ def test_a_forward_pass_that_raises(plain):
         return net.b(y)
 
     broken = True
-    net = (plain_net if plain else hybrid_net)(forward, a=nn.Dense(2, in_units=2), b=nn.Dense(2, in_units=2))
-    net.initialize()
+    net = ready((plain_net if plain else hybrid_net)(forward, a=nn.Dense(2, in_units=2), b=nn.Dense(2, in_units=2)))
     net.hybridize()
     features = mxkit.Features(net, ["a", "b"])
     before = hooks_of(net)
@@ -550,8 +538,7 @@ def test_symbol_blocks_of_both_kinds(kind):
         x = kind.of(mx.sym.var("data"))
         F = mx.sym.np if kind.numpy else mx.sym
         graph = F.tanh(x) * 2
-        net = stack(gluon.SymbolBlock(graph, x), nn.Dense(3), gluon.SymbolBlock(graph, x))
-        net.initialize()
+        net = ready(gluon.SymbolBlock(graph, x), nn.Dense(3), gluon.SymbolBlock(graph, x))
         array = kind.of(np.arange(8).reshape(2, 4) / 8)
         expected = net[0](array), net(array)
         features = mxkit.Features(net, ["0", "2"])
@@ -613,8 +600,7 @@ class TwiceProp(mx.operator.CustomOpProp):
 def test_custom_operators_of_others_survive_a_trace():
     """T114. Its constructor takes no attributes; without the repair the process ends here."""
 
-    net = stack(nn.HybridLambda(lambda F, x: F.Custom(x, op_type="mxkit_test_twice")), nn.Dense(2))
-    net.initialize()
+    net = ready(nn.HybridLambda(lambda F, x: F.Custom(x, op_type="mxkit_test_twice")), nn.Dense(2))
     features = mxkit.Features(net, "0")
     assert (features(mx.nd.ones((2, 3)))["0"].asnumpy() == 2).all()
     assert "run as it is" not in repr(features)

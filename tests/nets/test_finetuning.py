@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from built_nets import hybrid_net, stack
+from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.core.arrays import call, switches
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
@@ -183,8 +183,7 @@ class TestFinetune:
 
     @pytest.mark.parametrize(("name", "size"), [("mobilenet0.25", 32), ("squeezenet1.0", 224)])
     def test_nets_of_the_zoo(self, name, size):
-        base = mxkit.models.get_model(f"zoo:{name}", classes=10)
-        mxkit.initialize(base, devices="cpu")
+        base = ready(mxkit.models.get_model(f"zoo:{name}", classes=10), devices="cpu")
         x = mx.nd.random.uniform(shape=(2, 3, size, size))
         base(x)
         net = finetune(base, 3)
@@ -212,8 +211,7 @@ class TestFinetune:
     def test_a_head_that_the_forward_pass_does_not_use_is_none(self, hybridize):
         def net(forward, **children):
             children = {"features": nn.Dense(5), **{name: nn.Dense(4) for name in children}}
-            made = hybrid_net(forward, **children)
-            mxkit.initialize(made, sample=mx.nd.ones((2, 3)))
+            made = ready(hybrid_net(forward, **children), sample=mx.nd.ones((2, 3)))
             for child in made._children.values():  # the unused ones get no shapes from a batch
                 child(mx.nd.ones((2, 3 if child is made.features else 5)))
             made.hybridize(hybridize)
@@ -228,8 +226,7 @@ class TestFinetune:
         with pytest.raises(ValueError, match="no layer of 'output or fc'.*head='last'"):
             finetune(base, 7)
         assert finetune(base, 7, head="last")(x).shape == (2, 7)
-        two = hybrid_net(lambda net, F, x, y: net.output(x + y), output=nn.Dense(4, in_units=3))
-        mxkit.initialize(two)
+        two = ready(hybrid_net(lambda net, F, x, y: net.output(x + y), output=nn.Dense(4, in_units=3)))
         assert finetune(two, 7)(x, x).shape == (2, 7)  # it cannot be traced with one input
 
     def test_a_symbol_block_has_no_head(self, tmp_path):
@@ -266,8 +263,7 @@ class TestFinetune:
         assert base.output.weight.lr_mult == 1
 
     def test_a_base_without_values(self):
-        late = small()
-        mxkit.initialize(late, devices="cpu")
+        late = ready(small(), devices="cpu")
         for base in (small(), late):
             with pytest.raises(NotInitializedError, match="'features.0.weight' of the base has no value yet"):
                 finetune(base, 3)
@@ -368,8 +364,7 @@ class TestNetsOfGluoncv:
 
         net, x = marking("small_ssd"), mx.nd.ones((1, 3, SIDE, SIDE))
         for number, old in enumerate([one.predictor for one in net.class_predictors]):
-            new = nn.Conv2D(old.weight.shape[0], 1, in_channels=old.weight.shape[1])
-            mxkit.initialize(new, devices="cpu")
+            new = ready(nn.Conv2D(old.weight.shape[0], 1, in_channels=old.weight.shape[1]), devices="cpu")
             mxkit.nets.replace(net, f"class_predictors.{number}.predictor", new)
         assert finetune(net, 2).class_predictors[0].predictor.weight.shape[2:] == (1, 1)
         oracle = copy_net(net)
@@ -421,9 +416,7 @@ def test_what_is_frozen_gives_the_same_numbers_in_training_and_prediction(read, 
         return body
 
     def started():
-        head = nn.Dense(2, in_units=16)
-        mxkit.initialize(head, "xavier")
-        return head
+        return ready(nn.Dense(2, in_units=16))
 
     body = kind.net(made)
     if read:

@@ -4,8 +4,7 @@ import itertools
 import random
 
 import as_on_a_gpu
-from built_nets import stack
-import mxkit
+from built_nets import ready, stack
 from mxkit.core.arrays import call
 from mxkit.errors import ForwardError
 from mxkit.nets.own_layers import try_hybridize
@@ -20,9 +19,7 @@ X = mx.nd.array(np.random.RandomState(0).rand(4, 3))
 
 
 def wrapped(block):
-    net = stack(nn.Dense(3, in_units=3), block)
-    mxkit.initialize(net, devices="cpu")
-    return net
+    return ready(nn.Dense(3, in_units=3), block, devices="cpu")
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True, "static_shape": True}])
@@ -120,8 +117,7 @@ def test_blocks_without_a_graph_are_listed():
         def forward(self, x):
             return x * 2
 
-    net = stack(nn.Dense(3, in_units=3), Plain(), nn.Dense(2, in_units=3), kind=nn.Sequential)
-    mxkit.initialize(net, devices="cpu")
+    net = ready(stack(nn.Dense(3, in_units=3), Plain(), nn.Dense(2, in_units=3), kind=nn.Sequential), devices="cpu")
     result = try_hybridize(net, X)
     assert result
     assert result.python == ("1",)

@@ -1,6 +1,6 @@
 """What is set on parameters and optimizers that exist, measured on the weights they give."""
 
-from built_nets import make_norms
+from built_nets import make_norms, ready
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.core.blocks import parameters_by_path
@@ -36,8 +36,7 @@ class Line(nn.HybridBlock):
 
 
 def make_line(place, optimizer="sgd", **arguments):
-    net = Line()
-    mxkit.initialize(net, devices=place[0])
+    net = ready(Line(), devices=place[0])
     net.hybridize()
     arguments = {"learning_rate": 0.5, **arguments}
     return net, gluon.Trainer(net.collect_params(), optimizer, arguments, update_on_kvstore=place[1])
@@ -241,8 +240,7 @@ def test_frozen_parameters_stand_still_and_go_on_afterwards(place):
 def test_gradients_after_unfreezing_have_the_kind_of_the_values(kind, switch):
     """T167."""
     with kind.switches():
-        net = nn.Dense(2, in_units=3)
-        mxkit.initialize(net, devices="cpu:2")
+        net = ready(nn.Dense(2, in_units=3), devices="cpu:2")
     with switches(switch):
         freeze(net)
         unfreeze(net)

@@ -1,6 +1,6 @@
 """Initializers by name, and the one call that gives a net its first values."""
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import DeviceError, UnknownNameError
 from mxkit.nets.initializers import get_initializer, initializer_names
@@ -14,8 +14,7 @@ from sharing import Kind
 def test_every_device_gets_the_same_values_and_a_seed_decides_them():
     def values(seed):
         mxkit.seed_all(seed)
-        net = nn.Dense(3, in_units=4)
-        mxkit.initialize(net, devices="cpu:2")
+        net = ready(nn.Dense(3, in_units=4), devices="cpu:2")
         first, second = (weight.asnumpy() for weight in net.weight.list_data())
         np.testing.assert_array_equal(first, second)
         return first
@@ -39,8 +38,7 @@ def test_both_kinds_get_the_same_values(spec):
         return [array.asnumpy() for one in net.collect_params().values() for array in one.list_data()]
 
     for later in (False, True):
-        for nd, numpy in zip(values(Kind(False), later), values(Kind(True), later)):
-            np.testing.assert_array_equal(nd, numpy)
+        np.testing.assert_equal(list(values(Kind(False), later)), list(values(Kind(True), later)))
 
 
 def test_an_initializer_of_ones_own_gets_arrays_of_the_nets_kind(kind):
@@ -51,8 +49,7 @@ def test_an_initializer_of_ones_own_gets_arrays_of_the_nets_kind(kind):
             array[:] = 3
 
     with kind.switches():
-        net = nn.Dense(2, in_units=3)
-        mxkit.initialize(net, Checking(), devices="cpu")
+        net = ready(nn.Dense(2, in_units=3), initializer=Checking(), devices="cpu")
     mxkit.initialize(net, Checking(), devices="cpu", force=True)
     assert (net.weight.data().asnumpy() == 3).all()
 
@@ -60,15 +57,13 @@ def test_an_initializer_of_ones_own_gets_arrays_of_the_nets_kind(kind):
 @pytest.mark.parametrize("value", [3, mx.nd.full((2, 3), 3), mx.np.full((2, 3), 3)], ids=["number", "nd", "np"])
 def test_a_constant_may_be_an_array_of_either_kind(value):
     with Kind(True).switches():
-        net = nn.Dense(2, in_units=3)
-        mxkit.initialize(net, mx.init.Constant(value), devices="cpu:2")
+        net = ready(nn.Dense(2, in_units=3), initializer=mx.init.Constant(value), devices="cpu:2")
     assert (net.weight.data(mx.cpu(1)).asnumpy() == 3).all()
 
 
 def test_the_default_is_xavier_with_its_bounds():
     """T22."""
-    net = nn.Dense(300, in_units=100)
-    mxkit.initialize(net, devices="cpu")
+    net = ready(nn.Dense(300, in_units=100), devices="cpu")
     weight = net.weight.data().asnumpy()
     bound = np.sqrt(3 / 200)  # magnitude 3 over the mean of both sides
     assert bound * 0.99 < np.abs(weight).max() <= bound
@@ -77,8 +72,7 @@ def test_the_default_is_xavier_with_its_bounds():
 
 @pytest.mark.parametrize("spec", [("Normal", {"sigma": 0.25}), mx.init.Normal(0.25)])
 def test_specs(spec):
-    net = nn.Dense(300, in_units=100)
-    mxkit.initialize(net, spec, devices="cpu")
+    net = ready(nn.Dense(300, in_units=100), initializer=spec, devices="cpu")
     assert net.weight.data().asnumpy().std() == pytest.approx(0.25, rel=0.02)
 
 
@@ -134,8 +128,7 @@ def test_norms_in_a_symbol_begin_with_ones_and_zeros():
     """T269."""
     data = mx.sym.var("data", dtype="float32")
     symbol = mx.sym.BatchNorm(mx.sym.Convolution(data, kernel=(1, 1), num_filter=3, name="conv"), name="norm")
-    net = mx.gluon.SymbolBlock(symbol, data)
-    mxkit.initialize(net, "xavier", sample=(2, 4, 5, 5))
+    net = ready(mx.gluon.SymbolBlock(symbol, data), sample=(2, 4, 5, 5))
     values = {name: parameter.data().asnumpy() for name, parameter in net.collect_params().items()}
     assert {name: value.tolist() for name, value in values.items() if name.startswith("norm") or "bias" in name} == {
         "norm_gamma": [1, 1, 1],

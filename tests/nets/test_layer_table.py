@@ -3,7 +3,7 @@
 import io
 import sys
 
-from built_nets import by_hooks, hybrid_net, plain_net, stack
+from built_nets import by_hooks, hybrid_net, plain_net, ready, stack
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
@@ -75,8 +75,7 @@ def hooked(net, inputs):
 def test_a_table_is_that_of_the_running_net_whatever_its_state(make, shapes):
     table = layers(make(), *shapes)
     before = str(table)
-    net = make()
-    net.initialize()
+    net = ready(make())
     deferred = layers(plain(net), *shapes)
     net(*zeros(shapes))
     assert {row.path: row.outputs for row in table if row.calls} == hooked(net, zeros(shapes))
@@ -120,25 +119,14 @@ def test_a_net_of_mx_np_has_the_table_of_the_net_of_mx_nd(make, shapes):
 
 def state_of(net):
     """All that a call must leave as it was."""
-    blocks = [
-        (
-            dict(one._forward_hooks),
-            dict(one._forward_pre_hooks),
-            *(vars(one).get(name) for name in ("_active", "_cached_op")),
-        )
-        for _, one in blocks_by_path(net)
-    ]
-    parameters = [
-        (
-            one.shape,
-            one._deferred_init,
-            id(one._var),
-            [data.asnumpy().tobytes() for data in one._data or ()],
-            one.grad_req,
-        )
-        for one in parameters_by_path(net).values()
-    ]
-    return blocks, parameters
+    found = []
+    for _, one in blocks_by_path(net):
+        hooks = dict(one._forward_hooks), dict(one._forward_pre_hooks)
+        found.append((*hooks, *(vars(one).get(name) for name in ("_active", "_cached_op"))))
+    for one in parameters_by_path(net).values():
+        values = [data.asnumpy().tobytes() for data in one._data or ()]
+        found.append((one.shape, one._deferred_init, id(one._var), values, one.grad_req))
+    return found
 
 
 @pytest.mark.parametrize("state", ["new", "deferred", "run", "hybridized", "plain", "deferred plain", "failing"])
@@ -308,8 +296,7 @@ def test_a_loop_in_the_graph_is_run():
     def forward(net, F, x):
         return F.contrib.foreach(net.cell, x, net.cell.begin_state(2, func=F.zeros))[0]
 
-    net = hybrid_net(forward, cell=rnn.LSTMCell(4, input_size=3))
-    net.initialize()
+    net = ready(hybrid_net(forward, cell=rnn.LSTMCell(4, input_size=3)))
     table = layers(net, (5, 2, 3))
     assert (table["cell"].calls, table.macs) == (5, 5 * 2 * 16 * (3 + 4))
 
@@ -337,8 +324,7 @@ def test_plain_blocks_are_run_and_their_parts_traced():
 
 
 def test_a_symbol_block():
-    inner = convolutional()
-    inner.initialize()
+    inner = ready(convolutional())
     x = mx.sym.var("data", dtype="float32")
     net = stack(gluon.SymbolBlock(inner(x), x), nn.Dense(2))
     table = layers(net, (1, 3, 9, 9))

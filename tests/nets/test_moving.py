@@ -1,6 +1,6 @@
 """`to`: right in every state that a net can be in."""
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
 from mxkit.nets.initializers import to
@@ -35,8 +35,7 @@ def test_before_initialization_it_initializes_as_mxkit_does():
 
 
 def test_deferred_shapes_are_inferred_there():
-    net = make(0)
-    mxkit.initialize(net, devices="cpu")
+    net = ready(make(0), devices="cpu")
     net.hybridize()
     to(net, mx.cpu(1))
     out = net(X.as_in_context(mx.cpu(1)))
@@ -49,8 +48,7 @@ def test_deferred_shapes_are_inferred_there():
 def test_values_go_along_to_the_bit_and_gradients_work(hybridize, start, kind):
     x = kind.of(X)
     with kind.switches():
-        net = make()
-        mxkit.initialize(net, devices=start)
+        net = ready(make(), devices=start)
         net.hybridize(hybridize, static_alloc=hybridize)
         net(x)
         net[1].running_mean.data(mx.cpu(0))[:] = 0.1
@@ -73,8 +71,7 @@ def test_values_go_along_to_the_bit_and_gradients_work(hybridize, start, kind):
 
 
 def test_a_net_with_one_new_layer():
-    net = make()
-    mxkit.initialize(net, devices="cpu")
+    net = ready(make(), devices="cpu")
     net(X)
     kept = net[0].weight.data().asnumpy()
     net.add(nn.Dense(3, in_units=2), nn.Dense(2, in_units=5, params=net[2].params))
@@ -90,8 +87,7 @@ def test_a_net_with_one_new_layer():
 
 
 def test_a_trainer_is_refused_before_anything_moves():
-    net = make()
-    mxkit.initialize(net, devices="cpu")
+    net = ready(make(), devices="cpu")
     mxkit.fit(net, [(X, np.array([0, 1, 0, 1]))], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
     assert to(net, "cpu") is net
     with pytest.raises(ValueError, match=r"a Trainer exists over '0.weight', on \[cpu\(0\)\].*pass drop_trainer=True"):
@@ -107,8 +103,7 @@ def test_a_trainer_is_refused_before_anything_moves():
 
 
 def test_accumulated_gradients_are_not_thrown_away():
-    net = make()
-    mxkit.initialize(net, devices="cpu")
+    net = ready(make(), devices="cpu")
     net(X)
     net[0].weight.grad_req = "add"
     with pytest.raises(ValueError, match="grad_req of '0.weight' is 'add'"):

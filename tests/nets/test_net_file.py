@@ -5,7 +5,7 @@ import json
 import random
 import zipfile
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
@@ -25,9 +25,7 @@ def batch(*shape):
 
 
 def small_net(activation="relu"):
-    net = stack(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
-    net.initialize(mx.init.Normal(0.5))
-    return net
+    return ready(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2), initializer=mx.init.Normal(0.5))
 
 
 def values(net):
@@ -276,8 +274,7 @@ def test_folders_and_missing_files(tmp_path):
     (tmp_path / "text.mxk").write_text("hello")
     with pytest.raises(CheckpointError, match="no file of save_net"):
         load_net(tmp_path / "text.mxk")
-    net = nn.Dense(1, in_units=1)
-    net.initialize()
+    net = ready(nn.Dense(1, in_units=1))
     (tmp_path / "folder.mxk").mkdir()
     with pytest.raises(OSError, match="folder"):
         save_net(tmp_path / "folder.mxk", net)

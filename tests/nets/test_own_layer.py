@@ -3,7 +3,7 @@
 import copy
 import warnings
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.functions import check_gradient
@@ -47,9 +47,7 @@ class ByOperator(Layer):
 
 
 def made(cls=Linear, units=3, devices="cpu", **arguments):
-    net = cls(units, **arguments)
-    mxkit.initialize(net, "xavier", devices=devices)
-    return net
+    return ready(cls(units, **arguments), devices=devices)
 
 
 def expected(net, x=X, scale=2.0):
@@ -120,8 +118,7 @@ def test_parameters_without_axes_and_constants_of_either_kind(value, kind):
             return x * gain * scale if kind.numpy else F.broadcast_mul(x, gain * scale)
 
     with kind.switches():
-        net = Gain()
-        mxkit.initialize(net, devices="cpu:2")
+        net = ready(Gain(), devices="cpu:2")
     twin = copy_net(net)
     assert mxkit.nets.compare(net, twin)
     mxkit.freeze(net)
@@ -153,8 +150,7 @@ def test_constants_are_saved_moved_and_never_trained(tmp_path):
 
 
 def test_described_rebuilt_copied_cast_and_exported(tmp_path):
-    net = stack(Linear(4, activation="tanh"), Linear(2, scale=3.0))
-    mxkit.initialize(net, "xavier", devices="cpu")
+    net = ready(Linear(4, activation="tanh"), Linear(2, scale=3.0), devices="cpu")
     y = net(mx.nd.array(X)).asnumpy()
     twin = mxkit.nets.build(mxkit.nets.describe(net))
     net.save_parameters(str(tmp_path / "net.params"))
@@ -177,8 +173,7 @@ def test_described_rebuilt_copied_cast_and_exported(tmp_path):
 
 
 def test_a_hybridized_net_around_it_is_told_to_run_once():
-    net = stack(Linear(4), Linear(2))
-    mxkit.initialize(net, "xavier", devices="cpu")
+    net = ready(Linear(4), Linear(2), devices="cpu")
     net.hybridize()
     with pytest.raises(NotInitializedError, match=r"Linear: the shapes of weight come from infer\(\)"):
         net(mx.nd.array(X))

@@ -1,6 +1,6 @@
 """The table of parameters: paths, counts, states, and norms against NumPy's."""
 
-from built_nets import make_norms, stack
+from built_nets import make_norms, ready, stack
 import mxkit
 from mxkit.core.blocks import UnknownPathError, parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError
@@ -98,8 +98,7 @@ def test_columns_where_nothing_is_known_yet():
 
 
 def test_multipliers_and_sharing_have_columns_where_there_are_any():
-    net = make_shared()
-    mxkit.initialize(net)
+    net = ready(make_shared())
     set_multipliers(net, {"*.bias": {"wd": 0, "lr": 2}})
     assert lines(parameters(net)) == [
         "path      shape   dtype    count  state    lr_mult  wd_mult  devices  shared_with",

@@ -1,6 +1,6 @@
 """Blocks put in the place of others, and what must not be left of the old ones."""
 
-from built_nets import stack
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.blocks import UnknownPathError, blocks_by_path, parameters_by_path
 from mxkit.errors import TrapWarning
@@ -34,8 +34,7 @@ class Plain(nn.Block):
 
 
 def make(hybridize=None):
-    net = Model()
-    mxkit.initialize(net)
+    net = ready(Model())
     if hybridize is not None:
         net.hybridize(**hybridize)
         net(X)

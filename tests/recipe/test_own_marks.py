@@ -1,5 +1,6 @@
 """The recipes `finetune_boxes` and `finetune_masks` on folders of one's own, from files of weights."""
 
+from built_nets import ready
 import mxkit
 from mxkit.recipe.run import load_run
 import mxnet as mx
@@ -39,23 +40,16 @@ def folder(tmp_path):
 @pytest.mark.parametrize("name", [name if name == "finetune_boxes" else long(name) for name in NETS])
 def test_a_folder_of_ones_own_from_a_file_of_weights(name, folder):
     model, arguments, frozen = NETS[name]
-    base = mxkit.models.get_model(f"gluoncv:{model}", **arguments)
-    mxkit.initialize(base, devices="cpu", sample=(1, 3, SIZE, SIZE))
+    base = ready(mxkit.models.get_model(f"gluoncv:{model}", **arguments), devices="cpu", sample=(1, 3, SIZE, SIZE))
     base.save_parameters(str(folder / "base.params"))
     boxes = name in ("finetune_boxes", "yolo3")
     data = ["name=yolo_boxes", "share=0.2"] if boxes else ["name=mask_folder", "classes=[ground, kite]", "test=0.2"]
     overrides = [f"data.{one}" for one in [*data, f"root={folder}", "batch_size=4"]]
-    overrides += [
-        f"model.weights={folder / 'base.params'}",
-        f"model.finetune.freeze={frozen}",
-        f"variables.size={SIZE}",
-    ]
-    overrides += ["updates=2", f"model.name=gluoncv:{model}"]
-    overrides += ["model.finetune.classes=[person, kite]"] if boxes else ["model.finetune.classes=2"]
-    overrides += ["loss=yolo3"] if name == "yolo3" else []
-    run = mxkit.run_recipe(
-        f"finetune_{'boxes' if boxes else 'masks'}", overrides=overrides, output=folder / "runs", progress=False
-    )
+    overrides += [f"model.weights={folder / 'base.params'}", f"model.finetune.freeze={frozen}", "updates=2"]
+    overrides += [f"variables.size={SIZE}", f"model.name=gluoncv:{model}"]
+    overrides += [f"model.finetune.classes={'[person, kite]' if boxes else 2}", *["loss=yolo3"] * (name == "yolo3")]
+    recipe = f"finetune_{'boxes' if boxes else 'masks'}"
+    run = mxkit.run_recipe(recipe, overrides=overrides, output=folder / "runs", progress=False)
     _, net, *_ = load_run(run.folder)
     before, after = mxkit.parameters(base), mxkit.parameters(net)
     start = frozen.rstrip("*")
@@ -74,8 +68,7 @@ def test_a_folder_of_ones_own_from_a_file_of_weights(name, folder):
 
 
 def test_wrong_weights_are_named(folder):
-    base = mxkit.models.get_model("small_fcn")
-    mxkit.initialize(base, devices="cpu", sample=(1, 3, SIZE, SIZE))
+    base = ready(mxkit.models.get_model("small_fcn"), devices="cpu", sample=(1, 3, SIZE, SIZE))
     base.save_parameters(str(folder / "other.params"))
     for file, text in (
         ("other.params", r"(?s)model.weights: .*other.params.*in a recipe model.classes and model.finetune.classes"),

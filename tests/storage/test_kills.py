@@ -15,11 +15,13 @@ import threading
 import time
 import warnings
 
+from built_nets import ready
 import mxkit
 from mxkit.errors import CheckpointWarning
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxnet.gluon import nn
 import numpy as np
+from oracle import fit
 import pytest
 from sharing import LONG, long
 import torture
@@ -34,10 +36,7 @@ X, Y = DATA.randn(160, 5).astype("float32"), DATA.randint(0, 3, 160)
 
 def make_net(width=8):
     mxkit.seed_all(3)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(width, in_units=5, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=width))
-    mxkit.initialize(net)
-    return net
+    return ready(nn.Dense(width, in_units=5, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=width))
 
 
 def train(folder, *, at=(), do=None, valid=None, width=8, checkpoint=None, **arguments):
@@ -327,14 +326,10 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_update(moun
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     seen = []
     with pytest.raises(OSError, match="Read-only file system"):
-        mxkit.fit(
+        fit(
             make_net(),
             [(X, Y)],
-            loss="softmax_ce",
-            trainer="sgd",
-            epochs=1,
             callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))],
             checkpoint=mounted,
-            progress=False,
         )
     assert seen == []

@@ -19,8 +19,7 @@ def _data():
 
 
 def _net(devices):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(16, activation="relu", in_units=5), nn.BatchNorm(in_channels=16), nn.Dropout(0.3), nn.Dense(3))
+    net = stack(nn.Dense(16, activation="relu", in_units=5), nn.BatchNorm(in_channels=16), nn.Dropout(0.3), nn.Dense(3))
     net[3].weight.shape = (3, 16)
     net.initialize(init.Xavier(), ctx=mxkit.devices(devices))
     return net
@@ -52,8 +51,7 @@ def test_both_kinds_end_with_the_same_bits(devices, hybridized):
     for numpy, switch in ((False, True), (True, False), (True, True)):
         other, other_numbers = _trained(Kind(numpy), devices, hybridized, switch)
         assert other_numbers == numbers
-        for one, two in zip(other, arrays):
-            np.testing.assert_array_equal(one, two)
+        np.testing.assert_equal(list(other), list(arrays))
 
 
 def test_a_net_of_both_kinds_is_refused():
@@ -85,8 +83,7 @@ def test_who_takes_updates_may_change_the_switches(kind):
     expected = _updated(Kind(False), lambda: None)
     try:
         for change in (lambda: None, npx.set_np, npx.reset_np):
-            for one, two in zip(_updated(kind, change), expected):
-                np.testing.assert_array_equal(one, two)
+            np.testing.assert_equal(list(_updated(kind, change)), list(expected))
     finally:
         npx.reset_np()
 

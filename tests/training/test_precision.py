@@ -2,6 +2,7 @@
 
 import warnings
 
+from built_nets import ready
 import mxkit
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
 from mxkit.training.precision import MixedPrecision
@@ -36,9 +37,7 @@ def own_loss(output, y):
 
 
 def scaled_net(devices="cpu"):
-    net = Scaled()
-    mxkit.initialize(net, "ones", devices=devices)
-    return net
+    return ready(Scaled(), initializer="ones", devices=devices)
 
 
 def scaled_data(values):
@@ -106,8 +105,7 @@ def test_operators_of_mx_np_compute_in_float32():
 
     x = np.array([[1.5], [0.5], [1.01]], "float32")
     with Kind(True).switches():
-        net = Net()
-        mxkit.initialize(net, "ones")
+        net = ready(Net(), initializer="ones")
         with MixedPrecision("bfloat16").applied(net):
             exponential, both = net(array(x))
         rounded = both.asnumpy()[:, :1]
@@ -128,8 +126,7 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
             hidden = self.a(x)
             return hidden, self.b(F.concat(hidden, y, dim=1))  # of two precisions, which MXNet would refuse
 
-    net = Two()
-    mxkit.initialize(net)
+    net = ready(Two())
     inputs, label = (mx.nd.ones((4, 5)), mx.nd.ones((4, 6))), mx.nd.zeros((4,))
     loss = lambda output, y: (output[0].mean(axis=1) - y) ** 2 + output[1].mean(axis=1) ** 2  # noqa: E731
     history = fit(net, [(inputs, label)], loss=loss, epochs=2, amp="bfloat16")

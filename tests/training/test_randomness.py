@@ -398,8 +398,7 @@ def test_resume_tells_what_else_changed_on_the_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(resume, "gpu_facts", lambda numbers: dict(facts))
 
     def run(epochs, **arguments):
-        net = mxkit.models.mlp(3, hidden=[4])
-        mxkit.initialize(net, devices="cpu")
+        net = ready(mxkit.models.mlp(3, hidden=[4]), devices="cpu")
         loader = mxkit.data.ArrayLoader(IMAGES, KINDS, 8)
         return fit(net, loader, epochs=epochs, checkpoint=tmp_path / "run", **arguments)
 
