@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 import shutil
 
-from built_nets import stack
+from built_nets import plain_net, ready, stack
 import mxkit
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
@@ -45,8 +45,7 @@ def test_every_form_has_a_row_for_each_batch_size_or_a_reason(measured, trained)
 
 def test_agreement_counts_the_samples_with_the_same_answer(trained):
     recipe, net = load_run(trained)
-    other = mxkit.models.lenet(classes=2)
-    mxkit.initialize(other, "xavier", sample=mx.nd.zeros((1, 3, 20, 20)))
+    other = ready(mxkit.models.lenet(classes=2), sample=mx.nd.zeros((1, 3, 20, 20)))
     forms = {name: measuring_inference._Form(one, {}) for name, one in ((BASE, net), ("other", other))}
     read = [(mx.nd.random.uniform(shape=(size, 3, 20, 20)),) for size in (30, 7)]
     said = measuring_inference._answers(recipe, ["day", "night"], net, read)
@@ -119,14 +118,10 @@ def test_a_run_without_its_data_is_measured_on_random_inputs(trained, tmp_path):
     assert measured.compared == 0
 
 
-class Plain(mx.gluon.Block):
-    def forward(self, x):
-        return x * float(x.shape[1])
-
-
 def test_a_net_without_a_graph_is_measured_as_trained_only(trained, monkeypatch):
-    net = stack(Plain(), mx.gluon.nn.Dense(2), kind=mx.gluon.nn.Sequential)
-    net.initialize()
+    net = ready(
+        stack(plain_net(lambda net, x: x * float(x.shape[1])), mx.gluon.nn.Dense(2), kind=mx.gluon.nn.Sequential)
+    )
     monkeypatch.setattr(measuring_inference, "load_run", lambda *run: (load_run(*run)[0], net))
     measured = measure_inference(trained, **SHORT, precisions=("float32",))
     assert [row.form for row in measured.rows] == [BASE, BASE]

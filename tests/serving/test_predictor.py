@@ -3,7 +3,7 @@
 from io import BytesIO
 
 from asking_threads import LONGEST, at_once, images, lenet
-from built_nets import hybrid_net, stack
+from built_nets import hybrid_net, plain_net, ready, stack
 import mxkit
 from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.errors import DataError, ForwardError
@@ -66,8 +66,7 @@ def test_the_net_stays_as_it_is_and_changed_weights_count():
 @pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # NumPy 1.19 to 1.23
 def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(switched):
     layers = {"table": gluon.nn.Embedding(5, 3), "dense": gluon.nn.Dense(2, flatten=False)}
-    net = hybrid_net(lambda net, F, tokens, x: (net.table(tokens), net.dense(x)), **layers)
-    net.initialize()
+    net = ready(hybrid_net(lambda net, F, tokens, x: (net.table(tokens), net.dense(x)), **layers))
     first = (np.array([1, 2], np.int32), np.ones((3, 4)))
     with mxkit.Predictor(net, max_batch=2) as predictor:
         assert "not started" in repr(predictor)
@@ -85,16 +84,11 @@ def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(
             predictor([[1, 2], [[3.0]]])  # no tuple: NumPy makes no array of it
 
 
-class Own(gluon.HybridBlock):
-    def forward(self, x):
-        return x * 2
-
-
 @pytest.mark.parametrize(
     ("inner", "why"),
     [
         (gluon.nn.HybridLambda(lambda F, x: x * (2 if F is mx.nd else 3)), "its graph computes something else than"),
-        (Own(), "0 has a forward of its"),
+        (plain_net(lambda net, x: x * 2), "0 has a forward of its"),
     ],
 )
 def test_a_net_whose_graph_is_not_its_code_is_called_as_it_is(inner, why):
@@ -104,8 +98,7 @@ def test_a_net_whose_graph_is_not_its_code_is_called_as_it_is(inner, why):
 
 
 def test_nets_that_mix_samples_are_refused():
-    recurrent = stack(gluon.rnn.LSTM(4, layout="TNC"))
-    recurrent.initialize()
+    recurrent = ready(stack(gluon.rnn.LSTM(4, layout="TNC")))
     mean = gluon.nn.HybridLambda(lambda F, x: F.broadcast_sub(x, F.mean(x, axis=0, keepdims=True)))
     for net, sample in ((mean, np.ones(3)), (recurrent, np.ones((5, 3)))):
         with pytest.raises(DataError, match="depends on the other samples of its batch"):

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from built_nets import ready, stack
 import comparing
 from comparing import X, Y, assert_equal, values
 import mxkit
@@ -62,8 +63,7 @@ def test_a_loaded_net_has_the_kind_of_its_graph_or_of_its_other_parameters(tmp_p
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
         body = mxkit.load_exported(tmp_path / "net")
         outputs = mxkit.predict(body, X).asnumpy()
-        waiting = nn.HybridSequential()
-        waiting.add(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3))
+        waiting = stack(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3))
         waiting.initialize()  # the last weight has no value yet
         waiting[0].weight.data()
     loaded = mxkit.load_net(mxkit.save_net(tmp_path / "a.mxk", body))
@@ -207,8 +207,7 @@ def test_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
         files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
         nets = []
         for body in (gluon.SymbolBlock.imports(files[0], ["data"], files[1]), mxkit.load_exported(tmp_path / "net")):
-            net = nn.HybridSequential()
-            net.add(body, nn.Dense(2, in_units=3))
+            net = stack(body, nn.Dense(2, in_units=3))
             net[1].initialize()
             assert isinstance(net(mx.np.array(X)), mx.np.ndarray)
             nets.append(net)
@@ -232,9 +231,7 @@ def test_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_pat
     """T158."""
     file = str(tmp_path / "dense.params")
     with switches(True):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(2, in_units=3), nn.Dense(2, in_units=2))
-        net.initialize()
+        net = ready(nn.Dense(2, in_units=3), nn.Dense(2, in_units=2))
         net.add(nn.Dense(2, in_units=2, prefix="new_"))
         npx.save(file, {"new_weight": mx.np.ones((2, 2)), "new_bias": mx.np.ones(2)})
         net[2].collect_params().load(file)

@@ -5,6 +5,7 @@ import os
 import re
 import struct
 
+from built_nets import ready, stack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
@@ -115,8 +116,7 @@ def test_dtypes_and_sparse_parameters(tmp_path):
     other.cast("float16")
     load_parameters(other, tmp_path / "a.params")
     assert_equal(other, net)
-    sparse = nn.Embedding(6, 2, sparse_grad=True)
-    mxkit.initialize(sparse)
+    sparse = ready(nn.Embedding(6, 2, sparse_grad=True))
     rows = mx.nd.array([[0, 0], [1, 2], [0, 0], [0, 0], [3, 4], [0, 0]])
     mx.nd.save(str(tmp_path / "b.params"), {"weight": rows.tostype("row_sparse")})
     load_parameters(sparse, tmp_path / "b.params")
@@ -297,8 +297,7 @@ NETS += [long("densenet", zoo("densenet121"), 224, 3)]
 @pytest.mark.parametrize(("name", "make", "size", "channels"), NETS)
 def test_every_layout_goes_into_a_net_of_other_counters(name, make, size, channels, tmp_path):
     """T37, T52."""
-    net = make()
-    mxkit.initialize(net, force=True)
+    net = ready(make(), force=True)
     net(mx.nd.ones((1, channels, size, size)))
     randomize(net)
     block, files = write_layouts(net, tmp_path, (1, channels, size, size))
@@ -347,8 +346,7 @@ def symbols(counts, first, name="dense"):
     x = data = mx.sym.var("data", dtype="float32")
     for number in range(first, first + sum(map(max, counts, [1] * len(counts)))):
         x = mx.sym.FullyConnected(x, num_hidden=2, no_bias=True, name=f"{name}{number}")
-    net = gluon.SymbolBlock(x, data)
-    net.initialize()
+    net = ready(gluon.SymbolBlock(x, data))
     net(mx.nd.ones((1, 2)))
     randomize(net)
     return net
@@ -523,8 +521,7 @@ def in_sequence(run=True):
 
 
 def styled():
-    net = Styled()
-    mxkit.initialize(net)
+    net = ready(Styled())
     net(mx.nd.ones((1, 2, 6, 6)))
     randomize(net)
     net.norm.running_var.set_data(net.norm.running_var.data().abs())
@@ -559,9 +556,9 @@ def test_a_file_of_module_goes_into_a_gluon_net_by_order(tmp_path, capsys):
         *[{name: mx.nd.random.uniform(0.1, 1, one.shape) for name, one in part.items()} for part in module.get_params()]
     )
     module.save_checkpoint(str(tmp_path / "net"), 5)
-    ours = nn.HybridSequential()
-    ours.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(4, 3), nn.BatchNorm(epsilon=1e-3))
-    ours.add(nn.Dense(3))
+    ours = stack(
+        nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(4, 3), nn.BatchNorm(epsilon=1e-3), nn.Dense(3)
+    )
     load_parameters(ours, tmp_path / "net-0005.params", match="order")
     x = mx.nd.random.uniform(shape=(2, 2, 8, 8))
     module.forward(mx.io.DataBatch([x], [mx.nd.zeros(2)]), is_train=False)
@@ -665,8 +662,7 @@ def test_bfloat16_of_safetensors_is_float32_and_other_dtypes_are_named(tmp_path)
     bias = numbers[0, :2].tobytes()
     path = tmp_path / "a.safetensors"
     path.write_bytes(safetensors_bytes(bias=("F32", [2], bias), weight=("BF16", [2, 3], upper.tobytes())))
-    net = nn.Dense(2, in_units=3)
-    mxkit.initialize(net)
+    net = ready(nn.Dense(2, in_units=3))
     load_parameters(net, path)
     assert net.weight.data().asnumpy().tobytes() == (upper.astype("uint32") << 16).tobytes()
     assert net.bias.data().asnumpy().tolist() == [1, -2.5]

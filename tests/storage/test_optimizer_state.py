@@ -6,6 +6,7 @@ import json
 import math
 from operator import getitem
 
+from built_nets import ready, stack
 import mxkit
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
@@ -59,8 +60,7 @@ class Scale(gluon.Block):
 
 def make_net(devices=1, dtype="float32", seed=3, names=("a_", "b_")):
     mxkit.seed_all(seed)
-    net = gluon.nn.Sequential()
-    net.add(*[Scale(dtype, prefix=f"{seed}{name}") for name in names])
+    net = stack(*[Scale(dtype, prefix=f"{seed}{name}") for name in names], kind=gluon.nn.Sequential)
     net.initialize(mx.init.Uniform(1), ctx=[mx.cpu(i) for i in range(devices)])
     return net
 
@@ -245,8 +245,7 @@ def test_a_trainer_over_some_parameters(tmp_path):
 def test_shared_and_foreign_parameters():
     net = make_net()
     net.add(net[0])
-    foreign = Scale(prefix="loss_")
-    foreign.initialize()
+    foreign = ready(Scale(prefix="loss_"))
     trainer = make_trainer(net, "adagrad", parameters=[foreign.weight, net[1].weight, net[0].weight])
     for parameter in trainer._params:
         parameter.grad()[:] = 1
@@ -357,8 +356,7 @@ def test_a_trainer_that_never_stepped(place):
 def test_sparse_weights_on_their_kvstore(tmp_path):
     def make(seed=3):
         mxkit.seed_all(seed)
-        net = gluon.contrib.nn.SparseEmbedding(5, 3, prefix=f"sparse{seed}_")
-        net.initialize()
+        net = ready(gluon.contrib.nn.SparseEmbedding(5, 3, prefix=f"sparse{seed}_"))
         return net, make_trainer(net, "adam", RATE, None)
 
     def update(net, trainer, number):

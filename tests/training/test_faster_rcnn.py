@@ -1,5 +1,7 @@
 """Training of gluoncv's Faster R-CNN equals the loop of gluoncv's script; images accumulate exactly, a run resumes."""
 
+from built_nets import ready
+from callback_runs import check_killed_runs, largest_difference, values
 from gluoncv.model_zoo.rcnn.faster_rcnn.faster_rcnn import FasterRCNN
 from gluoncv.model_zoo.rcnn.rpn.rpn_target import RPNTargetGenerator
 import mxkit
@@ -10,6 +12,7 @@ from mxkit.models.detectors import Pyramid
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
+from oracle import fit
 import pytest
 
 SIDE, IMAGES = 64, 7
@@ -32,8 +35,7 @@ Y = table()
 def make(devices=None):
     mxkit.seed_all(0)
     net = mxkit.models.get_model("small_faster_rcnn", classes=3, size=SIDE, channels=(4, 6, 8))
-    mxkit.initialize(net, devices=devices or [mx.cpu()], sample=mx.nd.zeros((1, 3, SIDE, SIDE)))
-    mxkit.nets.hybridize(net)
+    mxkit.nets.hybridize(ready(net, devices=devices or [mx.cpu()], sample=(1, 3, SIDE, SIDE)))
     return net
 
 
@@ -47,8 +49,7 @@ def pyramid():
         alloc_size=(16, 16), roi_size=(3, 3), rpn_channel=8, rpn_train_pre_nms=64, rpn_train_post_nms=64,
         rpn_test_post_nms=16, rpn_min_size=4, num_sample=16, max_num_gt=10,
     )  # fmt: skip
-    mxkit.initialize(net, sample=mx.nd.zeros((1, 3, SIDE, SIDE)))
-    return net
+    return ready(net, sample=(1, 3, SIDE, SIDE))
 
 
 def scripts_loss(net, x, label, rpn_targets):
@@ -107,17 +108,7 @@ def plain_loop(net, windows, seed=1):
 def trained(net, size=1, **arguments):
     data = [(X[first : first + size], Y[first : first + size]) for first in range(0, IMAGES, size)]
     optimizer = ("sgd", {"learning_rate": 0.01, "momentum": 0.9})
-    return mxkit.fit(net, data, loss="faster_rcnn", trainer=optimizer, epochs=1, seed=1, progress=False, **arguments)
-
-
-def values(net):
-    return {name: one.data().asnumpy() for name, one in net._collect_params_with_prefix().items()}
-
-
-def largest_difference(one, other):
-    """Over the parameters of the first net: gluoncv's has two constants more after training (T270)."""
-    first, second = values(one), values(other)
-    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
+    return fit(net, data, loss="faster_rcnn", trainer=optimizer, seed=1, **arguments)
 
 
 WINDOWS = [[0, 1], [2, 3], [4, 5], [6]]
@@ -199,27 +190,12 @@ def test_an_image_that_holds_no_anchor_is_refused():
         FasterRCNNLoss().targets(None, (SIDE, SIDE), small.expand_dims(0), Y[:1], mx.cpu())
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 @pytest.mark.long
 def test_a_killed_run_ends_with_the_same_bits(tmp_path):
-    def run(folder, dies=None):
-        def die(_, update):
-            if update.step == dies:
-                raise Killed
-
+    def run(folder, callback):
         net, loader = make(), mxkit.data.ArrayLoader(X, Y, 1, shuffle=True, seed=4)
-        mxkit.fit(
-            net, loader, loss=BatchLoss("faster_rcnn"), trainer="adam", epochs=4, accumulate=2, seed=1, progress=False,
-            checkpoint=mxkit.Checkpoints(folder, every="1 epoch"), resume="auto",
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
-        )  # fmt: skip
+        how = {"checkpoint": mxkit.Checkpoints(folder, every="1 epoch"), "resume": "auto", "callbacks": [callback]}
+        fit(net, loader, loss=BatchLoss("faster_rcnn"), trainer="adam", epochs=4, accumulate=2, seed=1, **how)
         return net
 
-    whole = run(tmp_path / "whole")
-    for dies in (3, 9, 14):
-        with pytest.raises(Killed):
-            run(tmp_path / str(dies), dies)
-        assert largest_difference(whole, run(tmp_path / str(dies))) == 0
+    check_killed_runs(run, tmp_path, (3, 9, 14))

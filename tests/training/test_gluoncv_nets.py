@@ -1,10 +1,12 @@
 """Training of gluoncv's detectors, segmentation and pose nets equals a plain Gluon loop; it resumes to the bit."""
 
+from callback_runs import check_killed_runs, largest_difference, values
 import mxkit
 from mxkit.losses import BatchLoss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
+from oracle import fit
 import pytest
 
 SIDE, IMAGES = 64, 14
@@ -76,16 +78,7 @@ def plain_loop(family, net, windows):
 def trained(family, net, **arguments):
     loss = LOSSES.get(family, family)
     optimizer = ("sgd", {"learning_rate": 0.01, "momentum": 0.9})
-    return mxkit.fit(net, batches(family), loss=loss, trainer=optimizer, epochs=1, progress=False, **arguments)
-
-
-def values(net):
-    return {name: one.data().asnumpy() for name, one in net._collect_params_with_prefix().items()}
-
-
-def largest_difference(one, other):
-    first, second = values(one), values(other)
-    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
+    return fit(net, batches(family), loss=loss, trainer=optimizer, **arguments)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -139,7 +132,7 @@ def test_a_net_of_masks_trains_as_a_plain_loop_with_the_weights_of_its_auxiliary
     data = [(X[:2], MASKS[2:4]), (X[2:4], MASKS[4:6])]
     own, theirs = made(), made()
     start, settings = values(own), ("sgd", {"learning_rate": 0.01})
-    mxkit.fit(own, data, loss="pixel_ce", trainer=settings, epochs=1, progress=False)
+    fit(own, data, loss="pixel_ce", trainer=settings)
     loss, trainer = gluon.loss.SoftmaxCrossEntropyLoss(axis=1), gluon.Trainer(theirs.collect_params(), *settings)
     for x, y in data:
         labelled = mx.nd.array(y >= 0).expand_dims(1)
@@ -155,31 +148,14 @@ def test_a_net_of_masks_trains_as_a_plain_loop_with_the_weights_of_its_auxiliary
     assert sum((values(own)[path] != start[path]).any() for path in trained) > 0.9 * len(trained)
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_killed_run_ends_with_the_same_bits(family, tmp_path):
-    def run(folder, dies=None):
-        def die(_, update):
-            if update.step == dies:
-                raise Killed
-
+    def run(folder, callback):
         net = make(family, global_statistics=False)
         loader = mxkit.data.ArrayLoader(X, FAMILIES[family][1], 3, shuffle=True, seed=4)
-        settings = mxkit.Checkpoints(folder, every="1 epoch")
-        callbacks = [mxkit.callbacks.LambdaCallback(on_update=die)]
-        loss = LOSSES.get(family, family)
-        mxkit.fit(
-            net, loader, loss=loss, trainer="adam", epochs=3, seed=1, progress=False, checkpoint=settings,
-            resume="auto", callbacks=callbacks,
-        )  # fmt: skip
+        how = {"checkpoint": mxkit.Checkpoints(folder, every="1 epoch"), "resume": "auto", "callbacks": [callback]}
+        fit(net, loader, loss=LOSSES.get(family, family), trainer="adam", epochs=3, seed=1, **how)
         return net
 
-    whole = run(tmp_path / "whole")
-    for dies in (3, 8, 14):
-        with pytest.raises(Killed):
-            run(tmp_path / str(dies), dies)
-        assert largest_difference(whole, run(tmp_path / str(dies))) == 0
+    check_killed_runs(run, tmp_path, (3, 8, 14))

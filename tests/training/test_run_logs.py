@@ -39,12 +39,6 @@ def noted(seen):
     return LambdaCallback(on_update=lambda state, update: seen.append(update))
 
 
-def hybrid():
-    net = make_net()
-    net.hybridize()
-    return net
-
-
 def test_tensorboard_gets_numbers_settings_figures_and_histograms(tmp_path):
     pytest.importorskip("tensorboardX")
     seen = []
@@ -56,7 +50,14 @@ def test_tensorboard_gets_numbers_settings_figures_and_histograms(tmp_path):
 
     log = TensorBoardLog(tmp_path / "run", histograms=True, figures={"own": figure})
     history = run(
-        hybrid(), noted(seen), log, valid=VALID, epochs=2, clip_norm=1.0, metrics=["accuracy", "confusion"], seed=3
+        make_net(hybridize=True),
+        noted(seen),
+        log,
+        valid=VALID,
+        epochs=2,
+        clip_norm=1.0,
+        metrics=["accuracy", "confusion"],
+        seed=3,
     )
     found = scalars(tmp_path / "run")
     for row in history:
@@ -90,7 +91,7 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
             MLflowLog("resumed", tracking_uri=store),
         ]
         made = mxkit.Checkpoints(tmp_path / "made", every="1 epoch")
-        run(hybrid(), *logs, *more, checkpoint=made, resume=resume, epochs=epochs, seed=1)
+        run(make_net(hybridize=True), *logs, *more, checkpoint=made, resume=resume, epochs=epochs, seed=1)
         return logs
 
     def late(state, update):
@@ -143,7 +144,7 @@ def test_a_log_waits_for_the_device_no_more_often(tmp_path, store, monkeypatch):
     counted = []
     for logs in ([], [TensorBoardLog(tmp_path), MLflowLog("waits", tracking_uri=store)]):
         reads.clear()
-        run(hybrid(), *logs, data=BATCHES * 50, epochs=1)
+        run(make_net(hybridize=True), *logs, data=BATCHES * 50, epochs=1)
         counted.append(list(reads))
     assert counted[0] == counted[1]
     assert len(losses(store, logs[1])) == 150
@@ -154,7 +155,7 @@ def test_a_store_of_mlflow_that_fails_costs_a_warning(store):
     log = MLflowLog("failing", tracking_uri=store)
     gone = LambdaCallback(on_epoch=lambda state, row: client(store).delete_run(log.id))
     with pytest.warns(UserWarning, match="MLflowLog: the training continues, but MLflow refused its numbers or files"):
-        history = run(hybrid(), log, gone, epochs=2)
+        history = run(make_net(hybridize=True), log, gone, epochs=2)
     assert len(history) == 2
 
 
@@ -163,7 +164,7 @@ def test_an_object_for_two_trainings_makes_two_runs_of_mlflow(store):
     log = MLflowLog("twice", tracking_uri=store)
     ids = []
     for _ in range(2):
-        run(hybrid(), log, epochs=1)
+        run(make_net(hybridize=True), log, epochs=1)
         ids.append(log.id)
     assert len(set(ids)) == 2
 
@@ -172,7 +173,7 @@ def test_a_run_of_the_users_is_not_logged_to(tmp_path):
     wandb = pytest.importorskip("wandb")
     own = wandb.init(project="own", mode="offline", dir=str(tmp_path))
     with pytest.raises(ValueError, match=f"the run {own.id} of W&B is open in this process"):
-        run(hybrid(), WandbLog("tests", mode="offline", folder=tmp_path), epochs=1)
+        run(make_net(hybridize=True), WandbLog("tests", mode="offline", folder=tmp_path), epochs=1)
     own.log({"still": 1})
     own.finish()
 
@@ -180,7 +181,7 @@ def test_a_run_of_the_users_is_not_logged_to(tmp_path):
 def test_settings_of_a_run_without_a_recipe_reach_wandb(tmp_path):
     pytest.importorskip("wandb")
     log = WandbLog("tests", run_name="mine", mode="offline", folder=tmp_path, updates=False)
-    run(hybrid(), log, epochs=1, seed=7)
+    run(make_net(hybridize=True), log, epochs=1, seed=7)
     (records,) = wandb_records(tmp_path)
     begun = next(one.run for one in records if one.HasField("run"))
     config = {item.key: json.loads(item.value_json) for item in begun.config.update}

@@ -299,8 +299,7 @@ def test_a_backward_that_gluon_never_calls_is_told(where):
     """T33."""
     own = type("Own", (where,), {"backward": lambda self, gradient: gradient})
     layer, loss = (own if where is kind else kind for kind in (gluon.nn.Dense, gluon.loss.L2Loss))
-    net = stack(layer(1, in_units=3))
-    net.initialize()
+    net = ready(stack(layer(1, in_units=3)))
     text = "^Own defines" if layer is gluon.nn.Dense else r"^'0' \(Own\) defines"
     with pytest.warns(TrapWarning, match=f"{text} backward, which Gluon never calls.*T33"):
         train(net, [(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)))] * 3, loss=loss())
