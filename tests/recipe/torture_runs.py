@@ -40,7 +40,6 @@ OF_A_FAMILY = """
 base: {}
 name: small
 seed: 3
-threads: 1
 data:
   images: 24
   size: 64
