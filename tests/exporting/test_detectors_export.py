@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import fit
 import pytest
-from sharing import command, needs_onnx
+from sharing import command, needs, needs_onnx
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 SIZE, IMAGES = 64, 50
@@ -76,7 +76,7 @@ def check_same(expected, actual):
     np.testing.assert_allclose(found[2][clear], boxes[clear], atol=1e-2)
 
 
-FORMATS = [pytest.param("onnx", marks=needs_onnx), pytest.param("torch", marks=pytest.mark.torch)]
+FORMATS = [pytest.param("onnx", marks=needs_onnx), pytest.param("torch", marks=[pytest.mark.torch, needs("torch")])]
 QUICK = "small_pose"
 NAMES = [QUICK, *(pytest.param(one, marks=pytest.mark.long) for one in NETS if one != QUICK)]
 
