@@ -5,7 +5,6 @@ from pathlib import Path
 import sys
 import warnings
 
-from built_nets import stack
 from joint_runs import write
 import mxkit
 from mxkit.distributed.group import current
@@ -46,8 +45,10 @@ def mlp(**arguments):
     return mxkit.models.mlp(3, hidden=[8], **arguments)
 
 
-def net_of(*layers):
-    return stack(*layers)
+def net_of(*layers):  # `built_nets` is not on the path of a worker
+    net = nn.HybridSequential()
+    net.add(*layers)
+    return net
 
 
 def made(net, devices=None):
