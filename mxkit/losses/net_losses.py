@@ -323,7 +323,7 @@ class FasterRCNNLoss(NetLoss):
         """Targets of gluoncv's `RPNTargetGenerator`: class of each anchor (B, N), and offsets and weights (B, N, 4)."""
         if self._net is not net:
             self._net, self._anchors = net, {}
-        if size not in self._anchors:  # the only wait for the device
+        if size not in self._anchors:  # waits for the net, once a size
             found = anchors if isinstance(anchors, (list, tuple)) else [anchors]
             self._anchors[size] = _checked_anchors(np.concatenate([one.asnumpy()[0] for one in found]), *size)
         if self._generator is None:

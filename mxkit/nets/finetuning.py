@@ -179,7 +179,7 @@ def finetune(
 
     It knows the layers of classifiers, and of gluoncv's SSD, YOLO3, CenterNet, SimplePose and nets of masks, with their
     auxiliary outputs. SSD keeps the weights of its background, YOLO3 those of boxes and objectness; gluoncv's own
-    `reset_class` draws them anew (T273).
+    `reset_class` replaces them by random ones (T273).
 
     Args:
         base: An initialized net, of a zoo or any other. It may be hybridized, and live on several devices.

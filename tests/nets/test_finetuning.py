@@ -310,7 +310,7 @@ class TestNetsOfGluoncv:
             assert not np.isin(ours[:, before + 1], values(base)[path, mx.cpu()]).any()
 
     def test_a_number_of_classes_keeps_no_class_but_the_boxes(self):
-        """T273: gluoncv draws the boxes anew if no class is in common."""
+        """T273: gluoncv gives the boxes random weights if no class is in common."""
         base = marking("small_yolo3")
         net = finetune(base, 2, initializer="zeros")
         assert list(net.classes) == ["0", "1"]

@@ -24,7 +24,7 @@ def test_a_trusted_file_is_gone_on_from_whatever_the_switch_was(place, optimizer
     settings = {"learning_rate": 0.05, "wd": 0.1, **({} if optimizer == "adam" else {"momentum": 0.9})}
     nets = []
     for seed in (3, 4):
-        with mx.name.NameManager():  # numbers of layers begin anew: MXNet matches by the order of names (T60a)
+        with mx.name.NameManager():  # numbers of layers begin at 0 again: MXNet matches by the order of names (T60a)
             nets.append(kind.net(lambda seed=seed: make_net(devices, seed=seed)))
     net, other = nets
     with kind.switches():

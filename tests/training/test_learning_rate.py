@@ -396,7 +396,7 @@ def schedule_like(one):
 
 @pytest.mark.parametrize("name", ["poly", "cosine", "one_cycle"])
 def test_a_first_question_past_the_end_gives_the_final_rate(name):
-    """T21: MXNet's own, made anew as after a restart, answers with the base rate."""
+    """T21: MXNet's own, made again as after a restart, answers with the base rate."""
     assert schedule(name, base=0.3, total="10 updates", final=0.05).rate(500) == pytest.approx(0.05)
 
 
