@@ -181,6 +181,7 @@ def export(
     outputs: Optional[List[str]] = typer.Option(
         None, "--outputs", metavar="NAME", help="Internal output of a graph, up to which it is written; once for each."
     ),
+    boxes: str = typer.Option("pixels", "--boxes", help="A detector's boxes: pixels of its input, or normalized."),
     tolerance: float = typer.Option(1e-4, "--tolerance", min=0.0, help="Largest relative difference from MXNet."),
     verify: bool = typer.Option(True, help="Compare with MXNet operator by operator before writing."),
     table: bool = typer.Option(False, "--table", help="Show the difference of every layer."),
@@ -191,10 +192,13 @@ def export(
     from mxkit.exporting.writing import export as export_net
 
     shapes = [_shape(text) for text in shape or []] or None
-    options: Any = {"which": which, "input_shape": shapes, "outputs": outputs or None, "verify": verify}
+    options: Any = {"which": which, "input_shape": shapes, "outputs": outputs or None, "boxes": boxes}
+    options.update(verify=verify, tolerance=tolerance, overwrite=overwrite)
     files = source if params is None else (source, params)
     try:
-        exported = export_net(files, path, format=format, tolerance=tolerance, overwrite=overwrite, **options)
+        exported = export_net(
+            files, path, format=format, tolerance=tolerance, verify=verify, overwrite=overwrite, **options
+        )
     except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
     if json:

@@ -13,6 +13,7 @@ from mxkit.core.device import unpack
 from mxkit.core.graphs import traced_graph
 from mxkit.data.source import source_of
 from mxkit.errors import MxkitError
+from mxkit.exporting.net_graph import graph_of
 from mxkit.exporting.symbol_files import GraphPath, graph_files, read_symbol_files, replaced_heads
 from mxkit.models.registry import get_model
 from mxkit.nets.saving import load_net
@@ -20,6 +21,7 @@ from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.run import open_run
+from mxnet import gluon
 import numpy as np
 
 
@@ -97,6 +99,43 @@ _MARKS: Dict[str, Dict[str, Any]] = {
     "mask": {"outputs": ["scores of the classes for each pixel", "those of the auxiliary head"]},
     "points": {"outputs": ["heat map of each point"]},
 }
+
+
+class _Normalized(gluon.HybridBlock):  # type: ignore[misc]
+    """A detector whose boxes are shares of its input's width and height."""
+
+    def __init__(self, net: Any, height: int, width: int) -> None:
+        super().__init__(prefix="")
+        self.net, self._sides = net, (width, height, width, height)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Tuple[Any, Any, Any]:  # noqa: N803
+        classes, scores, boxes = self.net(x)
+        sides = enumerate(self._sides)
+        columns = [F.slice_axis(boxes, axis=-1, begin=place, end=place + 1) / side for place, side in sides]
+        return classes, scores, F.concat(*columns, dim=-1)
+
+
+def normalized(source: Source, shape: Optional[Tuple[int, ...]]) -> Source:
+    """A detector's source whose boxes are shares of the sides of its input.
+
+    Args:
+        source: The source.
+        shape: Shape of the input; None if it is not known.
+
+    Raises:
+        ValueError: The shape is not known, or the net gives something else than classes, scores and boxes.
+    """
+    if shape is None or len(shape) != 4:
+        raise ValueError(f"export: boxes='normalized' needs a shape (1, 3, height, width); received {shape}")
+    outputs = graph_of(source.net, [shape]).symbol.list_outputs()
+    if len(outputs) != 3:
+        raise ValueError(
+            "export: boxes='normalized' is for a detector, which gives classes, scores and boxes; "
+            f"{type(source.net).__name__} gives {', '.join(outputs)}"
+        )
+    marks = {"kind": "boxes", **_MARKS["boxes"], "unit": "shares of the input's width and height", "input": shape[2:]}
+    net = _Normalized(source.net, *shape[2:])
+    return source._replace(net=net, facts={**source.facts, "marks": json.dumps(marks)})
 
 
 def _of_run(path: Path, which: Optional[str]) -> Source:

@@ -14,7 +14,7 @@ from mxkit.errors import ArchitectureError, ExportError, unknown_name
 from mxkit.exporting.net_graph import GraphInput, NetGraph, as_arrays, by_name, example_batches, graph_of, split_shapes
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof, Row, compare, compare_net, fixed_gammas
-from mxkit.exporting.sources import Source, find_source
+from mxkit.exporting.sources import Source, find_source, normalized
 from mxkit.exporting.symbol_files import check_same_graph, compare_symbol, symbol_contents
 from mxkit.exporting.to_onnx.onnx_writer import operators_of
 from mxkit.nets.architecture import describe
@@ -108,6 +108,7 @@ def export(
     input_shape: Union[Shape, Sequence[Shape], Mapping[str, Shape], None] = None,
     inputs: Any = None,
     outputs: Union[str, Sequence[str], None] = None,
+    boxes: str = "pixels",
     which: Optional[str] = None,
     verify: bool = True,
     tolerance: float = 1e-4,
@@ -141,6 +142,8 @@ def export(
             numbers, as masks need it; they also give shapes and dtypes (float64 is cast to float32). A run's own test
             data is taken without being asked.
         outputs: Names of a graph's internal outputs, up to which it is written; as for `load_exported`.
+        boxes: A detector's boxes in "pixels" of the net's input, or "normalized", as shares of its width and height.
+            The metadata `marks` say which.
         which: "last" or "best" checkpoint of a run; None takes that of its final scores.
         verify: Compare with MXNet. "torch" needs torch for it, and "onnx" onnxruntime.
         tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
@@ -172,6 +175,8 @@ def export(
     (2, 3)
     """
     format = _chosen(format, path)
+    if boxes not in ("pixels", "normalized") or (format == "safetensors" and boxes != "pixels"):
+        raise ValueError(f"export: boxes={boxes!r}: expected 'pixels' or, of a file that computes, 'normalized'")
     if train and not (format == "torch" and verify):
         raise ValueError("export: train=True compares gradients: it needs format='torch' and verify=True")
     packages = list(_PACKAGES[format].items())[: None if verify else 1]
@@ -187,7 +192,7 @@ def export(
     there = [str(file) for file in files.values() if file.exists()]
     if there and format != "symbol" and not overwrite:
         raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True (--overwrite)")
-    job = _prepared(found, input_shape, inputs, format, verify, train)
+    job = _prepared(found, input_shape, inputs, format, boxes, verify, train)
     contents, rows, not_compared, notes = _written(job, format, verify)
     if format == "symbol" and not overwrite:
         check_same_graph(files["symbol"], contents["symbol"])
@@ -228,7 +233,7 @@ def _chosen(format: Optional[str], path: Union[str, Path]) -> str:
     return format
 
 
-def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
+def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, boxes: str, verify: bool, train: bool) -> Job:
     input_shape, inputs = (
         by_name(one, found.net) if isinstance(one, Mapping) else one for one in (input_shape, inputs)
     )
@@ -238,6 +243,7 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
     for shape, own, axis in zip(stated or shapes, shapes, axes or [0] * len(shapes)):
         if not all(own) or (*shape[:axis], *shape[axis + 1 :]) != (*own[:axis], *own[axis + 1 :]):
             raise ValueError(f"inputs: expected an array of shape {shape} with samples; received {own}")
+    found = normalized(found, shapes[0] if shapes else None) if boxes == "normalized" else found
     graph = graph_of(found.net, shapes)
     _check_graph(found.net, graph, format)
     dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)

@@ -1,7 +1,6 @@
 """A net or a run that many threads ask at once, for servers."""
 
 import concurrent.futures
-from functools import partial
 import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -9,14 +8,20 @@ import weakref
 
 from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import to_host
+from mxkit.data.augment_labels import Placed
+from mxkit.data.augment_steps import Place
 from mxkit.errors import DataError
 from mxkit.exporting.sources import find_source
+from mxkit.recipe.marks import marks_of
 from mxkit.recipe.net_facts import image_reader, is_pillow, read_facts
 from mxkit.recipe.predictions import predictions, refuse_pairs
 from mxkit.recipe.run import load_run
 from mxkit.serving.batch_graphs import BatchGraphs, Sample, SampleForm, form_of, sizes_up_to
 from mxkit.serving.dispatching import Compute, Dispatcher
 import numpy as np
+
+# Arrays for the net, and where an image lies in them, for a net that marks places.
+_Request = Tuple[Sample, Optional[Placed]]
 
 
 class Predictor:
@@ -42,6 +47,7 @@ class Predictor:
         max_wait_ms: How long the oldest request waits for others, in milliseconds. It waits only for as many as the
             last batch had, so a single client waits for none.
         max_queue: Most requests that wait; others are refused.
+        score: Least score of a detector's boxes, of a run's folder.
 
     Raises:
         DataError: `sample` cannot be computed, or an answer depends on the other samples of the batch.
@@ -68,6 +74,7 @@ class Predictor:
         max_batch: int = 32,
         max_wait_ms: float = 2.0,
         max_queue: int = 256,
+        score: float = 0.5,
     ) -> None:
         for name, number in (("max_batch", max_batch), ("max_queue", max_queue)):
             whole_number(number, f"Predictor: {name}")
@@ -75,10 +82,10 @@ class Predictor:
         self._most = int(max_batch)
         self._dispatcher = Dispatcher(sizes_up_to(self._most), max_wait_ms / 1e3, int(max_queue))
         weakref.finalize(self, self._dispatcher.close).atexit = False
-        self._net, self._forms, self._read, self._convert = _opened(source, which)
+        self._net, self._forms, self._read, self._convert = _opened(source, which, score)
         self._graphs: List[BatchGraphs] = []  # one, which the thread makes
         if sample is not None:
-            self._start(self._arrays(sample))
+            self._start(self._read_request(sample)[0])
         elif self._forms:
             self._start(tuple(np.zeros(form.shape, form.dtype) for form in self._forms))
 
@@ -93,8 +100,9 @@ class Predictor:
 
         Returns:
             For a run what `mxkit predict` prints, as a dict: `{"class": "7", "probability": 0.98}`; for several labels
-            `{"probabilities": {...}}`; without probabilities "score" and "scores"; otherwise `{"values": [...]}`. For
-            a net a NumPy array without the axis of the batch, or a tuple of them.
+            `{"probabilities": {...}}`; without probabilities "score" and "scores"; otherwise `{"values": [...]}`.
+            Boxes, areas and points stand in pixels of the image; of an array, which the net takes as it is, in pixels
+            of the net's input. For a net a NumPy array without the axis of the batch, or a tuple of them.
 
         Raises:
             DataError: The sample has another shape or dtype, holds NaN or infinity, or is a damaged image.
@@ -110,7 +118,7 @@ class Predictor:
             )
         if timeout is not None and timeout != math.inf:
             check_number("Predictor: timeout", timeout)
-        return self._dispatcher.ask(self._sample(x), timeout)
+        return self._dispatcher.ask(self._request(x), timeout)
 
     def submit(self, x: Any) -> "concurrent.futures.Future[Any]":
         """Accept one sample; its future has the answer later.
@@ -123,7 +131,7 @@ class Predictor:
         Raises:
             DataError, BusyError, RuntimeError: As for a call; other errors are in the future.
         """
-        return self._dispatcher.submit(self._sample(x))
+        return self._dispatcher.submit(self._request(x))
 
     def stats(self) -> Dict[str, Any]:
         """Counters since the start.
@@ -160,23 +168,23 @@ class Predictor:
         def prepare() -> Tuple[Compute, bool]:
             graphs = BatchGraphs(net, forms, _fitted(sample, forms), most)
 
-            def compute(samples: Sequence[Sample]) -> Callable[[], Sequence[Any]]:
-                outputs = graphs.begin(samples)
-                return lambda: convert(outputs(), graphs.several)
+            def compute(requests: Sequence[_Request]) -> Callable[[], Sequence[Any]]:
+                outputs = graphs.begin([arrays for arrays, _ in requests])
+                return lambda: convert(outputs(), graphs.several, [placed for _, placed in requests])
 
-            compute([_fitted(sample, forms)])()
+            compute([(_fitted(sample, forms), None)])()
             made.append(graphs)
             return compute, not graphs.reason
 
         self._dispatcher.start(prepare)
 
-    def _sample(self, x: Any) -> Sample:
-        arrays = self._arrays(x)
+    def _request(self, x: Any) -> _Request:
+        arrays, placed = self._read_request(x)
         if not self._graphs:
             self._start(arrays)
-        return _fitted(arrays, self._graphs[0].forms)
+        return _fitted(arrays, self._graphs[0].forms), placed
 
-    def _arrays(self, x: Any) -> Sample:
+    def _read_request(self, x: Any) -> _Request:
         """A request as arrays; images are read."""
         x = bytes(x) if isinstance(x, (bytearray, memoryview)) else x
         image = isinstance(x, (bytes, str, Path)) or is_pillow(x)
@@ -184,7 +192,8 @@ class Predictor:
         if pixels and not x.size:
             raise DataError(f"Predictor: expected an image with pixels, received shape {x.shape}")
         if self._read is not None and (image or pixels):
-            return (self._read(x),)
+            read = self._read(x)
+            return ((read[0],), read[1]) if isinstance(read, tuple) else ((read,), None)
         if image:
             raise DataError(
                 f"Predictor: received {type(x).__name__}, and {type(self._net).__name__} was not read from a run that "
@@ -196,7 +205,7 @@ class Predictor:
             raise DataError(f"Predictor: {error}. Several inputs are a tuple") from error
         if any(one.dtype.kind in "OSU" for one in arrays):
             raise DataError(f"Predictor: expected an array of numbers, or a tuple of them; received {type(x).__name__}")
-        return tuple(_single(one) if one.dtype == np.float64 else one for one in arrays)
+        return tuple(_single(one) if one.dtype == np.float64 else one for one in arrays), None
 
 
 def _single(array: "np.ndarray") -> "np.ndarray":
@@ -233,23 +242,29 @@ def _fitted(arrays: Sample, forms: Sequence[SampleForm]) -> Sample:
     return copies
 
 
-def _opened(source: Any, which: Optional[str]) -> Tuple[Any, Tuple[SampleForm, ...], Any, Any]:
+def _opened(
+    source: Any, which: Optional[str], score: float
+) -> Tuple[Any, Tuple[SampleForm, ...], Optional[Callable[[Any], Any]], Callable[..., Sequence[Any]]]:
     """The net of a source, the forms of its inputs if they are known, how images are read, and what answers are."""
     if not isinstance(source, (str, Path)) or not (Path(source).expanduser() / "recipe.yaml").is_file():
         return find_source(source, which).net, (), None, _arrays_of
     folder = Path(source).expanduser()
     recipe, net = load_run(folder, which)
     refuse_pairs(recipe)
-    facts = read_facts(folder)
-    read = None if facts.images is None else image_reader(recipe, facts.images)
+    facts, moves = read_facts(folder), recipe.loss.made.moves
+    read = None if facts.images is None else image_reader(recipe, facts.images, placed=moves is not None)
     forms = tuple(SampleForm(tuple(one.shape[1:]), np.dtype(one.dtype)) for one in facts.inputs)
-    return net, forms, read, partial(_predictions, recipe, facts.classes)
+
+    def answers(outputs: Sequence["np.ndarray"], several: bool, placed: Sequence[Optional[Placed]]) -> Sequence[Any]:
+        if moves is None:
+            return predictions(recipe, facts.classes, tuple(outputs) if several else outputs[0])
+        height, width = forms[0].shape[1:]
+        places = [one or Placed(Place(), (height, width), (height, width)) for one in placed]
+        return [answer for answer, _ in marks_of(moves, outputs, places, facts.classes, score)]
+
+    return net, forms, read, answers
 
 
-def _arrays_of(outputs: Sequence["np.ndarray"], several: bool) -> Sequence[Any]:
+def _arrays_of(outputs: Sequence["np.ndarray"], several: bool, _: Any) -> Sequence[Any]:
     rows = [tuple(row.copy() for row in column) for column in zip(*outputs)]  # a view would keep the whole batch alive
     return rows if several else [row[0] for row in rows]
-
-
-def _predictions(recipe: Any, classes: Sequence[str], outputs: Sequence["np.ndarray"], several: bool) -> Sequence[Any]:
-    return predictions(recipe, classes, tuple(outputs) if several else outputs[0])

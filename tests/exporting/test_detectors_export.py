@@ -6,6 +6,10 @@ import sys
 
 from built_nets import hybrid_net, ready
 import mxkit
+from mxkit.data.augment_labels import Placed
+from mxkit.data.augment_steps import Place
+from mxkit.plots.marks import draw_marks
+from mxkit.recipe.marks import marks_of
 from mxkit.runtime.machine import processor_flags
 from mxkit.serving.optimizing import difference_of
 import mxnet as mx
@@ -92,6 +96,52 @@ def test_fifty_drawn_images_have_the_nets_answers(trained, tmp_path, name, forma
         for first in range(0, IMAGES, size):
             batch = x[first : first + size]
             check_same(answers(net, batch), answers(other, batch))
+    moves = KINDS.get(NETS[name][0], "boxes")
+    one, same = (picture(x[0], answers(any_net, x[:1]), moves) for any_net in (net, other))
+    assert one.std() > 20
+    assert (one != same).any(axis=-1).mean() < 0.002  # the edge of a mask may move by a pixel
+
+
+def picture(image, outputs, moves):
+    """An image with what a net says of it."""
+    place = Placed(Place(), image.shape[1:], image.shape[1:])
+    ((_, label),) = marks_of(moves, outputs, [place], ["a", "b", "c"], 0.2)
+    pixels = (image.transpose(1, 2, 0) * 255).astype(np.uint8)
+    scores = label[:, 5] if moves == "boxes" else None
+    return np.asarray(draw_marks(pixels, label, moves=moves, classes=["a", "b", "c"], scores=scores))
+
+
+@pytest.mark.parametrize("format", ["symbol", *FORMATS])
+def test_boxes_may_be_shares_of_the_sides(trained, tmp_path, format):
+    net, _ = trained("small_ssd")
+    x = mx.nd.random.uniform(shape=(2, 3, 48, 80)).asnumpy()
+    options = {"format": format, "inputs": x}
+    shares = mxkit.export(net, tmp_path / "shares", boxes="normalized", **options)
+    mxkit.export(net, tmp_path / "sides", **options)
+    ending = {"symbol": "", "onnx": ".onnx", "torch": ".py"}[format]
+    files = (tmp_path / f"{name}{ending}" for name in ("shares", "sides"))
+    found, expected = (answers(mxkit.load_exported(file), x) for file in files)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[2] * [80, 48, 80, 48], expected[2], atol=1e-4)
+    if format == "onnx":
+        import onnx
+
+        stated = {one.key: one.value for one in onnx.load(str(shares.files["onnx"])).metadata_props}
+        assert json.loads(stated["marks"])["unit"] == "shares of the input's width and height"
+
+
+def test_shares_need_a_detector_and_its_size(trained, tmp_path):
+    net, _ = trained("small_ssd")
+    mlp = ready(mxkit.models.mlp(3, hidden=[4]), sample=mx.nd.ones((1, 3, 8, 8)))
+    refusals = [
+        (net, {}, "needs a shape"),
+        (net, {"input_shape": (1, 3, 64, 64), "format": "safetensors"}, "that computes"),
+        (net, {"input_shape": (1, 3, 64, 64), "boxes": "shares"}, "boxes='shares'"),
+        (mlp, {"input_shape": (1, 3, 8, 8)}, "is for a detector"),
+    ]
+    for one, options, words in refusals:
+        with pytest.raises(ValueError, match=words):
+            mxkit.export(one, tmp_path / "net", **{"boxes": "normalized", **options})
 
 
 def test_a_graph_transposes_the_reshaped_output_of_a_convolution(tmp_path):

@@ -115,6 +115,17 @@ def test_predict_writes_pictures_and_tables(run):
         assert "left hand x" in rows[0]
 
 
+def test_a_server_answers_in_pixels_of_the_file(run):
+    _, done, folder = run
+    found = list(predict_files(done.folder, folder / "images", score=0.0, batch_size=1))
+    with mxkit.Predictor(done.folder, max_batch=2, score=0.0) as predictor:
+        answers = [predictor(one.path) for one in found]
+        assert answers == [one.answer for one in found]
+        assert predictor(np.asarray(Image.open(found[1].path))) == answers[1]
+        prepared = np.zeros((3, *found[0].placed.shape), np.float32)  # as the net takes it
+        assert list(predictor(prepared)) == list(answers[0])
+
+
 def test_coco_results_are_read_by_pycocotools(run):
     """Without annotation files the ids are stated; images without a box have no row, and are counted."""
     from mxkit.cli.commands import app
