@@ -4,7 +4,7 @@ import inspect
 import math
 from numbers import Real
 import os
-from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import check_number, split_spec
@@ -277,6 +277,23 @@ def push_values(trainer: "gluon.Trainer", changed: Collection[int]) -> None:
                 store.push(number, first_value(parameter))
     finally:
         store._set_updater(updater)
+
+
+def watch_gradients(trainer: "gluon.Trainer", seen: Callable[[Any, Any], None]) -> None:
+    """Call `seen(parameter, gradient)` before each update, with averages of the first device, NumPy, after clipping.
+
+    Side effects:
+        The Trainer keeps the call. The optimizer does not step inside its kvstore, where nothing is seen.
+    """
+    step = trainer._update
+
+    def update(ignore_stale_grad: bool = False) -> None:
+        for parameter in trainer._params:
+            if parameter.grad_req != "null":
+                seen(parameter, parameter.list_grad()[0].asnumpy() * trainer._optimizer.rescale_grad)
+        step(ignore_stale_grad)
+
+    trainer._update = update
 
 
 def finish_kvstore(trainer: "gluon.Trainer") -> None:

@@ -113,6 +113,7 @@ def export(
     verify: bool = True,
     tolerance: float = 1e-4,
     train: bool = False,
+    training: bool = False,
     epoch: Optional[int] = None,
     overwrite: bool = False,
 ) -> Exported:
@@ -149,6 +150,9 @@ def export(
         tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
             magnitude in it.
         train: Compare the gradients of a training step, too; for "torch".
+        training: Write the training of a run instead, for "torch": `path` becomes a folder with `train.py`, which goes
+            on from the run's newest checkpoint with torch alone, and the data, the weights and the optimizer's state.
+            The proof compares 20 updates from the run's start, and 20 from the checkpoint; `tolerance` is at most 5e-5.
         epoch: Number in the name of a graph's parameters: of those that are read, by default the highest, and of those
             that "symbol" writes, by default the same or 0. All epochs of a net share one graph.
         overwrite: Replace existing files. The graph of "symbol" is also replaced without it by the same net's graph.
@@ -174,6 +178,8 @@ def export(
     >>> mxkit.load_exported(getfixture("tmp_path") / "mlp")(mx.nd.ones((2, 5))).shape
     (2, 3)
     """
+    if training:
+        return _training(source, path, format, tolerance)
     format = _chosen(format, path)
     if boxes not in ("pixels", "normalized") or (format == "safetensors" and boxes != "pixels"):
         raise ValueError(f"export: boxes={boxes!r}: expected 'pixels' or, of a file that computes, 'normalized'")
@@ -210,6 +216,17 @@ def export(
     elif proof_file.exists():  # of another net
         proof_file.unlink()
     return Exported(files, tuple(map(str, job.forms)), proof, notes)
+
+
+def _training(source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float) -> Exported:
+    from mxkit.exporting.trainings.leaving import write_training
+
+    if format not in (None, "torch") or not isinstance(source, (str, Path)):
+        raise ValueError("export: training=True takes the folder of a run, and format='torch'")
+    proof = write_training(source, folder, 20, min(tolerance, 5e-5))
+    names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
+    files = {use: Path(folder).expanduser() / name for use, name in names.items()}
+    return Exported(files, (), proof, (proof.inputs,))
 
 
 def base_path(path: Union[str, Path], ending: str) -> Path:

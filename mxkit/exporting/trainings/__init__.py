@@ -1,0 +1,1 @@
+"""Trainings that leave MXNet and go on in PyTorch."""

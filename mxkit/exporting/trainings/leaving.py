@@ -1,0 +1,188 @@
+"""Write a run's training for PyTorch: `train.py`, the data, the weights and the optimizer's state, and the proof."""
+
+import json
+from pathlib import Path
+import tempfile
+from typing import Any, Dict, List, Union
+import warnings
+
+from mxkit.core.arguments import require
+from mxkit.core.arrays import to_host
+from mxkit.core.system import write_atomically
+from mxkit.data.splits import Split
+from mxkit.errors import CheckpointWarning, ExportError
+from mxkit.exporting.params import safetensors_bytes
+from mxkit.exporting.proof import Proof
+from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
+from mxkit.exporting.trainings.proving import Beside, prove
+from mxkit.exporting.trainings.recording import Recording, record, schedule_of
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.run import open_run
+from mxkit.recipe.schema import Recipe
+from mxkit.version import __version__
+import mxnet as mx
+import numpy as np
+
+# They watch the training, and change nothing of it.
+_WATCHING = ("csv", "mlflow", "tensorboard", "time_limit", "wandb")
+_PARTS = ("train", "valid", "test")
+_COLUMNS = ("epoch", "updates", "samples", "learning_rate")
+
+Contents = Dict[str, Union[str, bytes]]
+
+
+def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int, tolerance: float) -> Proof:
+    """Write the training of a run for PyTorch, and prove that it goes on as MXNet would.
+
+    The folder holds `train.py`, which needs torch, NumPy and safetensors only, `net.py` and `data.py`, the weights, the
+    optimizer's state, the history, and the data as arrays.
+
+    Args:
+        run: A run's folder, finished or not; its newest checkpoint is where the training goes on.
+        folder: A new or empty folder.
+        updates: Updates that are compared, from the start and from the checkpoint, as `prove` does.
+        tolerance: Largest relative difference of an array.
+
+    Raises:
+        ExportError: The recipe holds something that has no code yet, all of which the text names; or `train.py`
+            computes something else. Nothing was written.
+        ImportError: torch or safetensors is missing.
+        ValueError: The folder is not empty.
+    """
+    target = Path(folder).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"export: {target} exists and is not empty: choose a new folder for the training's files")
+    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
+    recipe, _, checkpoint = open_run(run, "last")
+    data = load_data(recipe)
+    _refuse(recipe, data)
+    rows, said = [], []
+    contents: Contents = {}
+    place = (1, 0, 0)
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as scratch:
+        for name, where in (("start", None), ("checkpoint", checkpoint)):
+            own = Path(scratch) / name
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
+                recording = record(recipe, data, own / "mxnet", updates, where)
+            beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
+            contents, place = _contents(recipe, data, recording, beside), recording.place
+            _write(own, contents)
+            rows += [row._replace(name=f"{name}, {row.name}") for row in prove(recipe, data, recording, beside, own)]
+            said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
+    proof = Proof(rows, tolerance, {"mxkit": __version__, "mxnet": mx.__version__, **versions}, "; ".join(said))
+    proof.check("train.py")
+    contents["README.md"] = texts.README.substitute(
+        version=__version__,
+        mxnet=mx.__version__,
+        run=Path(run).name,
+        recipe=recipe.name,
+        updates=place[2],
+        proof=f"{proof.inputs}: {proof.summary()}",
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    _write(target, contents)
+    proof.write(target / "proof.json")
+    return proof
+
+
+def _write(folder: Path, contents: Contents) -> None:
+    for name, content in contents.items():
+        write_atomically(folder / name, content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def _refuse(recipe: Recipe, data: Any) -> None:
+    """Raise ExportError with all that has no code yet."""
+    problems = []
+    loss, arguments = str(recipe.loss.name), recipe.loss.arguments
+    if texts.loss_text(loss, arguments) is None:
+        problems.append(" with ".join(filter(None, (f"loss {loss}", ", ".join(arguments)))))
+    try:
+        rule_of(mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments))
+    except KeyError as error:
+        problems.append(f"optimizer {error.args[0]}")
+    parts = [part for part in (data.train, data.valid, data.test) if part is not None]
+    if not all(isinstance(part, Split) and not isinstance(part.x, tuple) for part in parts) or any(
+        isinstance(part.y, tuple) for part in parts
+    ):
+        problems.append(f"data {recipe.data.name}, which is no array of inputs with an array of labels")
+    values = {
+        "data.augment": recipe.data.augment,
+        "data.eval_augment": recipe.data.eval_augment,
+        "data.pairs": recipe.data.pairs,
+        "data.balance": getattr(recipe.data, "balance", None),
+        "amp": recipe.amp,
+        "limit_batches": recipe.limit_batches,
+        "accumulate_samples": recipe.accumulate_samples,
+    }
+    problems += [name for name, value in values.items() if value]
+    problems += [f"callback {one.name}" for one in recipe.callbacks if one.name not in _WATCHING]
+    if problems:
+        raise ExportError(
+            f"export: the training of {recipe.name} holds what mxkit has no PyTorch code for: {'; '.join(problems)}. "
+            "Without training= the net alone is written"
+        )
+
+
+def _contents(recipe: Recipe, data: Any, recording: Recording, beside: Beside) -> Contents:
+    """The files of the folder, by name, as the training stands at the beginning of a recording."""
+    fit, begin = recording.state, recording.moments[0]
+    arrays = {}
+    for name in _PARTS:
+        part = getattr(data, name)
+        if part is not None and len(part.x):
+            arrays.update({f"{name}.x": to_host(part.x).astype(np.float32), f"{name}.y": to_host(part.y)})
+    epoch, done, updates = recording.place
+    metrics = texts.known_metrics([one.name for one in fit.metrics])
+    columns = [*_COLUMNS, *(f"{part}_{name}" for part in ("train", "valid") for name in ("loss", *metrics))]
+    state = {
+        "epoch": epoch,
+        "batches": done,
+        "updates": updates,
+        "sums": list(recording.sums[: 2 + len(metrics)]) or None,
+        "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
+    }
+    metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
+    tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
+    tensors["data"] = arrays
+    return {
+        **{f"{name}.safetensors": safetensors_bytes(own, metadata) for name, own in tensors.items()},
+        "net.py": beside.text,
+        "state.json": json.dumps(state, indent=1),
+        "data.py": texts.DATA.substitute(
+            seed=recipe.seed % 2**32,
+            parts=repr(tuple(name for name in _PARTS if f"{name}.x" in arrays)),
+            batch_size=recipe.data.batch_size,
+            eval_batch_size=recipe.data.eval_batch_size,
+            drop_last=bool(recipe.data.drop_last),
+        ),
+        "train.py": _train_text(recipe, recording, beside, metrics, columns),
+    }
+
+
+def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], columns: List[str]) -> str:
+    fit, (epoch, _, updates) = recording.state, recording.place
+    optimizer = fit.trainer.optimizer
+    factors = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
+    constants = {
+        "COLUMNS": tuple(columns),
+        "ACCUMULATE": recipe.accumulate,
+        "WEIGHT_DECAY": float(optimizer.wd),
+        "FACTORS": {key: pair for key, pair in factors.items() if pair != (1.0, 1.0)},
+        "FROZEN": tuple(beside.frozen),
+        "SEED": recipe.seed % 2**32,
+    }
+    return texts.TRAIN.substitute(
+        version=__version__,
+        updates=updates,
+        epoch=epoch,
+        epochs=fit.epochs or epoch,
+        constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
+        rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
+        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments),
+        metric=texts.metric_text(metrics, str(recipe.loss.name)),
+        optimizer=optimizer_class(optimizer),
+        name=type(optimizer).__name__,
+        clip=texts.clip_text(recipe.clip_norm, recipe.clip_value),
+    )

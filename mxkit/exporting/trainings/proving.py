@@ -1,0 +1,135 @@
+"""The proof of an exported training: MXNet and `train.py` make the same updates, each from MXNet's own state."""
+
+import hashlib
+from pathlib import Path
+import subprocess
+import sys
+from typing import Any, Dict, List, Mapping
+
+from mxkit.core.arrays import to_host
+from mxkit.core.blocks import parameters_by_path
+from mxkit.errors import ExportError
+from mxkit.exporting.proof import Row, above, compare
+from mxkit.exporting.to_torch.code import state, torch_files
+from mxkit.exporting.trainings import replay
+from mxkit.exporting.trainings.optimizers import rule_of
+from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubled, schedule_of, windows_of
+from mxkit.recipe.schema import Recipe
+import numpy as np
+
+# Share of the largest gradient below which another one is rounding
+_SMALL = 1e-3
+
+
+class Beside:
+    """A net in PyTorch's words: arrays by Gluon's paths become arrays by the keys of `state_dict`.
+
+    Args:
+        net: The net.
+        example: An input, NumPy.
+
+    Attributes:
+        text: The code of the net.
+        trained: MXNet's Parameters by the keys of those that train.
+        frozen: Keys of PyTorch's parameters that do not train.
+    """
+
+    def __init__(self, net: Any, example: "np.ndarray") -> None:
+        self.net = net
+        self.text, _, self._source = torch_files(net, {"data": example})
+        self._paths = parameters_by_path(net)
+        numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items())}
+        parameters, self.trained, self.frozen = list(self._paths.values()), {}, []  # type: List[Any], Dict[str, Any], List[str]
+        for key, (value, kind) in self._state(numbered).items():
+            if kind is not None and parameters[int(value.flat[0])].grad_req != "null":
+                self.trained[key] = parameters[int(value.flat[0])]
+            elif kind is not None:
+                self.frozen.append(key)
+        path_of = {id(one): path for path, one in self._paths.items()}
+        self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
+
+    def _state(self, by_path: Mapping[str, Any]) -> Dict[str, Any]:
+        return state(self._source, {id(one): by_path[path] for path, one in self._paths.items()})
+
+    def values(self, by_path: Mapping[str, Any]) -> Dict[str, "np.ndarray"]:
+        """All of `state_dict`."""
+        return {key: np.ascontiguousarray(value) for key, (value, _) in self._state(by_path).items()}
+
+    def of_trained(self, by_path: Mapping[str, Any]) -> Dict[str, "np.ndarray"]:
+        """Arrays such as gradients, of the parameters that train and have one."""
+        filled = {path: by_path.get(path, np.zeros(one.shape, np.float32)) for path, one in self._paths.items()}
+        return {key: value for key, value in self.values(filled).items() if self._path_of.get(key) in by_path}
+
+    def slots(self, moment: Moment, optimizer: Any) -> Dict[str, "np.ndarray"]:
+        """The optimizer's arrays by `key:slot`, the slot in the words of `train.py`."""
+        rule, found = rule_of(optimizer), {}
+        for number, slot in enumerate(rule.slots):
+            names = {path: [f"{path}:{number}", f"{path}:"] for path in self._paths}
+            held = {path: moment.slots[name] for path, both in names.items() for name in both if name in moment.slots}
+            found.update({f"{key}:{slot}": value for key, value in self.of_trained(held).items()})
+        if rule.counts:
+            counts = {key: moment.counts.get(path, 0) for key, path in self._path_of.items()}
+            found.update({f"{key}:count": np.array(count, np.int64) for key, count in counts.items() if count})
+        return found
+
+
+def prove(recipe: Recipe, data: Any, recording: Recording, beside: Beside, folder: Path) -> List[Row]:
+    """Compare the updates of `train.py` in a folder with recorded ones.
+
+    From MXNet's weights before an update, `train.py` computes the loss, the gradients after clipping and the running
+    statistics, in double precision as MXNet does here again. Then its optimizer makes the step in float32 from the
+    gradients and states that MXNet's had, and gives weights and states. So no difference grows, and none hides in one.
+    The learning rates of all updates and the batches of two epochs are compared, too. Dropout is off.
+
+    Raises:
+        ExportError: `train.py` failed.
+    """
+    fit, windows = recording.state, windows_of(recipe, data, recording.place)
+    every = fit.updates_per_epoch * (fit.epochs or recording.place[0])
+    optimizer = fit.trainer.optimizer
+    given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
+    for number, (before, after) in enumerate(zip(recording.moments, recording.moments[1:])):
+        for kind, arrays in (
+            ("before", beside.values(before.values)),
+            ("held", beside.slots(before, optimizer)),
+            ("gradient", beside.of_trained(after.gradients)),
+        ):
+            given.update({f"{number} {kind} {key}": value for key, value in arrays.items()})
+    np.savez(str(folder / "given.npz"), **given)
+    command = [sys.executable, replay.__file__, str(folder)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
+    digests = (to_host(x).astype(np.float32).tobytes() + to_host(y).tobytes() for one in windows for x, y in one)
+    expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
+    rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
+    with np.load(str(folder / "found.npz")) as found:
+        rows = [
+            compare("the rates of all updates", "schedule", 0, rates, found["rates"]),
+            compare("the batches of two epochs", "data", 0, expected, found["digests"]),
+        ]
+        for number, (moment, double) in enumerate(zip(recording.moments[1:], doubled(recipe, recording, windows))):
+            rows += _rows_of_update(beside, optimizer, number, moment, double, found)
+    return rows
+
+
+def _rows_of_update(
+    beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any]
+) -> List[Row]:
+    gradients = beside.of_trained(double.gradients)
+    # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
+    smallest = _SMALL * max((float(np.abs(one).max()) for one in gradients.values()), default=0.0)
+    after, running = beside.values(moment.values), beside.values({**moment.values, **double.statistics})
+    kinds: Dict[str, Dict[str, Any]] = {
+        "loss": {"": np.array(double.loss)},
+        "gradient": gradients,
+        "statistic": {key: one for key, one in running.items() if key.rpartition(".")[2].startswith("running_")},
+        "value": {key: one for key, one in after.items() if key in gradients},
+        "slot": beside.slots(moment, optimizer),
+    }
+    rows = []
+    for kind, arrays in kinds.items():
+        for key, expected in arrays.items():
+            row = compare(f"update {number + 1}: {key or kind}", kind, 0, expected, found[f"{number} {kind} {key}"])
+            rows.append(above(smallest, row) if kind == "gradient" else row)
+    return rows

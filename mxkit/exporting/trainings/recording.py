@@ -1,0 +1,190 @@
+"""The first updates of a run, made again by MXNet and kept: losses, rates, weights and the optimizer's states."""
+
+from dataclasses import replace
+from pathlib import Path
+import shutil
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.replicas import values_of
+from mxkit.core.trainers import watch_gradients
+from mxkit.data.splits import Splits
+from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, loader_calls, net_calls
+from mxkit.recipe.schema import Recipe, under_switches
+from mxkit.storage.directory import Checkpoint
+from mxkit.storage.optimizer_state import optimizer_state
+from mxkit.training.callbacks.callback import Callback
+from mxkit.training.checkpoints import Checkpoints
+from mxkit.training.ledger import Update
+from mxkit.training.schedules import Schedule, get_schedule, schedule
+from mxkit.training.state import FitState
+from mxkit.training.update import updates
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+
+
+class Moment(NamedTuple):
+    """What MXNet holds after an update.
+
+    Attributes:
+        values: Parameters by path, NumPy.
+        slots: The optimizer's arrays by `path:slot`, as `optimizer_state` names them.
+        counts: Updates of each parameter by path.
+        gradients: Averages over the samples of the update by path, after clipping.
+    """
+
+    values: Dict[str, Any]
+    slots: Dict[str, Any]
+    counts: Dict[str, int]
+    gradients: Dict[str, Any] = {}
+
+
+class Recording(Callback):
+    """Keeps the state before training and after each of some updates, and then stops.
+
+    Args:
+        most: Number of updates.
+
+    Attributes:
+        moments: The state at the beginning, and after each update.
+        state: The `FitState`.
+        place: `(epoch, batches of it, updates)` at the beginning.
+        sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
+    """
+
+    writes = True
+
+    def __init__(self, most: int) -> None:
+        self.moments: List[Moment] = []
+        self.state: Any = None
+        self.place = (1, 0, 0)
+        self.sums: Tuple[float, ...] = ()
+        self._most = most
+        self._gradients: Dict[str, Any] = {}
+
+    def on_fit_begin(self, state: FitState) -> None:
+        """Keep the state before the first update."""
+        running = state.running
+        self.state, self.place = state, (state.epoch, running.batches, state.updates)
+        if running.batches:
+            metrics = (float(metric.get()) * running.samples for metric in state.metrics)
+            self.sums = (running.samples, running.loss_sum, *metrics)
+        self.moments.append(_moment(state))
+        paths = {id(one): path for path, one in parameters_by_path(state.net).items()}
+        watch_gradients(state.trainer, lambda one, array: self._gradients.update({paths[id(one)]: array}))
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        """Keep the state after an update."""
+        self.moments.append(_moment(state)._replace(gradients=dict(self._gradients)))
+        if len(self.moments) > self._most:
+            state.stop("recorded", for_now=True)
+
+
+def _host(parameter: Any) -> "np.ndarray":
+    arrays: Any = values_of(parameter)
+    return np.array(arrays[0].asnumpy())
+
+
+def _moment(state: FitState) -> Moment:
+    values = {path: _host(one) for path, one in parameters_by_path(state.net).items()}
+    arrays, described = optimizer_state(state.net, state.trainer)
+    counts = described["replicas"][0]["updates"] if described["replicas"] else {}
+    return Moment(values, {name: array.asnumpy() for name, array in arrays.items()}, dict(counts))
+
+
+@under_switches
+def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Optional[Checkpoint]) -> Recording:
+    """Make updates as the recipe's run would, and keep them. Dropout is off.
+
+    Args:
+        recipe: The run's recipe.
+        data: Its data.
+        folder: An empty folder for the files of the training.
+        most: Number of updates.
+        checkpoint: Where the training begins; None for its start.
+    """
+    folder.mkdir(parents=True)
+    if checkpoint is not None:
+        shutil.copytree(str(checkpoint.path), str(folder / "checkpoints" / checkpoint.path.name))
+    results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data, "folder": folder}, recipe.name)
+    for block in _blocks(results["net"]):
+        if isinstance(block, gluon.nn.Dropout):
+            block._rate = 0.0
+    if checkpoint is None:  # the first values of layers that wait for a first batch
+        first = next(iter(results["train"]))[0]
+        results["train"].epoch = 0
+        with autograd.pause():
+            results["net"](*(first if isinstance(first, (list, tuple)) else [first]))
+    recording, call = Recording(most), fit_call(recipe, data)
+    schedule = [one for one in call.named.get("callbacks", []) if isinstance(one, Call)][: recipe.schedule is not None]
+    named = {name: value for name, value in call.named.items() if name != "valid"}
+    named.update(callbacks=[recording, *schedule], progress=False)
+    named["checkpoint"] = Call(Checkpoints, (InFolder("checkpoints"),))
+    execute([replace(call, named=named)], results, recipe.name)
+    return recording
+
+
+class Double(NamedTuple):
+    """An update in double precision, from the weights before a recorded one.
+
+    Attributes:
+        loss: Mean loss.
+        gradients: By path, averaged and clipped.
+        statistics: Running statistics and other parameters without a gradient after it, by path.
+    """
+
+    loss: float
+    gradients: Dict[str, Any]
+    statistics: Dict[str, Any]
+
+
+def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> List[List[Any]]:
+    """The batches of each update of the rest of an epoch, and of the next epoch."""
+    loader, found = batches(recipe, data, "train", training=True), []
+    for epoch, first in ((place[0], place[1]), (place[0] + 1, 0)):
+        loader.epoch = epoch - 1
+        loader.skip(first)
+        own = list(loader)
+        found += [own[at : at + recipe.accumulate] for at in range(0, len(own), recipe.accumulate)]
+    return found
+
+
+@under_switches
+def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any]]) -> List[Double]:
+    """Make the recorded updates in double precision, each from the recorded weights before it.
+
+    Side effects:
+        The recording's net holds other weights.
+    """
+    net, found = recording.state.net, []
+    paths = {id(one): path for path, one in parameters_by_path(net).items()}
+    gradients: Dict[str, Any] = {}
+    net.cast("float64")
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30})
+    watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
+    options = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value, "loss": recipe.loss.made}
+    for moment, window in zip(recording.moments[:-1], windows):
+        for path, one in parameters_by_path(net).items():
+            one.set_data(mx.nd.array(moment.values[path], dtype="float64"))
+        wide = [(x.astype("float64"), y) for x, y in window]
+        (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
+        kept = {path: one for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
+        statistics = {path: _host(one) for path, one in kept.items()}
+        found.append(Double(float(update.loss), dict(gradients), statistics))
+    net.cast("float32")
+    return found
+
+
+def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
+    """The schedule of a run's learning rate, with its base and its end."""
+    base = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments).lr or 1.0
+    if recipe.schedule is None:
+        return schedule("constant", base=base)
+    return get_schedule((recipe.schedule.name, recipe.schedule.arguments)).completed(base, fit.length)
+
+
+def _blocks(net: Any) -> List[Any]:
+    found: List[Any] = []
+    net.apply(found.append)
+    return found

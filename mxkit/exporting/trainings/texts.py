@@ -1,0 +1,340 @@
+"""The files of a training in PyTorch: `train.py`, `data.py` and `README.md`, as templates that read like the files."""
+
+import math
+from string import Template
+from typing import Any, List, Mapping, Optional
+
+TRAIN = Template('''"""Go on with a training that left MXNet after update $updates, in epoch $epoch.
+
+mxkit $version wrote it; README.md says what is equal.
+
+    python train.py                   # up to epoch $epochs; it goes on from last.pt if there is one
+    python train.py --epochs 30 --device cuda
+"""
+
+import argparse
+import csv
+import json
+import math
+from pathlib import Path
+
+from data import loaders
+from net import load
+from safetensors.torch import load_file
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+HERE = Path(__file__).parent
+$constants
+
+
+def rate(update: int) -> float:
+    """The learning rate of update number `update`, from 1."""
+$rate
+
+def losses(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """The loss of each sample."""
+$loss
+
+
+$metric
+
+
+$optimizer
+
+
+def new_optimizer(net: nn.Module) -> $name:
+    """The optimizer, with a group of parameters for each pair of factors of the rate and the weight decay."""
+    groups: dict = {}
+    for name, weight in net.named_parameters():
+        weight.requires_grad_(name not in FROZEN)
+        if weight.requires_grad:
+            groups.setdefault(FACTORS.get(name, (1.0, 1.0)), []).append(weight)
+    return $name(
+        [{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in groups.items()]
+    )
+
+
+def keep_biased_variance(net: nn.Module) -> None:
+    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
+
+    def before(layer: nn.Module, inputs: tuple) -> None:
+        layer.before = layer.running_var.clone()
+
+    def after(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        if layer.training:
+            values = output.numel() / output.shape[1]
+            kept = (1 - layer.momentum) * layer.before
+            layer.running_var = kept + (layer.running_var - kept) * (values - 1) / values
+
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_var is not None:
+            layer.register_forward_pre_hook(before)
+            layer.register_forward_hook(after)
+
+
+def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: int, window: list) -> tuple[float, list[float]]:
+    """Make update `number` from the batches of a window; return the sums of the losses and the metrics."""
+    samples = sum(len(label) for _, label in window)
+    optimizer.zero_grad()
+    total, scores = 0.0, [0.0] * len(METRICS)
+    for x, label in window:
+        output = net(x)
+        loss = losses(output, label).sum()
+        (loss / samples).backward()
+        total += loss.item()
+        scores = [one + metric(output.detach(), label) for one, metric in zip(scores, METRICS)]
+$clip    for group in optimizer.param_groups:
+        group["lr"] = rate(number) * group["factor"]
+    optimizer.step()
+    return total, scores
+
+
+@torch.no_grad()
+def evaluate(net: nn.Module, batches: object, device: str) -> list[float]:
+    """The mean loss and metrics over batches."""
+    net.eval()
+    samples, sums = 0, [0.0] * (1 + len(METRICS))
+    for x, label in batches:
+        output, label = net(x.to(device)), label.to(device)
+        found = [losses(output, label).sum().item(), *(metric(output, label) for metric in METRICS)]
+        sums, samples = [one + more for one, more in zip(sums, found)], samples + len(label)
+    net.train()
+    return [one / samples for one in sums]
+
+
+def resume(device: str) -> tuple[nn.Module, torch.optim.Optimizer, dict]:
+    """The net, the optimizer and the place in the training, of last.pt or as MXNet left them."""
+    net = load(HERE / "net.safetensors").to(device).train()
+    keep_biased_variance(net)
+    optimizer = new_optimizer(net)
+    if (HERE / "last.pt").exists():
+        saved = torch.load(HERE / "last.pt", map_location=device, weights_only=True)
+        net.load_state_dict(saved["net"])
+        optimizer.load_state_dict(saved["optimizer"])
+        return net, optimizer, saved["state"]
+    slots = load_file(HERE / "optimizer.safetensors", device)
+    for name, weight in net.named_parameters():
+        own = {key.rpartition(":")[2]: slot for key, slot in slots.items() if key.rpartition(":")[0] == name}
+        if own:
+            optimizer.state[weight] = {key: int(slot) if key == "count" else slot for key, slot in own.items()}
+    return net, optimizer, json.loads((HERE / "state.json").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=$epochs)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    net, optimizer, state = resume(given.device)
+    torch.manual_seed(SEED + state["updates"])  # of Dropout
+    train, others = loaders()
+    while state["epoch"] <= given.epochs:
+        train.sampler.begin(state["epoch"], state["batches"])
+        sums, window = state["sums"] or [0, 0.0, *[0.0] * len(METRICS)], []
+        for number, (x, label) in enumerate(train, 1):
+            window.append((x.to(given.device), label.to(given.device)))
+            if len(window) < ACCUMULATE and number < len(train):
+                continue
+            state["updates"] += 1
+            loss, scores = update(net, optimizer, state["updates"], window)
+            sums = [one + more for one, more in zip(sums, [sum(len(y) for _, y in window), loss, *scores])]
+            window = []
+        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"]), *(one / sums[0] for one in sums[1:])]
+        row += evaluate(net, others["valid"], given.device) if "valid" in others else []
+        state["history"].append(dict(zip(COLUMNS, row)))
+        print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
+        state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
+        saved = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}
+        torch.save(saved, HERE / "new.pt")
+        (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
+        with (HERE / "history.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(state["history"])
+    for part, batches in others.items():
+        names = ["loss", *(metric.__name__ for metric in METRICS)]
+        found = zip(names, evaluate(net, batches, given.device))
+        print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in found))
+
+
+if __name__ == "__main__":
+    main()
+''')
+
+DATA = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+SEED = $seed
+
+
+class Order(Sampler):
+    """Sample numbers in an order that depends on the seed and the epoch's number only; a resumed epoch begins later."""
+
+    def __init__(self, size: int, batch_size: int) -> None:
+        self.size, self.batch_size, self.epoch, self.first = size, batch_size, 1, 0
+
+    def begin(self, epoch: int, batches: int) -> None:
+        """Say which epoch is read next, from 1, and how many of its batches are left out."""
+        self.epoch, self.first = epoch, batches * self.batch_size
+
+    def __len__(self) -> int:
+        return self.size - self.first
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.Generator(np.random.PCG64([SEED, self.epoch - 1]))
+        return iter(generator.permutation(self.size)[self.first :].tolist())
+
+
+def loaders() -> tuple[DataLoader, dict[str, DataLoader]]:
+    """Batches for training, and those of the other parts by name."""
+    arrays = load_file(Path(__file__).parent / "data.safetensors")
+    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}
+    order = Order(len(parts["train"]), $batch_size)
+    train = DataLoader(parts.pop("train"), $batch_size, sampler=order, drop_last=$drop_last)
+    return train, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
+''')
+
+README = Template("""# A training that goes on in PyTorch
+
+mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
+
+```console
+pip install torch safetensors numpy
+python train.py
+```
+
+- `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
+  the place in the training and the history so far. `train.py` writes `last.pt` and `history.csv` after each epoch.
+- `data.py`, `data.safetensors`: the run's arrays, in the order of the run's seed.
+
+## What is equal
+$proof.
+`proof.json` has each comparison: loss, gradients and running statistics in double precision, the optimizer's step in
+float32, the learning rates of all updates, and the batches of two epochs.
+
+## What differs
+- Numbers of float32 differ in their last digits, and the difference grows with each update.
+- Dropout draws other numbers.
+""")
+
+_CONSTANTS = {
+    "ACCUMULATE": "  # batches of an update",
+    "FACTORS": "  # of the rate and the weight decay; (1.0, 1.0) for others",
+}
+_LOSSES: Mapping[str, str] = {
+    "huber": 'return F.huber_loss(output, label, reduction="none", delta={rho}).flatten(1).mean(1) / {rho}',
+    "l1": "return (output - label.reshape(output.shape)).abs().flatten(1).mean(1)",
+    "l2": "return (output - label.reshape(output.shape)).square().flatten(1).mean(1) / 2",
+    "sigmoid_bce": (
+        "label = label.reshape(output.shape).to(output.dtype)\n"
+        'return F.binary_cross_entropy_with_logits(output, label, reduction="none").flatten(1).mean(1)'
+    ),
+    "softmax_ce": 'return F.cross_entropy(output, label.long(), reduction="none")',
+}
+_METRICS: Mapping[str, str] = {
+    "accuracy": "return (output.argmax(1) == label).sum().item()",
+    "accuracy of labels": (
+        "return ((output > 0) == (label.reshape(output.shape) > 0.5)).flatten(1).float().mean(1).sum().item()"
+    ),
+}
+
+
+def indented(text: str) -> str:
+    """Lines of a function's body."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+def constant(name: str, value: Any) -> str:
+    """The line of a constant, in lines of one entry each if it is long."""
+    said = _CONSTANTS.get(name, "")
+    kind = f": {type(value).__name__}" if isinstance(value, (dict, tuple)) else ""
+    text = f"{name}{kind} = {value!r}{said}"
+    if len(text) <= 100 or not isinstance(value, (dict, tuple)):
+        return text
+    entries = [f"{key!r}: {one!r}" for key, one in value.items()] if isinstance(value, dict) else map(repr, value)
+    opening, closing = "{}" if isinstance(value, dict) else "()"
+    return "\n".join([f"{name}{kind} = {opening}{said}", *(f"    {entry}," for entry in entries), closing])
+
+
+def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
+    """The body of `losses`; None if the loss has no code."""
+    known = {"huber": {"rho"}}.get(name, set())
+    if name not in _LOSSES or set(arguments) - known:
+        return None
+    return indented(_LOSSES[name].replace("{rho}", repr(float(arguments.get("rho", 1.0)))))
+
+
+def metric_text(names: List[str], loss: str) -> str:
+    """Functions of the metrics that have code, and the list METRICS."""
+    of_labels = " of labels" if loss == "sigmoid_bce" else ""
+    functions = [
+        f'def {name}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
+        f"{indented(_METRICS[name + of_labels])}\n\n\n"
+        for name in names
+    ]
+    return f"{''.join(functions)}METRICS: list = [{', '.join(names)}]"
+
+
+def known_metrics(names: List[str]) -> List[str]:
+    """Those of the names that have code."""
+    return [name for name in names if name in _METRICS]
+
+
+def rate_text(schedule: Any, per_epoch: int) -> str:
+    """The body of `rate` of a `Schedule` that has its base and its end."""
+    base = repr(float(schedule.base))
+
+    def updates(length: Any) -> int:
+        exact = length.number * per_epoch if length.unit == "epochs" else length.number
+        return max(1, round(exact)) if exact else 0
+
+    warm = updates(schedule.warmup) if schedule.warmup else 0
+    lines = [f"if update < {warm}:", f"    return {base} * update / {warm}"] if warm else []
+    name, final = schedule.name, repr(float(schedule.final))
+    total = updates(schedule.total) if schedule.total else 0
+    if name == "constant":
+        lines.append(f"return {base}")
+    elif name == "step":
+        lines.append(
+            f"return max({base} * {schedule.factor!r} ** ((update - 1) // {updates(schedule.every)}), {final})"
+        )
+    elif name == "multi_step":
+        moments = [updates(one) for one in schedule.at]
+        lines.append(f"return {base} * {schedule.factor!r} ** sum(update > moment for moment in {moments})")
+    elif name == "one_cycle":
+        from mxkit.training.schedules import RISE, START_DIVISOR
+
+        start = repr(float(schedule.base / START_DIVISOR if schedule.start is None else schedule.start))
+        rise = warm or max(1, round(RISE * total))
+        lines = [
+            f"if update <= {rise}:",
+            f"    return {base} + ({start} - {base}) * (1 + math.cos(math.pi * update / {rise})) / 2",
+            f"share = min(update - {rise}, {max(1, total - rise)}) / {max(1, total - rise)}",
+            f"return {final} + ({base} - {final}) * (1 + math.cos(math.pi * share)) / 2",
+        ]
+    else:
+        lines.append(f"share = (min(update, {total}) - {warm}) / {total - warm}")
+        curve = "(1 + math.cos(math.pi * share)) / 2" if name == "cosine" else f"(1 - share) ** {schedule.power!r}"
+        lines.append(f"return {final} + ({base} - {final}) * {curve}")
+    return indented("\n".join(lines))
+
+
+def clip_text(clip_norm: Optional[float], clip_value: Optional[float]) -> str:
+    """The lines of `update` that clip the gradients."""
+    lines = ["gradients = [one.grad for one in net.parameters() if one.grad is not None]"]
+    if clip_norm is not None and math.isfinite(clip_norm):
+        lines.append("norm = torch.stack([one.norm() for one in gradients]).norm()")
+        lines.append(f"torch._foreach_mul_(gradients, min({float(clip_norm)!r} / norm.item(), 1.0))")
+    if clip_value is not None:
+        lines.append(f"torch._foreach_clamp_min_(gradients, -{float(clip_value)!r})")
+        lines.append(f"torch._foreach_clamp_max_(gradients, {float(clip_value)!r})")
+    return indented("\n".join(lines)) + "\n" if len(lines) > 1 else ""
