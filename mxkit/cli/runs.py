@@ -196,9 +196,7 @@ def export(
     options.update(verify=verify, tolerance=tolerance, overwrite=overwrite)
     files = source if params is None else (source, params)
     try:
-        exported = export_net(
-            files, path, format=format, tolerance=tolerance, verify=verify, overwrite=overwrite, **options
-        )
+        exported = export_net(files, path, format=format, **options)
     except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
     if json:
