@@ -24,9 +24,9 @@ def test_answers_of_threads_are_those_of_the_padded_batches_alone():
     with mxkit.Predictor(net, sample=x[0], max_batch=12) as predictor:
         compute = predictor._dispatcher._compute
 
-        def noted(samples):
-            batches.append([sample[0] for sample in samples])
-            return compute(samples)
+        def noted(requests):
+            batches.append([arrays[0] for arrays, _ in requests])
+            return compute(requests)
 
         predictor._dispatcher._compute = noted
         found = at_once(16, lambda thread: [predictor(x[number]) for number in range(thread, 64, 16)])
