@@ -1,5 +1,7 @@
 """Small nets from a forward pass and children."""
 
+import warnings
+
 import mxkit
 from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import blocks_by_path, distinct, first_paths
@@ -24,8 +26,8 @@ def _net(base, methods, children, prefix=None):
     return net
 
 
-def stack(*layers, kind=nn.HybridSequential):
-    net = kind()
+def stack(*layers, kind=nn.HybridSequential, **arguments):
+    net = kind(**arguments)
     net.add(*layers)
     return net
 
@@ -35,6 +37,13 @@ def ready(*layers, initializer="xavier", **how):
     net = layers[0] if len(layers) == 1 else stack(*layers)
     mxkit.initialize(net, initializer, **how)
     return net
+
+
+def imported(path):
+    """The SymbolBlock that Gluon itself makes of exported files, without its warning of inputs without a type."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
 
 
 def make_norms():

@@ -13,7 +13,7 @@ import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import ONE_OF_EACH, Kind, examples
+from sharing import ONE_OF_EACH, Kind, examples, image_run
 
 # No network, and no capture of what pytest captures.
 os.environ.update(WANDB_SILENT="true", WANDB_CONSOLE="off", MLFLOW_DISABLE_TELEMETRY="true")
@@ -89,6 +89,12 @@ def forks():
     made = Forks()
     yield made
     made.end()
+
+
+@pytest.fixture(scope="session")
+def photo_run(tmp_path_factory):
+    """The folder of a run on drawn images; tests leave it as it is."""
+    return image_run(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(params=["nd", "np"])

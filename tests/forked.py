@@ -41,17 +41,8 @@ class Forks:
             meanwhile: Called with the process's number once it has begun.
         """
         with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-            streams = [out.name, err.name]
-            order = [
-                str(job),
-                arguments,
-                str(Path(folder).resolve()),
-                strict,
-                timeout,
-                dict(os.environ),
-                sys.path,
-                streams,
-            ]
+            folder, streams = str(Path(folder).resolve()), [out.name, err.name]
+            order = [str(job), arguments, folder, strict, timeout, dict(os.environ), sys.path, streams]
             self._server.stdin.write(json.dumps(order) + "\n")
             self._server.stdin.flush()
             process = int(self._server.stdout.readline())

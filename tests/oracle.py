@@ -2,6 +2,7 @@
 
 import warnings
 
+from built_nets import ready
 import mxkit
 from mxkit.core.arrays import is_numpy, legacy, of_kind
 from mxkit.errors import TrapWarning
@@ -30,12 +31,24 @@ def make_batches(sizes, seed=0, dtype="float32"):
     """One batch `(x, y)` of arrays for each size."""
     random = np.random.RandomState(seed)
     return [
-        (
-            array(random.randn(size, FEATURES), dtype=dtype),
-            array(random.randint(0, CLASSES, size), dtype="int32"),
-        )
+        (array(random.randn(size, FEATURES), dtype=dtype), array(random.randint(0, CLASSES, size), dtype="int32"))
         for size in sizes
     ]
+
+
+def in_batches(x, y, size):
+    """Samples in a list of batches; the last one holds what is left."""
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def drawn_boxes(counts, smallest, seed=0):
+    """Rows `(x, y, x, y, class, difficult)` of images of 64 pixels, padded with -1; `counts` has the boxes of each."""
+    rng, boxes = np.random.default_rng(seed), np.full((len(counts), 3, 6), -1, np.float32)
+    for number, count in enumerate(counts):
+        for row in range(count):
+            x, y, width, height = *rng.uniform(0, 38, 2), *rng.uniform(smallest, 25, 2)
+            boxes[number, row] = [x, y, x + width, y + height, rng.integers(3), 0]
+    return boxes
 
 
 def joined(batches, every=None):
@@ -67,16 +80,8 @@ def convolutions(flags=STATIC, devices="cpu"):
     `flags` go to `hybridize`; None leaves the net as it is.
     """
     mxkit.seed_all(5)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(16, 3, in_channels=1),
-        nn.BatchNorm(in_channels=16),
-        nn.Activation("relu"),
-        nn.MaxPool2D(2),
-        nn.Dropout(0.3),
-        nn.Dense(3, in_units=400),
-    )
-    mxkit.initialize(net, "xavier", devices=devices)
+    first = nn.Conv2D(16, 3, in_channels=1), nn.BatchNorm(in_channels=16), nn.Activation("relu"), nn.MaxPool2D(2)
+    net = ready(*first, nn.Dropout(0.3), nn.Dense(3, in_units=400), devices=devices)
     if flags is not None:
         net.hybridize(**flags)
     return net
@@ -95,6 +100,27 @@ def weights(net):
     for other in others:
         np.testing.assert_array_equal(other, first)
     return first
+
+
+def values(net):
+    """The value of each parameter on each device, by path and device."""
+    named = mxkit.parameters(net).items()
+    return {(path, device): one.data(device).asnumpy() for path, one in named for device in one.list_ctx()}
+
+
+def same(ours, theirs):
+    """Whether two results of `values` hold the same bits."""
+    return ours.keys() == theirs.keys() and all((ours[key] == theirs[key]).all() for key in ours)
+
+
+class Scores(mxkit.Callback):
+    """Writes chosen values of valid_loss into the rows, as validation would."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def on_epoch(self, state, row):
+        row["valid_loss"] = self.scores[row["epoch"] - 1]
 
 
 def fit(net, data, **changes):

@@ -112,6 +112,13 @@ def command(*arguments):
     return caught.value.code or 0, out.getvalue(), err.getvalue()
 
 
+def text_of(error, function, *arguments, **named):
+    """The text of the error that a call raises."""
+    with pytest.raises(error) as caught:
+        function(*arguments, **named)
+    return str(caught.value)
+
+
 @contextmanager
 def no_curves():
     """Runs draw no curves.png: the picture takes twice as long as a small training."""

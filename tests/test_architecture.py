@@ -167,15 +167,10 @@ INSIDE = [
     *(gluon.nn.Conv2D.__mro__[1], gluon.nn.BatchNorm.__mro__[1], gluon.Trainer, mx.optimizer.Optimizer),
     *(mx.optimizer.Updater, mx.kvstore.KVStore, mx.nd.NDArray, mx.sym.Symbol, gluon.data.DataLoader),
     *(gluon.data.BatchSampler, gluon.data.SimpleDataset, gluon.data.ArrayDataset, gluon.data.vision.MNIST.__mro__[1]),
-    *(
-        getattr(gluon.data.dataset, f"_{name}")
-        for name in ("LazyTransformDataset", "SampledDataset", "FilteredDataset")
-    ),
+    *(getattr(gluon.data.dataset, f"_{name}Dataset") for name in ("LazyTransform", "Sampled", "Filtered")),
 ]
 # File and attribute, and why.
-READS_INSIDE = {
-    ("training/one_graph.py", "_label"): "of a Metric, which is mxkit's own",
-}
+READS_INSIDE = {("training/one_graph.py", "_label"): "of a Metric, which is mxkit's own"}
 
 
 def is_private(name):
@@ -259,10 +254,8 @@ def test_no_function_is_long():
 def loaded_after(statement, names):
     """Which of `names` a fresh interpreter holds after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps([name for name in {names} if name in sys.modules]))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, check=True, timeout=300
-    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, env=variables, check=True, timeout=300)
     return json.loads(done.stdout)
 
 

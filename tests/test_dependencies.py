@@ -24,16 +24,8 @@ DISTRIBUTIONS = {
 }
 # Asked for by extras, of which a user takes one or none.
 OPTIONAL = {
-    "pycocotools",
-    "mxnet",
-    "tensorboardx",
-    "optuna",
-    "scikit-learn",
-    "safetensors",
-    "onnx",
-    "onnxruntime",
-    "torch",
-}
+    "pycocotools", "mxnet", "tensorboardx", "optuna", "scikit-learn", "safetensors", "onnx", "onnxruntime", "torch",
+}  # fmt: skip
 # Users build the first one themselves; it brings the second.
 BUILT = {"horovod", "psutil"}
 # GluonCV's own need, which mxkit imports only for GluonCV's call of it.

@@ -117,12 +117,7 @@ def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
     }
     rows = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
     assert len(rows) == len(set(rows)), "a number has one row"
-    explained = set(rows) | {
-        57,
-        80,
-        *range(84, 93),
-        114,
-    }
+    explained = set(rows) | {57, 80, *range(84, 93), 114}
     assert named <= explained
     assert all(f"T{number}" in page for number in (57, 80, 84, 92, 114))
 

@@ -81,10 +81,7 @@ class Symbolic:
     def _given(self, names, shapes, number):
         """The arrays of variables, or arrays of one number; none if a shape depends on numbers."""
         named = zip(names, shapes or ())
-        return {
-            name: self._values[name] if name in self._values else self._mx.nd.full(shape, number)
-            for name, shape in named
-        }
+        return {name: self._values.get(name, self._mx.nd.full(shape, number)) for name, shape in named}
 
 
 class Letters(dict):

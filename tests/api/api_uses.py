@@ -8,7 +8,7 @@ from pathlib import Path
 import struct
 
 import api_parts
-from api_parts import QUIET, began, folder, of, pictures, ramp
+from api_parts import QUIET, began, copied, folder, of, pictures, ramp
 import cv2
 import mxnet as mx
 from mxnet.contrib.text.vocab import Vocabulary
@@ -83,10 +83,7 @@ def mnist(dataset):
 
 
 # Four pictures and their labels, as MNIST's files have them.
-_IDX = (
-    struct.pack(">IIII", 2051, 4, 28, 28) + bytes(range(196)) * 16,
-    struct.pack(">II", 2049, 4) + bytes([3, 4, 9, 0]),
-)
+_IDX = (struct.pack(">4I", 2051, 4, 28, 28) + bytes(range(196)) * 16, struct.pack(">2I", 2049, 4) + bytes([3, 4, 9, 0]))
 
 
 def classes():
@@ -127,11 +124,9 @@ def estimated(handler=None, **named):
 
 def module(make):
     """Scores and predictions of a Module after two epochs."""
-    out = mx.sym.LinearRegressionOutput(
-        mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1), mx.sym.var("lin_label")
-    )
+    y = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1), mx.sym.var("lin_label"))
     iterator = mx.io.NDArrayIter(ramp(4, 2), ramp(4), 2, label_name="lin_label")
-    one = make(out)
+    one = make(y)
     one.fit(iterator, num_epoch=2, eval_metric="mse", optimizer_params=(("learning_rate", np.float64(0.01)),))
     return [one.score(iterator, "mse"), sorted(one.get_params()[0].items())]
 
@@ -247,10 +242,7 @@ def marked(old, backward):
 
 def items_of(iterator, count=3):
     """Batches of an iterator of boxes, whose labels have several lengths."""
-    found = [
-        [api_parts.copied(batch.data), api_parts.copied(batch.label), batch.pad]
-        for _, batch in zip(range(count), iterator)
-    ]
+    found = [[copied(batch.data), copied(batch.label), batch.pad] for _, batch in zip(range(count), iterator)]
     return [found, iterator.label_shape, list(iterator.provide_label)]
 
 

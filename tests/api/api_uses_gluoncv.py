@@ -58,13 +58,8 @@ def detected(metric):
         corners, kinds = of(boxes[None, :, :4]), of(boxes[None, :, 4:])
         scores = of(np.linspace(0.9, 0.5, len(boxes), dtype="float32")[None, :, None])
         metric.update([corners], [kinds], [scores], [corners + 1], [kinds], None)
-    metric.update(
-        BOXES[2][None, :1, :4],
-        BOXES[2][None, :1, 4:],
-        np.float32([[[0.7]]]),
-        BOXES[2][None, :, :4],
-        BOXES[2][None, :, 4:],
-    )
+    boxes = BOXES[2][None]
+    metric.update(boxes[:, :1, :4], boxes[:, :1, 4:], np.float32([[[0.7]]]), boxes[..., :4], boxes[..., 4:])
     return metric.get()
 
 

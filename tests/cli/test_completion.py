@@ -55,14 +55,8 @@ def in_bash(*lines):
 
 @pytest.mark.usefixtures("folder")
 def test_bash_completes_recipes_runs_columns_and_keys():
-    answers = in_bash(
-        "mxkit tr",
-        "mxkit train o",
-        "mxkit layers ''",
-        "mxkit runs --sort s",
-        "mxkit train own.yaml --set model.",
-    )
-    commands, recipes, runs, columns, keys = answers
+    typed = "mxkit tr", "mxkit train o", "mxkit layers ''", "mxkit runs --sort s", "mxkit train own.yaml --set model."
+    commands, recipes, runs, columns, keys = in_bash(*typed)
     assert commands == ["train"]
     assert {"own.yaml", "optimizer_adam"} <= set(recipes)
     assert runs == ["runs/own-1"]

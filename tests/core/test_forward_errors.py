@@ -31,9 +31,7 @@ class Net(gluon.HybridBlock):
     def __init__(self, *layers):
         super().__init__()
         with self.name_scope():
-            self.features = nn.HybridSequential()
-            self.features.add(nn.HybridSequential())
-            self.features[0].add(*layers)
+            self.features = stack(stack(*layers))
 
     def hybrid_forward(self, F, x):
         return self.features(x)
@@ -55,8 +53,7 @@ class Residual(gluon.HybridBlock):
         super().__init__()
         self.join = join
         with self.name_scope():
-            self.body = nn.HybridSequential()
-            self.body.add(nn.Conv2D(channels, 1), nn.Conv2D(channels, 1))
+            self.body = stack(nn.Conv2D(channels, 1), nn.Conv2D(channels, 1))
 
     def hybrid_forward(self, F, x):
         return self.join(F, x, self.body(x))
@@ -122,12 +119,7 @@ LAYERS = {
     "large kernel": (lambda: CONV(8, 5), (2, 1, 9, 9), (2, 1, 4, 4), "got SHAPE float32: kernel size"),
     "large pool": (lambda: nn.MaxPool2D(5), (2, 1, 9, 9), (2, 1, 3, 3), "got SHAPE float32: kernel size (5"),
     "pool of other axes": (lambda: nn.GlobalAvgPool2D(), (2, 1, 9, 9), (2, 3), axes(4, "NCHW")),
-    "batch norm": (
-        lambda: nn.BatchNorm(in_channels=4),
-        (2, 4),
-        (2,),
-        "got SHAPE float32: Channel axis out of range: 1",
-    ),
+    "batchnorm": (lambda: nn.BatchNorm(in_channels=4), (2, 4), (2,), "got SHAPE float32: Channel axis out of range: 1"),
     "layer norm": (lambda: nn.LayerNorm(in_channels=4), (2, 4), (2, 3), NORM_3),
     "late norm (T40)": (lambda: nn.InstanceNorm(in_channels=4), (2, 4, 5), (2, 3, 5), NORM_3.replace("-1", "1")),
     "late PReLU (T40)": (lambda: nn.PReLU(in_channels=4), (2, 4), (2, 3), "got SHAPE float32: "),
@@ -154,11 +146,8 @@ def test_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, hybri
 @pytest.mark.parametrize(
     ("join", "text"),
     [
-        (
-            lambda F, *both: F.broadcast_add(*both),
-            "operands could not be broadcast together with shapes [2,3,5,5] [2,4",
-        ),
-        (lambda F, *both: F.concat(*both, dim=2), "Incompatible input shape: expected [2,3,-1,5], got [2,4,5,5]"),
+        (lambda F, *x: F.broadcast_add(*x), "operands could not be broadcast together with shapes [2,3,5,5] [2,4"),
+        (lambda F, *x: F.concat(*x, dim=2), "Incompatible input shape: expected [2,3,-1,5], got [2,4,5,5]"),
         (lambda F, *both: F.dot(*both), "dot shape error: [2,3,5,5] X [2,4,5,5]"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import json
 
-from built_nets import ready, stack
+from built_nets import hybrid_net, ready, stack
 from mxkit.core import tracing
 from mxkit.core.blocks import blocks_by_path
 from mxkit.core.graphs import opened
@@ -32,12 +32,6 @@ def state(net):
     return found
 
 
-def sequential(*layers, **arguments):
-    net = nn.HybridSequential(**arguments)
-    net.add(*layers)
-    return net
-
-
 class Twice(gluon.HybridBlock):
     """Calls `layer` twice, and adds up by itself."""
 
@@ -61,7 +55,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cannot decide type")
 
 
 def test_calls_and_operators_know_each_other():
-    net = sequential(nn.Dense(3, activation="relu"), Twice(nn.Dense(3)))
+    net = stack(nn.Dense(3, activation="relu"), Twice(nn.Dense(3)))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert [call.path for call in traced.calls] == ["", "0", "0.act", "1", "1.layer", "1.layer"]
     assert [call.number for call in traced.calls] == [0, 0, 0, 0, 0, 1]
@@ -73,12 +67,12 @@ def test_calls_and_operators_know_each_other():
 
 
 def test_parameters_go_by_their_first_paths():
-    net = sequential(nn.Dense(3, prefix="a_"), nn.Dense(3, prefix="a_"), prefix="net_")
+    net = stack(nn.Dense(3, prefix="a_"), nn.Dense(3, prefix="a_"), prefix="net_")
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert list(traced.parameters) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert traced.parameters["1.bias"] is net[1].bias
     assert mx.sym.Group(traced.outputs).list_inputs() == ["data0", *traced.parameters]
-    net = sequential(net[0], net[0])
+    net = stack(net[0], net[0])
     traced = tracing.trace(net, [mx.nd.ones((1, 3))])
     assert list(traced.parameters) == ["0.weight", "0.bias"]
     assert mx.sym.Group(traced.outputs).list_inputs() == ["data0", "0.weight", "0.bias"]
@@ -115,7 +109,7 @@ def test_none_and_lists_among_the_inputs():
 
 @pytest.mark.parametrize("hybridized", [False, True])
 def test_a_trace_leaves_the_net_as_it_was(hybridized, kind):
-    net = sequential(nn.Dense(3, activation="relu"), symbol_block("w", kind), Twice(nn.Dense(2)), nn.BatchNorm())
+    net = stack(nn.Dense(3, activation="relu"), symbol_block("w", kind), Twice(nn.Dense(2)), nn.BatchNorm())
     x = kind.of(np.ones((1, 2)))
     with kind.switches():
         net.initialize()
@@ -132,7 +126,7 @@ def test_a_trace_leaves_the_net_as_it_was(hybridized, kind):
 
 
 def test_a_trace_that_fails_leaves_the_net_as_it_was():
-    net = sequential(symbol_block(), nn.Dense(2), nn.HybridLambda(lambda F, x: x.reshape(x.shape)))
+    net = stack(symbol_block(), nn.Dense(2), nn.HybridLambda(lambda F, x: x.reshape(x.shape)))
     before = state(net)
     with pytest.raises(AttributeError, match="shape"):
         tracing.trace(net, [mx.nd.ones((1, 2))])
@@ -141,16 +135,11 @@ def test_a_trace_that_fails_leaves_the_net_as_it_was():
 
 
 def test_symbols_that_blocks_keep_are_taken_away():
-    class Keeping(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.last, self.count = mx.nd.ones(1), 0
+    def forward(net, F, x):
+        net.last, net.pair, net.count = x, [x, x], net.count + 1
+        return x * 2
 
-        def hybrid_forward(self, F, x):
-            self.last, self.pair, self.count = x, [x, x], self.count + 1
-            return x * 2
-
-    net = Keeping()
+    net = hybrid_net(forward, last=mx.nd.ones(1), count=0)
     last = net.last
     tracing.trace(net, [mx.nd.ones((1, 2))])
     assert net.last is last
@@ -159,7 +148,7 @@ def test_symbols_that_blocks_keep_are_taken_away():
 
 
 def test_graphs_of_symbol_blocks_take_part():
-    net = sequential(symbol_block(), symbol_block())
+    net = stack(symbol_block(), symbol_block())
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     names = ["w", "norm_gamma", "norm_beta", "norm_moving_mean", "norm_moving_var"]
     assert sorted(traced.parameters) == sorted(f"{place}.{name}" for place in "01" for name in names)
@@ -169,20 +158,14 @@ def test_graphs_of_symbol_blocks_take_part():
 
 
 def test_parameters_of_blocks_without_a_path_are_refused():
-    class Net(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.hidden = [nn.Dense(2, prefix="secret_")]
-
-        def hybrid_forward(self, F, x):
-            return self.hidden[0](x)
+    net = hybrid_net(lambda net, F, x: net.hidden[0](x), hidden=[nn.Dense(2, prefix="secret_")])
 
     with pytest.raises(ValueError, match="secret_weight, secret_bias of blocks that have no path"):
-        tracing.trace(Net(), [mx.nd.ones((1, 2))])
+        tracing.trace(net, [mx.nd.ones((1, 2))])
 
 
 def test_shapes():
-    net = sequential(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), gluon.nn.HybridLambda(lambda F, x: F.split(x, 5)))
+    net = stack(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), gluon.nn.HybridLambda(lambda F, x: F.split(x, 5)))
     traced = tracing.trace(net, [mx.nd.ones((2, 3, 8, 8))])
     outputs, parameters = tracing.infer_shapes(traced, traced.outputs, [(2, 3, 8, 8)])
     assert outputs == [(2, 1)] * 5
@@ -214,9 +197,8 @@ def test_what_a_graph_needs_and_the_trace_does_not_know():
 
 
 def test_calls_with_arrays():
-    net = nn.Sequential()
-    net.add(nn.Dense(3, activation="relu"), nn.Lambda(lambda x: (x, "text")), nn.Lambda(lambda pair: [None, pair[0]]))
-    net.initialize()
+    layers = nn.Dense(3, activation="relu"), nn.Lambda(lambda x: (x, "text")), nn.Lambda(lambda pair: [None, pair[0]])
+    net = ready(stack(*layers, kind=nn.Sequential))
     ended = []
     with tracing.recorded_calls(net, ended.append) as calls:
         output = net(mx.nd.ones((1, 2)))
@@ -234,8 +216,7 @@ class Careful(gluon.HybridBlock):
 
     def __init__(self):
         super().__init__()
-        self.bad, self.good = nn.HybridSequential(), nn.Dense(2)
-        self.bad.add(nn.HybridLambda(lambda F, x: x.nothing))
+        self.bad, self.good = stack(nn.HybridLambda(lambda F, x: x.nothing)), nn.Dense(2)
 
     def hybrid_forward(self, F, x):
         try:
@@ -254,7 +235,7 @@ def test_calls_that_exceptions_ended():
         net.bad(mx.nd.ones((1, 2)))
     assert state(net) == before
     assert operators([mx.sym.relu(mx.sym.var("x"))]) == [("relu", None)]
-    net = sequential(Twice(Careful()))
+    net = stack(Twice(Careful()))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     paths = [traced.calls[int(number)].path for _, number in operators(traced.outputs)]
     assert paths == ["0.layer.good", "0.layer.good", "0"]
@@ -262,10 +243,8 @@ def test_calls_that_exceptions_ended():
 
 def test_symbols_that_gluon_sends_through_blocks_are_no_calls():
     """It does for shapes that are not known yet, and for the graph of a hybridized block (T35)."""
-    net = nn.Sequential()
-    inner = sequential(nn.Dense(2))
-    net.add(nn.Dense(3, activation="relu"), inner)
-    net.initialize()
+    inner = stack(nn.Dense(2))
+    net = ready(stack(nn.Dense(3, activation="relu"), inner, kind=nn.Sequential))
     inner.hybridize()
     with tracing.recorded_calls(net) as calls:
         net(mx.nd.ones((1, 2)))
@@ -278,14 +257,8 @@ def test_symbols_that_gluon_sends_through_blocks_are_no_calls():
 
 
 def test_blocks_are_opened_above_each_path_of_a_shared_one_and_nowhere_else():
-    shared, other = nn.Dense(2), nn.HybridSequential()
-    net = nn.HybridSequential()
-    for _ in range(2):
-        part = nn.HybridSequential()
-        part.add(shared)
-        net.add(part)
-    other.add(nn.Dense(2))
-    net.add(other)
+    shared = nn.Dense(2)
+    net = stack(stack(shared), stack(shared), stack(nn.Dense(2)))
     net.hybridize()
 
     with pytest.raises(KeyError), opened(net, ["0.0"]):  # noqa: PT012

@@ -23,6 +23,7 @@ from mxkit.errors import DataError, DownloadError
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import text_of
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +164,7 @@ def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatc
     monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, dataset in (("mnist", mnist), ("fashion-mnist", fashion_mnist), ("cifar10", cifar10)):
-        with pytest.raises(DownloadError) as caught:
-            dataset(offline=True)
-        assert f"into {tmp_path / 'home' / 'datasets' / name}" in str(caught.value)
+        assert f"into {tmp_path / 'home' / 'datasets' / name}" in text_of(DownloadError, dataset, offline=True)
     with pytest.raises(DownloadError, match=f"into {tmp_path / 'own'}"):
         cifar100(tmp_path / "own", offline=True)
     # what lies in a folder of one's own is neither listed nor replaced

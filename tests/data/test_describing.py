@@ -11,6 +11,7 @@ from mxkit.plots.data_plots import show_data
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
+from oracle import in_batches
 import pytest
 from sharing import Kind
 
@@ -20,7 +21,7 @@ Y = np.arange(N, dtype=np.int32) % 4
 
 
 def batches(x=X, y=Y, size=5):
-    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+    return in_batches(x, y, size)
 
 
 def about(data, test=None, **arguments):

@@ -26,12 +26,8 @@ def labels_of(folder):
 
 
 CONTENTS = [(0, 5, picture(1)), (2, 6, picture(2, "PNG")), (0.5, 2**70 + 3, picture(3, "BMP")), (2, 9, b"unknown")]
-EXTRACTED = {
-    "0/5.jpg": CONTENTS[0][2],
-    "2/6.png": CONTENTS[1][2],
-    f"0.5/{2**70 + 3}.bmp": CONTENTS[2][2],
-    "2/9.bin": b"unknown",
-}
+NAMES = ["0/5.jpg", "2/6.png", f"0.5/{2**70 + 3}.bmp", "2/9.bin"]
+EXTRACTED = {name: content for name, (_, _, content) in zip(NAMES, CONTENTS)}
 
 
 @pytest.mark.parametrize("index", [True, False])

@@ -201,11 +201,8 @@ def logs(tmp_path):
 
 
 def test_lines_of_several_files_and_of_zipped_ones(logs):
-    for paths in (
-        str(logs / "*.log*"),
-        [logs / "a.log", str(logs / "b.log.gz")],
-        [str(logs / "a*"), logs / "b.log.gz"],
-    ):
+    one, other = logs / "a.log", logs / "b.log.gz"
+    for paths in (str(logs / "*.log*"), [one, str(other)], [str(logs / "a*"), other]):
         loader = from_lines(paths, parse, 2, length=5)
         assert len(loader) == 3
         for _ in range(2):

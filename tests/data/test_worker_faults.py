@@ -269,8 +269,6 @@ print(len(list(stays)))
 
 def test_an_interpreter_that_ends_in_the_middle_of_epochs():
     # a fork of `forks` would not take its interpreter down
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", ABANDONED], env=environment, capture_output=True, text=True, timeout=300
-    )
+    variables = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", ABANDONED], env=variables, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("[0, 0, 0]\n3\n", "", 0)

@@ -2,7 +2,7 @@
 
 import json
 
-from built_nets import ready, stack
+from built_nets import imported, ready, stack
 import mxkit
 from mxkit.core.arrays import call, switches
 from mxkit.core.blocks import parameters_by_path
@@ -30,7 +30,7 @@ def traced(net=None):
     return gluon.SymbolBlock(net(A), A, params=net.collect_params())
 
 
-def imported(tmp_path, parameters=True):
+def read_by_gluon(tmp_path, parameters=True):
     net = small_net()
     net.hybridize()
     net(mx.nd.ones((1, 1, 5, 5)))
@@ -51,7 +51,7 @@ def test_a_graph_of_a_traced_net_comes_back():
 
 @pytest.mark.parametrize("parameters", [True, False])
 def test_a_graph_from_a_file_comes_back(parameters, tmp_path):
-    net = imported(tmp_path, parameters)
+    net = read_by_gluon(tmp_path, parameters)
     if parameters:
         shapes = [one.list_data()[0].shape for one in parameters_by_path(net).values()]
         assert [one.shape for one in parameters_by_path(build(describe(net))).values()] == shapes
@@ -60,10 +60,7 @@ def test_a_graph_from_a_file_comes_back(parameters, tmp_path):
 
 def test_a_graph_that_mxkit_exported_comes_back_without_the_files_digest(tmp_path):
     mxkit.export(small_net(), tmp_path / "net", input_shape=(1, 1, 5, 5))
-    for net in (
-        mxkit.load_exported(tmp_path / "net"),
-        gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")),
-    ):
+    for net in (mxkit.load_exported(tmp_path / "net"), imported(tmp_path / "net")):
         assert "mxkit" not in json.dumps(describe(net))
         assert_same(net, on(2, 1, 5, 5))
 
@@ -106,7 +103,7 @@ def test_a_graph_with_one_parameter_has_it_under_no_name():
 
 
 def test_a_graph_inside_a_net_comes_back_in_a_file(tmp_path):
-    net = stack(imported(tmp_path), nn.Dense(3))
+    net = stack(read_by_gluon(tmp_path), nn.Dense(3))
     net[1].initialize()
     net[0].collect_params().setattr("grad_req", "null")
     x = batch(2, 1, 5, 5)

@@ -30,11 +30,8 @@ def test_what_parameters_say_comes_along():
     assert told["net"]["children"][2]["arguments"]["weight_initializer"] == ["constant", {"value": 3}]
     twin = build(json.loads(json.dumps(told)))
     assert describe(twin) == told
-    assert [np.dtype(one.dtype).name for one in parameters_by_path(twin).values()][:3] == [
-        "float16",
-        "float16",
-        "float32",
-    ]
+    dtypes = [np.dtype(one.dtype).name for one in parameters_by_path(twin).values()]
+    assert dtypes[:3] == ["float16", "float16", "float32"]
     twin.initialize()
     assert (twin[2].weight.data() == 3).asnumpy().all()
     assert twin[0].weight.grad_req == "null"

@@ -77,10 +77,7 @@ EXAMPLES = {
     nn.Conv2D: (lambda: nn.Conv2D(4, (3, 2), (2, 1), (1, 0), (1, 2), groups=2, use_bias=False), on(2, 4, 8, 8)),
     nn.Conv3D: (lambda: nn.Conv3D(2, 2, dilation=2, activation="tanh"), on(1, 2, 4, 4, 4)),
     nn.Conv1DTranspose: (lambda: nn.Conv1DTranspose(4, 3, 2, 1, output_padding=1), on(2, 3, 5)),
-    nn.Conv2DTranspose: (
-        lambda: nn.Conv2DTranspose(4, 3, 2, 1, (1, 0), activation="relu"),
-        on(2, 6, 4, 4),
-    ),
+    nn.Conv2DTranspose: (lambda: nn.Conv2DTranspose(4, 3, 2, 1, (1, 0), activation="relu"), on(2, 6, 4, 4)),
     nn.Conv3DTranspose: (lambda: nn.Conv3DTranspose(2, 2, 2), on(1, 3, 2, 2, 2)),
     nn.MaxPool1D: (lambda: nn.MaxPool1D(3, 1, 1, ceil_mode=True), on(2, 3, 8)),
     nn.MaxPool2D: (lambda: nn.MaxPool2D((3, 2), 2, ceil_mode=True), on(2, 3, 8, 8)),
@@ -211,10 +208,8 @@ def test_layers_of_lstm_keep_what_only_keywords_say():
 
 
 def test_layouts_with_channels_last():
-    for layer in (
-        nn.Conv2D(4, 3, layout="NHWC", groups=2, in_channels=6),
-        nn.Conv2DTranspose(4, 3, layout="NHWC", groups=2, in_channels=6),
-    ):
+    arguments = {"layout": "NHWC", "groups": 2, "in_channels": 6}
+    for layer in (nn.Conv2D(4, 3, **arguments), nn.Conv2DTranspose(4, 3, **arguments)):
         told = describe(layer)
         assert describe(build(told)) == told
         assert build(told).weight.shape == layer.weight.shape

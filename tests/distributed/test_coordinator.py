@@ -91,23 +91,14 @@ def test_workers_meet_gather_and_leave():
 
 
 LOST = "worker 1 on h (process 7) "
+NO_MESSAGE = f"{LOST}is lost: it sent something that is not a message"
 FAULTS = {
-    "worker 0 at update 1, worker 1 at update 2": lambda one, other: (
-        one.say(key="update 1"),
-        other.say(key="update 2"),
-    ),
-    f"{LOST}is lost: its connection is closed": lambda one, other: other.close(),
-    f"{LOST}ended with ValueError: bad": lambda one, other: other.say(leave="ended with ValueError: bad"),
-    f"{LOST}has ended, and worker 0 waits for it at update 3": lambda one, other: (
-        other.say(leave=""),
-        one.say(key="update 3"),
-    ),
-    f"{LOST}is lost: it sent something that is not a message (expected a message": lambda one, other: (
-        other.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    ),
-    f"{LOST}is lost: it sent something that is not a message (Expecting value": lambda one, other: other.socket.sendall(
-        b"\0\0\0\1["
-    ),
+    "worker 0 at update 1, worker 1 at update 2": lambda a, b: (a.say(key="update 1"), b.say(key="update 2")),
+    f"{LOST}is lost: its connection is closed": lambda a, b: b.close(),
+    f"{LOST}ended with ValueError: bad": lambda a, b: b.say(leave="ended with ValueError: bad"),
+    f"{LOST}has ended, and worker 0 waits for it at update 3": lambda a, b: (b.say(leave=""), a.say(key="update 3")),
+    f"{NO_MESSAGE} (expected a message": lambda a, b: b.socket.sendall(b"GET / HTTP/1.1\r\n\r\n"),
+    f"{NO_MESSAGE} (Expecting value": lambda a, b: b.socket.sendall(b"\0\0\0\1["),
 }
 
 

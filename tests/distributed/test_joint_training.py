@@ -27,12 +27,12 @@ def runs(forks, tmp_path_factory, workers, job, monkeypatch):
 # Beginnings of the cases' names; the others are long.
 SHORT = ["optimizer_momentum", "optimizer_adam", "tail_of_one", "accumulate", "clip", "statistics_of", "list_"]
 SHORT += ["shared_parameters", "convolutions", "two_devices", "pieces"]
-FOR_FOUR = [
+FOUR = [
     "optimizer_momentum", "optimizer_adam", "tail_of_one", "fewer_samples_than_workers", "accumulate", "clip",
     "batch_norm", "list_", "metrics_of", "two_accumulators", "pieces",
 ]  # fmt: skip
-FOR_HOROVOD = [*FOR_FOUR, "statistics_of", "shared_parameters", "convolutions", "two_devices"]
-FOR_EACH = ["optimizer_momentum", "clip", "pieces"]
+FOR_HOROVOD = [*FOUR, "statistics_of", "shared_parameters", "convolutions", "two_devices"]
+EACH = ["optimizer_momentum", "clip", "pieces"]
 HOROVOD = [
     pytest.mark.long,
     pytest.mark.skipif(not importlib.util.find_spec("horovod"), reason="Horovod is not built here: make horovod"),
@@ -44,17 +44,11 @@ def begin(names):
 
 
 REST = [name for name in joint_cases.CASES if name not in begin(SHORT)]
-JOBS = {
-    "short": (1, SHORT),
-    "rest": (1, REST),
-    "each": ("each", FOR_EACH),
-    "four": (2, FOR_FOUR),
-    "horovod": (1, FOR_HOROVOD),
-}
+JOBS = {"short": (1, SHORT), "rest": (1, REST), "each": ("each", EACH), "four": (2, FOUR), "horovod": (1, FOR_HOROVOD)}
 CASES = [(2, "short", name) for name in begin(SHORT)]
 CASES += [pytest.param(2, "rest", name, marks=pytest.mark.long) for name in REST]
-CASES += [pytest.param(4, "four", name, marks=pytest.mark.long) for name in begin(FOR_FOUR)]
-CASES += [pytest.param(3, "each", name, marks=pytest.mark.long) for name in begin(FOR_EACH)]
+CASES += [pytest.param(4, "four", name, marks=pytest.mark.long) for name in begin(FOUR)]
+CASES += [pytest.param(3, "each", name, marks=pytest.mark.long) for name in begin(EACH)]
 CASES += [pytest.param(2, "horovod", name, marks=HOROVOD) for name in begin(FOR_HOROVOD)]
 CASES += [pytest.param(3, "horovod", name, marks=HOROVOD) for name in begin(FOR_HOROVOD) if name != "two_devices"]
 

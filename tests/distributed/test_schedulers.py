@@ -89,15 +89,8 @@ def test_a_process_that_is_alone():
 
 
 def test_two_jobs_on_one_machine_have_two_ports_and_secrets():
-    jobs = [
-        STEP,
-        {**STEP, "SLURM_STEP_ID": "1"},
-        {**STEP, "SLURM_JOB_ID": "20"},
-        INTEL,
-        OPEN_MPI_4,
-        OPEN_MPI_5,
-        TORCHRUN,
-    ]
+    jobs = [STEP, INTEL, OPEN_MPI_4, OPEN_MPI_5, TORCHRUN]
+    jobs += [{**STEP, "SLURM_STEP_ID": "1"}, {**STEP, "SLURM_JOB_ID": "20"}]
     jobs += [{**TORCHRUN, "MASTER_PORT": "29501"}, {**OPEN_MPI_4, "OMPI_MCA_orte_precondition_transports": "1-2"}]
     places = [place_of(variables) for variables in jobs]
     assert len({place.port for place in places}) == len({place.secret for place in places}) == len(jobs)

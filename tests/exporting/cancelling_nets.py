@@ -9,9 +9,7 @@ SHAPE = (2, 6, 6, 6)
 
 def chain(*blocks):
     mx.random.seed(0)
-    net = stack(
-        *(nn.HybridLambda(one) if callable(one) and not isinstance(one, mx.gluon.Block) else one for one in blocks)
-    )
+    net = stack(*(one if isinstance(one, mx.gluon.Block) else nn.HybridLambda(one) for one in blocks))
     net.initialize(mx.init.Xavier())
     return net
 

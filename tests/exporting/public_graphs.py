@@ -214,10 +214,8 @@ def lffd():
     for number in (1, 2):
         net = mx.sym.Activation(conv(net, f"conv{number}", 4, stride=(2, 2)), act_type="relu")
         scores = mx.sym.softmax(conv(net, f"conv{number}_score", 2, 1), axis=1)
-        found += [
-            mx.sym.slice_axis(scores, axis=1, begin=0, end=1, name=f"score_{number}"),
-            conv(net, f"bbox_{number}", 4, 1),
-        ]
+        score = mx.sym.slice_axis(scores, axis=1, begin=0, end=1, name=f"score_{number}")
+        found += [score, conv(net, f"bbox_{number}", 4, 1)]
     files = ("symbol_10_320_20L_5scales_v2_deploy.json", "train_10_320_20L_5scales_v2_iter_1800000.params")
     return PublicGraph(mx.sym.Group(found), {"data": (2, 3, 17, 17)}, 10401, files=files)
 

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 import random
 import resource
-import warnings
 
-from built_nets import hybrid_net, ready, stack
+from built_nets import hybrid_net, imported, ready, stack
 import mxkit
 from mxkit.errors import CheckpointError, TrapWarning
 from mxkit.exporting.exported_files import load_exported
 from mxkit.exporting.writing import export
 from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
-from mxnet import gluon, npx
+from mxnet import npx
 from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
@@ -44,13 +43,6 @@ def dense(units=3, data="data"):
 def bits(out):
     outs = out if isinstance(out, (list, tuple)) else [out]
     return [one.asnumpy().tobytes() for one in outs]
-
-
-def imported(path, epoch=0):
-    """Plain Gluon's reader, which warns of inputs without a type."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return gluon.SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-{epoch:04d}.params")
 
 
 def by_module(path, x, epoch=0):
@@ -132,10 +124,7 @@ def test_the_net_stays_as_it_was(tmp_path):
 
 def test_a_child_replaced_after_hybridize_is_exported(tmp_path):
     # T36: the cached graph still has the old one
-    net, x = nn.HybridSequential(), batch(2, 3)
-    net.add(nn.HybridSequential())
-    net[0].add(nn.Dense(3, in_units=3))
-    net.initialize()
+    net, x = ready(stack(stack(nn.Dense(3, in_units=3)))), batch(2, 3)
     net.hybridize()
     net(x)
     net[0]._children["0"] = nn.Activation("tanh")
@@ -376,10 +365,8 @@ def test_weights_that_the_file_lacks_are_no_inputs(tmp_path):
 
 
 def graph_of(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=3), nn.BatchNorm(in_channels=4), nn.GroupNorm(2))
-    net.add(nn.HybridLambda(lambda F, x: F.concat(*F.split(x, axis=1, num_outputs=2), dim=1)))
-    net.initialize()
+    layers = nn.Conv2D(4, 3, in_channels=3), nn.BatchNorm(in_channels=4), nn.GroupNorm(2)
+    net = ready(*layers, nn.HybridLambda(halves_joined))
     files = export(net, tmp_path / "net")
     graph = json.loads(files.files["symbol"].read_text())
     del graph["attrs"]["mxkit_sha256"]

@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 
-from built_nets import hybrid_net, stack
+from built_nets import hybrid_net, imported, stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.code import torch_files
@@ -13,6 +13,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
+from sharing import text_of
 from torch_nets import NETS, floats, initialized, lenet, several, shared
 
 OTHER_NAMES = {"gamma": "weight", "beta": "bias"}
@@ -123,11 +124,7 @@ def test_a_graph_without_blocks_becomes_layers_named_after_its_variables(tmp_pat
     initialized(net).hybridize()
     net(mx.nd.array(inputs["data"]))
     net.export(str(tmp_path / "net"))
-    with pytest.warns(UserWarning, match="Cannot decide type"):
-        block = gluon.SymbolBlock.imports(
-            str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
-        )
-    text, weights, _ = torch_files(block, inputs)
+    text, weights, _ = torch_files(imported(tmp_path / "net"), inputs)
     assert "class Net(nn.Module):" in text
     assert "self.conv0 = nn.Conv2d(3, 4, kernel_size=3, padding=1, bias=False)" in text
     assert {"conv0.weight", "batchnorm0.running_var", "dense0.bias"} < set(weights)
@@ -157,9 +154,7 @@ class Stray(gluon.HybridBlock):
 
 def test_all_that_cannot_leave_is_named_at_once():
     net = stack(nn.Dense(3), Stray())
-    with pytest.raises(ExportError) as caught:
-        torch_files(initialized(net), {"x": floats(2, 4)})
-    text = str(caught.value)
+    text = text_of(ExportError, torch_files, initialized(net), {"x": floats(2, 4)})
     assert "the net has 2 operators without an equivalent in PyTorch; nothing was written:\n" in text
     assert "\n  '1.child' (HybridLambda): _shuffle: it draws random numbers" in text
     assert "\n  '1' (Stray): _sample_poisson: it draws random numbers" in text or "sample_poisson: " in text

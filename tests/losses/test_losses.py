@@ -18,10 +18,7 @@ from sharing import Kind
 B, C = 5, 4
 RANDOM = np.random.RandomState(0)
 OUTPUT = mx.nd.array(RANDOM.rand(B, C) * 0.8 + 0.1)
-OUTPUTS = {
-    "contrastive": [OUTPUT, mx.nd.array(RANDOM.rand(B, C))],
-    "ctc": mx.nd.array(RANDOM.rand(B, 6, C)),
-}
+OUTPUTS = {"contrastive": [OUTPUT, mx.nd.array(RANDOM.rand(B, C))], "ctc": mx.nd.array(RANDOM.rand(B, 6, C))}
 ARGUMENTS = {
     "batch_hard_triplet": (mx.nd.array([0, 1, 1, 0, 0]),),
     "cosine_embedding": (mx.nd.array(RANDOM.rand(B, C)), mx.nd.array([1, -1, 1, 1, -1])),

@@ -11,20 +11,10 @@ from mxkit.losses.net_losses import CenterNetLoss, PixelLoss, PoseLoss, SSDLoss,
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
+from oracle import drawn_boxes
 import pytest
 
 SIDE, CLASSES = 64, 3
-
-
-def boxes(images=4, most=3, seed=0):
-    """Boxes of images of SIDE pixels; the first image has none, and each has another number."""
-    rng = np.random.default_rng(seed)
-    table = np.full((images, most, 6), -1, np.float32)
-    for number in range(images):
-        for row in range(min(number, most)):
-            x, y, width, height = *rng.uniform(0, 38, 2), *rng.uniform(2, 25, 2)
-            table[number, row] = [x, y, x + width, y + height, rng.integers(CLASSES), 0]
-    return table
 
 
 def small(name, **arguments):
@@ -35,7 +25,7 @@ def small(name, **arguments):
 
 
 IMAGES = np.random.default_rng(1).uniform(size=(4, 3, SIDE, SIDE)).astype(np.float32)
-TABLE = boxes()
+TABLE = drawn_boxes([0, 1, 2, 3], 2)
 
 
 def test_ssd_equals_gluoncv_where_that_is_finite():

@@ -99,11 +99,7 @@ def made(request):
         loss = kind(**more)
         loss.hybridize(request.param)
         several = len(outputs) > 1
-        return (
-            lambda outputs, *rest: loss(outputs if several else outputs[0], *rest),
-            arrays(outputs, dtype),
-            arrays(labels),
-        )
+        return (lambda out, *rest: loss(out if several else out[0], *rest), arrays(outputs, dtype), arrays(labels))
 
     return make
 

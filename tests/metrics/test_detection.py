@@ -205,10 +205,7 @@ def test_points_of_heat_maps_equal_gluoncv():
 
 @pytest.mark.parametrize(
     ("name", "labels", "output", "words"),
-    [
-        ("voc_map", (2, 3), (2, 4), "of a detector"),
-        ("mean_iou", (2, 3), (2, 4), "masks"),
-    ],
+    [("voc_map", (2, 3), (2, 4), "of a detector"), ("mean_iou", (2, 3), (2, 4), "masks")],
 )
 def test_other_arrays_are_refused(name, labels, output, words):
     with pytest.raises(DataError, match=words):

@@ -151,14 +151,14 @@ def padded(data, label):
     return made
 
 
-def left(function, label, axis=-1):
+def left(function, label, axis=-1, **arguments):
     """Of the labels that are no padding, flat."""
 
     def oracle(x, y):
         kept = y.reshape(x.shape if x.ndim == y.ndim or x.shape[1] == 1 else y.shape) != label
         if kept.shape == x.shape:
             return function(y.reshape(x.shape)[kept] > 0.5, x[kept] > 0)
-        return function(y[kept], x.argmax(axis)[kept])
+        return function(y[kept], x.argmax(axis)[kept], **arguments)
 
     return oracle
 
@@ -230,13 +230,7 @@ CASES = [
     ("f1", {"ignore_label": 9}, SOFTMAX, padded(tokens, 9), left(partial(sk.f1_score, average="macro", **ZERO), 9)),
     ("f1", {"ignore_label": 9}, BCE, padded(binary, 9), left(partial(sk.f1_score, **ZERO), 9)),
     ("mcc", {"ignore_label": -1}, SOFTMAX, padded(tokens, -1), left(sk.matthews_corrcoef, -1)),
-    (
-        "confusion",
-        {"ignore_label": 9},
-        SOFTMAX,
-        padded(tokens, 9),
-        left(partial(sk.confusion_matrix, labels=range(4)), 9),
-    ),
+    ("confusion", {"ignore_label": 9}, SOFTMAX, padded(tokens, 9), left(sk.confusion_matrix, 9, labels=range(4))),
     ("subset_accuracy", {"ignore_label": 9}, BCE, padded(several, 9), some_left),
     ("mae", {}, "l1", quantity, lambda x, y: sk.mean_absolute_error(y.astype(float), x)),
     ("mse", {}, "l2", quantities, lambda x, y: sk.mean_squared_error(y.astype(float), x.astype(float))),

@@ -44,6 +44,7 @@ def test_one_output_two_classes(loss, devices):
 
 ONE = mx.nd.array([[1.5], [-2.0], [0.5]])
 THREE = mx.nd.array(RANDOM.randn(3, 4))
+BCE = "sigmoid_bce"
 REFUSED = [
     ("accuracy", "l2", ONE, [1, 2, 3], "'accuracy' is for classes, but L2Loss is a loss for quantities"),
     ("f1", "huber", ONE, [1, 2, 3], "Use mae, mse, rmse, r2 or pearsonr"),
@@ -52,23 +53,17 @@ REFUSED = [
     ("accuracy", "contrastive", THREE, [0, 1, 0], "under ContrastiveLoss the net gives embeddings"),
     ("accuracy", "ctc", THREE, [1, 2, 3], "under CTCLoss the net gives sequences"),
     ("mse", "softmax_ce", THREE, [1, 2, 3], "'mse' is for quantities, but under SoftmaxCrossEntropyLoss"),
-    ("r2", "sigmoid_bce", ONE, [1, 0, 1], "Use accuracy, f1, precision, recall, mcc, confusion or cross-entropy"),
+    ("r2", BCE, ONE, [1, 0, 1], "Use accuracy, f1, precision, recall, mcc, confusion or cross-entropy"),
     ("accuracy", None, ONE, [1, 0, 1], r"one output per sample, shape \(3, 1\), which may be a score or a probability"),
     ("cross-entropy", None, ONE, [1, 0, 1], r"pass loss=, or \('cross-entropy', {'outputs': 'scores'}\)"),
     ("accuracy", None, THREE, np.eye(4)[:3], "For several labels per sample pass loss='sigmoid_bce'"),
-    (
-        "accuracy",
-        "sigmoid_bce",
-        ONE,
-        [[1, 0]] * 3,
-        r"expected a label for each output, shape \(3, 1\); received \(3, 2\)",
-    ),
-    ("accuracy", "sigmoid_bce", THREE, [1, 0, 1], r"several labels per sample need as many outputs"),
+    ("accuracy", BCE, ONE, [[1, 0]] * 3, r"expected a label for each output, shape \(3, 1\); received \(3, 2\)"),
+    ("accuracy", BCE, THREE, [1, 0, 1], r"several labels per sample need as many outputs"),
     ("accuracy", "softmax_ce", THREE, np.eye(4)[:3], r"expected one label per sample, shape \(3,\); received \(3, 4\)"),
     (("accuracy", {"threshold": 0.5}), "softmax_ce", THREE, [0, 1, 2], "leave threshold out"),
     ("accuracy", None, mx.nd.ones((3, 4, 4)), np.zeros((3, 4)), "may have their classes on axis 1 or 2"),
-    ("mcc", "sigmoid_bce", THREE, np.zeros((3, 4)), "needs one class per sample; for several labels use 'f1'"),
-    ("top_k", "sigmoid_bce", ONE, [0, 1, 1], "needs a score for each of several classes"),
+    ("mcc", BCE, THREE, np.zeros((3, 4)), "needs one class per sample; for several labels use 'f1'"),
+    ("top_k", BCE, ONE, [0, 1, 1], "needs a score for each of several classes"),
     ("top_k", None, THREE, [0, 1, 2], r"top_5_accuracy: expected at least 5 outputs per sample; received \(3, 4\)"),
     (("f1", {"average": "binary"}), "softmax_ce", THREE, [0, 1, 2], "average='binary' needs two classes"),
     (("f1", {"positive": 4}), "softmax_ce", THREE, [0, 1, 2], "expected a class from 0 to 3"),
@@ -82,7 +77,7 @@ WRONG_LABELS = [
     ("accuracy", None, THREE, [1, 2, 4], "whole numbers from 0 to 3, because the net has 4 outputs; received 4"),
     ("confusion", "softmax_ce", THREE, [0.5, 1, 2], "whole numbers from 0 to 3.* received 0.5"),
     ("f1", "softmax_ce", THREE, [np.nan, 1, 2], "received nan"),
-    ("accuracy", "sigmoid_bce", ONE, [0, 9, 1], "labels must be from 0 to 1, or -1 and 1; received 9"),
+    ("accuracy", BCE, ONE, [0, 9, 1], "labels must be from 0 to 1, or -1 and 1; received 9"),
     ("accuracy", "logistic", ONE, [-1, 0, 1], "labels must be from 0 to 1, or -1 and 1; received 0"),
 ]
 REFUSED = [*((*row, DataError) for row in REFUSED), *((*row, LabelError) for row in WRONG_LABELS)]
@@ -212,29 +207,25 @@ class Registered(mx.metric.EvalMetric):
 WAY = r"Of a class make an object, of a function .*mxkit.metrics.Mean\(function\)"
 
 
-@pytest.mark.parametrize(
-    ("spec", "error", "text"),
-    [
-        (lambda labels, output: output, TypeError, WAY),
-        (mxkit.metrics.Accuracy, TypeError, WAY),
-        (5, TypeError, r"metric: expected a name, \(name, arguments\) or a metric; received 5"),
-        (("f1", {"pos_label": 1}), TypeError, r"no argument 'pos_label'; did you mean 'positive'\? It takes"),
-        (
-            ("own", {"esp": 1}),
-            TypeError,
-            r"metric 'own' takes no argument 'esp'; did you mean 'eps'\? It takes name, e",
-        ),
-        (mx.metric.Loss(), ValueError, "'loss' is the column of the loss"),
-        (("f1", {"average": "samples"}), ValueError, "average: expected binary, macro, .*none; received 'samples'"),
-        ("acc_uracy", UnknownNameError, "unknown metric 'acc_uracy': did you mean 'accuracy'"),
-        ("acc", UnknownNameError, "Known: accuracy"),
-        ("auc", UnknownNameError, "follows from the order of all scores.*roc_auc_score"),
-        *(
-            (name, UnknownNameError, f"unknown metric '{name}'")
-            for name in ("torch", "caffe", "custommetric", "composite", "loss")
-        ),
-    ],
-)
+NO_METRICS = [
+    (lambda labels, output: output, TypeError, WAY),
+    (mxkit.metrics.Accuracy, TypeError, WAY),
+    (5, TypeError, r"metric: expected a name, \(name, arguments\) or a metric; received 5"),
+    (("f1", {"pos_label": 1}), TypeError, r"no argument 'pos_label'; did you mean 'positive'\? It takes"),
+    (("own", {"esp": 1}), TypeError, r"metric 'own' takes no argument 'esp'; did you mean 'eps'\? It takes name, e"),
+    (mx.metric.Loss(), ValueError, "'loss' is the column of the loss"),
+    (("f1", {"average": "samples"}), ValueError, "average: expected binary, macro, .*none; received 'samples'"),
+    ("acc_uracy", UnknownNameError, "unknown metric 'acc_uracy': did you mean 'accuracy'"),
+    ("acc", UnknownNameError, "Known: accuracy"),
+    ("auc", UnknownNameError, "follows from the order of all scores.*roc_auc_score"),
+    *(
+        (name, UnknownNameError, f"unknown metric '{name}'")
+        for name in ("torch", "caffe", "custommetric", "composite", "loss")
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "error", "text"), NO_METRICS)
 def test_what_is_no_metric(spec, error, text, monkeypatch):
     monkeypatch.setattr("mxkit.metrics.named_metrics.own_metrics", lambda: {"own": Registered})
     with pytest.raises(error, match=text):

@@ -3,7 +3,7 @@
 import copy
 import json
 
-from built_nets import hybrid_net
+from built_nets import hybrid_net, stack
 import mxkit
 from mxkit.errors import ForwardError
 from mxkit.models import SizedNet, get_model, lenet, mlp, nin, sizes, softmax_regression, usable_sizes
@@ -185,8 +185,7 @@ def test_slices_and_nets_inside_others_work():
     net = started(lenet())
     net(mx.nd.zeros((1, 1, 28, 28)))
     assert net[:5](mx.nd.zeros((2, 1, 30, 30))).shape == (2, 800)
-    outer = nn.HybridSequential()
-    outer.add(net, nn.Activation("relu"))
+    outer = stack(net, nn.Activation("relu"))
     outer.hybridize()
     assert outer(mx.nd.zeros((2, 1, 28, 28))).shape == (2, 10)
     assert net(mx.sym.var("data")).list_outputs()

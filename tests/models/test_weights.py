@@ -18,6 +18,7 @@ import mxnet as mx
 from mxnet.gluon.model_zoo import model_store, vision
 import numpy as np
 import pytest
+from sharing import text_of
 
 NET = "mobilenet0.25"
 X = np.random.RandomState(0).rand(2, 3, 32, 32).astype("float32")
@@ -87,12 +88,6 @@ def zipped(name, content):
 
 def outputs(net):
     return net(mx.nd.array(X)).asnumpy()
-
-
-def text_of(kind, function, *arguments, **more):
-    with pytest.raises(kind) as caught:
-        function(*arguments, **more)
-    return str(caught.value)
 
 
 class TestPaths:

@@ -110,10 +110,9 @@ def test_dtypes_differ_and_values_are_compared_all_the_same(dtype):
 
 
 def test_sharing_is_structure():
-    a, b = nn.HybridSequential(), nn.HybridSequential()
-    a.add(nn.Dense(2, in_units=2))
-    a.add(nn.Dense(2, in_units=2, params=a[0].params))
-    b.add(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
+    first = nn.Dense(2, in_units=2)
+    a = stack(first, nn.Dense(2, in_units=2, params=first.params))
+    b = stack(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
     for net in (a, b):
         net.initialize(mx.init.One())
     comparison = compare(a, b)
@@ -169,14 +168,9 @@ def test_statistics_that_differ_between_devices_have_not_drifted():
 
 
 def test_nets_without_values():
-    ready, raw, deferred = nn.Dense(2, in_units=2), nn.Dense(2, in_units=2), nn.Dense(2)
+    ready, raw, late = nn.Dense(2, in_units=2), nn.Dense(2, in_units=2), nn.Dense(2)
     mxkit.initialize(ready)
-    mxkit.initialize(deferred)
-    for a, b, which in (
-        (ready, raw, "second"),
-        (raw, ready, "first"),
-        (deferred, deferred, "first"),
-        (ready, deferred, "second"),
-    ):
+    mxkit.initialize(late)
+    for a, b, which in ((ready, raw, "second"), (raw, ready, "first"), (late, late, "first"), (ready, late, "second")):
         with pytest.raises(NotInitializedError, match=f"compare: 'weight' of the {which} net has no values"):
             compare(a, b)

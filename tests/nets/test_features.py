@@ -1,6 +1,6 @@
 """Features equal what hooks see in the unhybridized net, cost no layer too many, and leave the net as it was."""
 
-from built_nets import by_hooks, hybrid_net, plain_net, ready, stack
+from built_nets import by_hooks, hybrid_net, imported, plain_net, ready, stack
 import mxkit
 from mxkit.core.arrays import arrays_in, call, legacy, switches
 from mxkit.core.blocks import blocks_by_path
@@ -530,7 +530,7 @@ def exported(folder, units=3, prefix="part_"):
     net.hybridize()
     net(mx.nd.ones((2, 4)))
     net.export(str(folder / "net"))
-    return gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], str(folder / "net-0000.params"))
+    return imported(folder / "net")
 
 
 def test_symbol_blocks_of_both_kinds(kind):

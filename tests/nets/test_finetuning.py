@@ -2,15 +2,16 @@
 
 from collections import OrderedDict
 
-from built_nets import hybrid_net, ready, stack
+from built_nets import hybrid_net, imported, ready, stack
 import mxkit
 from mxkit.core.arrays import call, switches
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 import numpy as np
+from oracle import same, values
 import pytest
 
 X = np.random.RandomState(0).rand(6, 3, 12, 12).astype("float32")
@@ -31,15 +32,6 @@ def trained(net, devices="cpu", hybridize=False):
         net.hybridize(static_alloc=True)
     mxkit.fit(net, [(X, Y)] * 4, loss="softmax_ce", trainer=("sgd", {"momentum": 0.9}), epochs=2, progress=False)
     return net
-
-
-def values(net):
-    named = mxkit.parameters(net).items()
-    return {(path, device): one.data(device).asnumpy() for path, one in named for device in one.list_ctx()}
-
-
-def same(ours, theirs):
-    return ours.keys() == theirs.keys() and all((ours[key] == theirs[key]).all() for key in ours)
 
 
 def trained_paths(net):
@@ -105,13 +97,10 @@ class TestCopies:
             assert (twin.gain.asnumpy(), twin.table.asnumpy().tolist()) == (2, [1, 1])
             assert twin.gain is not net.gain
 
-    @pytest.mark.filterwarnings("ignore:.*Cannot decide type")
     def test_a_symbol_block(self, tmp_path):
         net = trained(small(3), hybridize=True)
         net.export(str(tmp_path / "net"))
-        loaded = gluon.SymbolBlock.imports(
-            str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
-        )
+        loaded = imported(tmp_path / "net")
         expected = loaded(mx.nd.array(X)).asnumpy()
         twin = copy_net(loaded)
         np.testing.assert_array_equal(twin(mx.nd.array(X)).asnumpy(), expected)

@@ -1,7 +1,5 @@
 """BatchNorm that is multiplied into the weights of convolutions, for graphs in bfloat16."""
 
-import json
-
 from built_nets import hybrid_net, stack
 from mxkit.exporting.net_graph import graph_function, graph_of
 from mxkit.nets.prediction_graphs import with_folded_norms
@@ -59,10 +57,7 @@ def test_the_graph_computes_the_same(case):
     graph = graph_of(net, [shape])
     arrays = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
     made = with_folded_norms(graph.symbol, arrays)
-    norms = [
-        sum(node["op"] == "BatchNorm" for node in json.loads(one.tojson())["nodes"])
-        for one in (graph.symbol, made.symbol)
-    ]
+    norms = [one.symbol.tojson().count('"op": "BatchNorm"') for one in (graph, made)]
     assert norms[0] - norms[1] == folds
     (inputs,) = graph.inputs
     (found,) = graph_function(made.symbol, made.arrays, graph.numpy)({inputs: x})

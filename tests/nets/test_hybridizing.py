@@ -4,7 +4,7 @@ import itertools
 import random
 
 import as_on_a_gpu
-from built_nets import ready, stack
+from built_nets import plain_net, ready, stack
 from mxkit.core.arrays import call
 from mxkit.errors import ForwardError
 from mxkit.nets.own_layers import try_hybridize
@@ -113,11 +113,9 @@ def test_statistics_that_move_in_the_forward_pass_are_put_back():
 
 
 def test_blocks_without_a_graph_are_listed():
-    class Plain(nn.Block):
-        def forward(self, x):
-            return x * 2
+    plain = plain_net(lambda net, x: x * 2)
 
-    net = ready(stack(nn.Dense(3, in_units=3), Plain(), nn.Dense(2, in_units=3), kind=nn.Sequential), devices="cpu")
+    net = ready(stack(nn.Dense(3, in_units=3), plain, nn.Dense(2, in_units=3), kind=nn.Sequential), devices="cpu")
     result = try_hybridize(net, X)
     assert result
     assert result.python == ("1",)

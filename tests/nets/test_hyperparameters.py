@@ -5,14 +5,7 @@ import mxkit
 from mxkit.core.arrays import switches
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import UnknownNameError
-from mxkit.nets.settings import (
-    freeze,
-    match_parameters,
-    no_weight_decay,
-    set_hyperparameters,
-    set_multipliers,
-    unfreeze,
-)
+from mxkit.nets import settings
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -63,7 +56,7 @@ def test_rate_and_decay_reach_the_next_update(place):
     net, trainer = make_line(place)
     step(net, trainer)
     assert value(net.a) == 0.5
-    set_hyperparameters(trainer, learning_rate=0.25, wd=0.5)
+    settings.set_hyperparameters(trainer, learning_rate=0.25, wd=0.5)
     step(net, trainer)
     assert value(net.a) == 0.5 - 0.25 * (1 + 0.5 * 0.5)
 
@@ -74,7 +67,7 @@ def test_rate_and_decay_reach_the_next_update(place):
 def test_momentum_that_begins_late_equals_a_trainer_that_begins_there(place, optimizer):
     net, trainer = make_line(place, optimizer, momentum=0.0)
     step(net, trainer)
-    set_hyperparameters(trainer, momentum=0.5)
+    settings.set_hyperparameters(trainer, momentum=0.5)
     other, theirs = make_line(place, optimizer, momentum=0.5)
     other.a.set_data(net.a.data(mx.cpu(0)))
     for _ in range(3):
@@ -86,10 +79,10 @@ def test_momentum_that_begins_late_equals_a_trainer_that_begins_there(place, opt
 def test_momentum_taken_away_and_given_back_starts_from_no_velocity():
     net, trainer = make_line(PLACES[0], momentum=0.5)
     step(net, trainer)  # 1 - 0.5, velocity -0.5
-    set_hyperparameters(trainer, momentum=0)
+    settings.set_hyperparameters(trainer, momentum=0)
     step(net, trainer)  # 0.5 - 0.5
     assert value(net.a) == 0
-    set_hyperparameters(trainer, momentum=0.5)
+    settings.set_hyperparameters(trainer, momentum=0.5)
     step(net, trainer)
     assert value(net.a) == -0.5
     step(net, trainer)
@@ -98,9 +91,9 @@ def test_momentum_taken_away_and_given_back_starts_from_no_velocity():
 
 def test_every_number_of_an_optimizer():
     _, trainer = make_line(PLACES[0], "adam")
-    set_hyperparameters(trainer, beta1=0.5, epsilon=1e-3, clip_gradient=2)
+    settings.set_hyperparameters(trainer, beta1=0.5, epsilon=1e-3, clip_gradient=2)
     assert (trainer.optimizer.beta1, trainer.optimizer.epsilon, trainer.optimizer.clip_gradient) == (0.5, 1e-3, 2)
-    set_hyperparameters(trainer, clip_gradient=None)
+    settings.set_hyperparameters(trainer, clip_gradient=None)
     assert trainer.optimizer.clip_gradient is None
 
 
@@ -137,7 +130,7 @@ def test_values_that_are_refused_change_nothing(optimizer, made, arguments, text
         net.cast("float16")
     before = dict(vars(trainer.optimizer))
     with pytest.raises((ValueError, UnknownNameError), match=text):
-        set_hyperparameters(trainer, wd=0.5, **arguments)
+        settings.set_hyperparameters(trainer, wd=0.5, **arguments)
     assert vars(trainer.optimizer) == before
 
 
@@ -150,7 +143,7 @@ def test_every_other_optimizer_obeys_the_rate(name):
     for rate in (0.5, 0.25):
         mxkit.seed_all(0)
         net, trainer = make_line(PLACES[0], name)
-        set_hyperparameters(trainer, learning_rate=rate)
+        settings.set_hyperparameters(trainer, learning_rate=rate)
         step(net, trainer)
         moved.append(net.a.data().asnumpy())
     assert (moved[0] != moved[1]).all()
@@ -160,16 +153,16 @@ def test_servers_hold_a_copy_that_no_change_reaches():
     net, trainer = make_line(PLACES[0])
     trainer._kvstore_params = {"kvstore": "dist_sync", "update_on_kvstore": None}
     with pytest.raises(ValueError, match="steps on the servers of kvstore 'dist_sync', .* update_on_kvstore=False"):
-        set_hyperparameters(trainer, wd=0.1)
+        settings.set_hyperparameters(trainer, wd=0.1)
     net.a._trainer = trainer
     with pytest.raises(ValueError, match="without multipliers"):
-        set_multipliers(net, {"*": {"lr": 0.1}})
+        settings.set_multipliers(net, {"*": {"lr": 0.1}})
     assert net.a.lr_mult == 1
     trainer._kvstore_params["update_on_kvstore"] = False
-    set_hyperparameters(trainer, wd=0.1)
+    settings.set_hyperparameters(trainer, wd=0.1)
     trainer._kv_initialized, trainer._distributed, trainer._update_on_kvstore = True, True, True
     with pytest.raises(ValueError, match="steps on the servers"):
-        set_hyperparameters(trainer, learning_rate=0.1)
+        settings.set_hyperparameters(trainer, learning_rate=0.1)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
@@ -179,7 +172,7 @@ def test_multipliers_reach_the_update(place, first):
     if not first:
         step(net, trainer)
     before = value(net.a)
-    set_multipliers(net, {"*": {"lr": 0.5}, "b": {"wd": 0, "lr": 0.25}})
+    settings.set_multipliers(net, {"*": {"lr": 0.5}, "b": {"wd": 0, "lr": 0.25}})
     step(net, trainer)
     assert value(net.a) == before - 0.25 * (1 + 0.5 * before)
     assert value(net.b) == before - 0.125
@@ -188,37 +181,37 @@ def test_multipliers_reach_the_update(place, first):
 def test_wrong_multipliers_change_nothing():
     net = mxkit.models.mlp(hidden=[8])
     with pytest.raises(UnknownNameError, match="unknown multiplier 'rate'.*Known: lr, wd"):
-        set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"rate": 1}})
+        settings.set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"rate": 1}})
     with pytest.raises(ValueError, match=r"'2\.\*': wd: expected a finite number, at least 0; received '0'"):
-        set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"wd": "0"}})
+        settings.set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"wd": "0"}})
     with pytest.raises(TypeError, match=r"one path or glob as text, like 'features\.\*'; received \['0\.\*'\]"):
         mxkit.freeze(net, ["0.*"])
     with pytest.raises(UnknownNameError, match=r"no parameter fits '2\.wieght': did you mean '2\.weight'\? Paths"):
-        set_multipliers(net, {"*": {"lr": 0.5}, "2.wieght": {"wd": 0}})
+        settings.set_multipliers(net, {"*": {"lr": 0.5}, "2.wieght": {"wd": 0}})
     assert {one.lr_mult for one in parameters_by_path(net).values()} == {1.0}
 
 
 def test_globs_fit_structural_paths():
     """T37."""
     net = gluon.model_zoo.vision.squeezenet1_0()
-    assert len(match_parameters(net, "*")) == len(parameters_by_path(net)) > 8
-    assert list(match_parameters(net, "features.0.*")) == ["features.0.weight", "features.0.bias"]
+    assert len(settings.match_parameters(net, "*")) == len(parameters_by_path(net)) > 8
+    assert list(settings.match_parameters(net, "features.0.*")) == ["features.0.weight", "features.0.bias"]
     with pytest.raises(UnknownNameError, match=r"'features': did you mean 'features\.\*'\? .* and \d+ more"):
-        match_parameters(net, "features")
+        settings.match_parameters(net, "features")
     with pytest.raises(UnknownNameError, match="no parameter fits 'squeezenet0_conv0_weight'"):
-        match_parameters(net, "squeezenet0_conv0_weight")
+        settings.match_parameters(net, "squeezenet0_conv0_weight")
 
 
 def test_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():
     """T21."""
     net = make_norms()
     flat = ["0.bias", "1.gamma", "1.beta", "2.alpha", "3.gamma", "3.beta", "4.bias"]
-    assert no_weight_decay(net) == flat
+    assert settings.no_weight_decay(net) == flat
     mults = {path: parameter.wd_mult for path, parameter in parameters_by_path(net).items()}
     assert mults["0.weight"] == mults["4.weight"] == 1
     assert all(mults[path] == 0 for path in flat)
     lstm = gluon.rnn.LSTM(4, input_size=3)
-    assert [path.split(".")[-1] for path in no_weight_decay(lstm)] == ["i2h_bias", "h2h_bias"]
+    assert [path.split(".")[-1] for path in settings.no_weight_decay(lstm)] == ["i2h_bias", "h2h_bias"]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
@@ -226,12 +219,12 @@ def test_frozen_parameters_stand_still_and_go_on_afterwards(place):
     net, trainer = make_line(place, wd=0.5)
     step(net, trainer)
     before = value(net.a)
-    assert freeze(net, "a") == ["a"]
-    assert freeze(net, "a") == []
+    assert settings.freeze(net, "a") == ["a"]
+    assert settings.freeze(net, "a") == []
     step(net, trainer)
     assert value(net.a) == before
     assert value(net.b) < before
-    assert unfreeze(net) == ["a"]
+    assert settings.unfreeze(net) == ["a"]
     step(net, trainer)
     assert value(net.a) == before - 0.5 * (1 + 0.5 * before)
 
@@ -242,8 +235,8 @@ def test_gradients_after_unfreezing_have_the_kind_of_the_values(kind, switch):
     with kind.switches():
         net = ready(nn.Dense(2, in_units=3), devices="cpu:2")
     with switches(switch):
-        freeze(net)
-        unfreeze(net)
+        settings.freeze(net)
+        settings.unfreeze(net)
         assert all(map(kind.holds, [*net.weight.list_grad(), *net.weight.list_data()]))
 
 
@@ -252,26 +245,26 @@ def test_what_has_no_gradient_is_never_unfrozen():
     with net.name_scope():
         net.constant = gluon.Constant("c", mx.nd.ones(2))
     before = {path: parameter.grad_req for path, parameter in parameters_by_path(net).items()}
-    freeze(net)
+    settings.freeze(net)
     assert {parameter.grad_req for parameter in parameters_by_path(net).values()} == {"null"}
-    unfreeze(net)
+    settings.unfreeze(net)
     assert {path: parameter.grad_req for path, parameter in parameters_by_path(net).items()} == before
     assert before["1.running_mean"] == before["3.gamma"] == before["constant"] == "null"
     with pytest.raises(ValueError, match=r"nothing that fits '\*running\*' can be trained"):
-        unfreeze(net, "*running*")
+        settings.unfreeze(net, "*running*")
 
 
 def test_statistics_in_a_graph_are_never_unfrozen(kind):
     x = mx.sym.var("x", dtype="float32")
     net = gluon.SymbolBlock(kind.of(mx.sym.BatchNorm(x, name="norm")), kind.of(x))
-    freeze(net)
-    assert unfreeze(net) == ["gamma", "beta"]
+    settings.freeze(net)
+    assert settings.unfreeze(net) == ["gamma", "beta"]
     assert [one.grad_req for one in net.collect_params().values()] == ["write", "write", "null", "null"]
 
 
 def test_unfreezing_inside_a_window_is_refused():
     net, trainer = make_line(PLACES[0])
-    freeze(net, "a")
+    settings.freeze(net, "a")
     with mxkit.Accumulator(trainer, every=2), pytest.raises(ValueError, match="grad_req of 'b' is 'add'.*on_epoch"):
-        unfreeze(net)
-    assert unfreeze(net) == ["a"]
+        settings.unfreeze(net)
+    assert settings.unfreeze(net) == ["a"]

@@ -207,12 +207,7 @@ def test_shared_blocks_and_parameters_count_once():
     assert [row.parameters for row in table] == [40, 20, 20, 20, 20]
     assert [row.own_parameters for row in table] == [0, 20, 20, 0, 0]
     assert table.parameters == count(net) == 40
-    assert [row.note for row in table][1:] == [
-        "",
-        "called 2 times",
-        "shares 0.weight, 0.bias",
-        "the same block as 1",
-    ]
+    assert [row.note for row in table][1:] == ["", "called 2 times", "shares 0.weight, 0.bias", "the same block as 1"]
     assert table.macs == 4 * 2 * 16
 
 
@@ -335,8 +330,7 @@ def test_a_symbol_block():
 
 def test_a_shape_that_does_not_fit_names_the_layer(capsys):
     """T38."""
-    net = stack(nn.Conv2D(4, 3), nn.HybridSequential())
-    net[1].add(nn.Conv2D(4, 3, in_channels=7), nn.Dense(2))
+    net = stack(nn.Conv2D(4, 3), stack(nn.Conv2D(4, 3, in_channels=7), nn.Dense(2)))
     text = r"^'1\.0' \(Conv2D\) is built for 7 channels \(NCHW\) and got shape \(1, 4, 6, 6\), which has 4"
     with pytest.raises(ForwardError, match=text) as caught:
         layers(net, (1, 3, 8, 8))

@@ -240,10 +240,7 @@ FLATTEN = b'{"format": 1, "net": {"class": "Flatten"}}'
         (lambda all_: signed({**all_, "description.json": FLATTEN.replace(b"Flatten", b"os.system")}), "unknown class"),
         (lambda all_: [("manifest.json", b"[1]"), *list(all_.items())[1:]], "format 1; received"),
         (lambda all_: [("manifest.json", b"\xff"), *list(all_.items())[1:]], "damaged"),
-        (
-            lambda all_: [*list(all_.items())[:2], ("net.params", all_["net.params"][:-1] + b"!")],
-            "sizes and digests",
-        ),
+        (lambda all_: [*list(all_.items())[:2], ("net.params", all_["net.params"][:-1] + b"!")], "sizes and digests"),
     ],
 )
 def test_what_save_net_did_not_write_is_refused(change, text, saved, tmp_path):

@@ -1,9 +1,8 @@
 """The base for own layers: shapes, constants, devices, graphs, files, descriptions."""
 
 import copy
-import warnings
 
-from built_nets import ready, stack
+from built_nets import imported, ready, stack
 import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.functions import check_gradient
@@ -162,12 +161,7 @@ def test_described_rebuilt_copied_cast_and_exported(tmp_path):
     net.hybridize()
     np.testing.assert_allclose(net(mx.nd.array(X)).asnumpy(), y, rtol=1e-6)
     net.export(str(tmp_path / "net"))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Cannot decide type")  # MXNet's own, for any SymbolBlock
-        symbol = gluon.SymbolBlock.imports(
-            str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"), ctx=mx.cpu()
-        )
-    np.testing.assert_allclose(symbol(mx.nd.array(X)).asnumpy(), y, rtol=1e-6)
+    np.testing.assert_allclose(imported(tmp_path / "net")(mx.nd.array(X)).asnumpy(), y, rtol=1e-6)
     net.cast("float64")
     assert net(mx.nd.array(X, dtype="float64")).dtype == np.float64
 

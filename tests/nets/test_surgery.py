@@ -72,8 +72,7 @@ def test_the_net_computes_with_the_new_block_from_the_next_call_on(path, flags):
 
 def test_children_attributes_and_order_are_those_of_the_new_block():
     net = make()
-    new, old = nn.HybridSequential(), net.output
-    new.add(dense(4), dense(2))
+    new, old = stack(dense(4), dense(2)), net.output
     net.head = old
     assert replace(net, "output", new) is old
     assert net.output is net._children["output"] is net.head is net._children["head"] is new
@@ -129,10 +128,9 @@ def test_the_new_block_is_hybridized_as_the_old_one_was():
 
 
 def test_a_block_under_several_paths_is_replaced_under_all_of_them():
-    net = nn.HybridSequential()
     shared = dense(4)
     inner = stack(shared)
-    net.add(shared, dense(4), inner, inner)
+    net = stack(shared, dense(4), inner, inner)
     net.hybridize()
     net(X)
     new = dense(4, 0.5)

@@ -2,17 +2,8 @@
 
 from built_nets import ready
 import mxkit
+from mxkit import plots
 from mxkit.core.arrays import is_numpy, switches
-from mxkit.plots import (
-    plot_activations,
-    plot_features,
-    plot_filters,
-    plot_gradients,
-    show_augment,
-    show_batch,
-    show_data,
-    show_images,
-)
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -40,21 +31,21 @@ def gradients(net, x, y):
         with switches(is_numpy(x)), autograd.record():
             loss = gluon.loss.SoftmaxCELoss()(net(image), label)
         loss.backward()
-    return plot_gradients(net)
+    return plots.plot_gradients(net)
 
 
 PICTURES = {
-    "features": lambda net, x, y: plot_features(features(net, x), image=x, order="strength")["1"],
-    "bars": lambda net, x, y: plot_features(features(net, x), image=x[0])["2"],
-    "activations": lambda net, x, y: plot_activations(features(net, x)),
-    "filters": lambda net, x, y: plot_filters(net, "0"),
-    "transposed": lambda net, x, y: plot_filters(net, "1"),
+    "features": lambda net, x, y: plots.plot_features(features(net, x), image=x, order="strength")["1"],
+    "bars": lambda net, x, y: plots.plot_features(features(net, x), image=x[0])["2"],
+    "activations": lambda net, x, y: plots.plot_activations(features(net, x)),
+    "filters": lambda net, x, y: plots.plot_filters(net, "0"),
+    "transposed": lambda net, x, y: plots.plot_filters(net, "1"),
     "gradients": gradients,
-    "images": lambda net, x, y: show_images(x, y, predicted=y[::-1]),
-    "list": lambda net, x, y: show_images([x[0], x[1]], [y[0], y[1]]),
-    "batch": lambda net, x, y: show_batch(mxkit.data.ArrayLoader(x, y, 4)),
-    "data": lambda net, x, y: show_data(mxkit.data.describe([(x, y)])),
-    "augment": lambda net, x, y: show_augment(x[0].transpose((1, 2, 0)), ["flip"]),
+    "images": lambda net, x, y: plots.show_images(x, y, predicted=y[::-1]),
+    "list": lambda net, x, y: plots.show_images([x[0], x[1]], [y[0], y[1]]),
+    "batch": lambda net, x, y: plots.show_batch(mxkit.data.ArrayLoader(x, y, 4)),
+    "data": lambda net, x, y: plots.show_data(mxkit.data.describe([(x, y)])),
+    "augment": lambda net, x, y: plots.show_augment(x[0].transpose((1, 2, 0)), ["flip"]),
 }
 
 
@@ -77,5 +68,5 @@ def test_pictures_do_not_depend_on_the_kind_of_arrays(picture):
 
 def test_a_feature_without_an_axis_is_one_value():
     with switches(True):
-        figure = plot_activations({"loss": mx.np.ones(())})
+        figure = plots.plot_activations({"loss": mx.np.ones(())})
     assert "mean 1, std 0" in figure.axes[0].get_title(loc="left")

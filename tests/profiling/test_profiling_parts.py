@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+from built_nets import stack
 import mxkit
 from mxkit.profiling import advice as advice_module
 from mxkit.profiling.advice import advice, odd_convolutions
@@ -199,8 +200,7 @@ def test_many_operators_are_summed_up():
 
 
 def hybrid(dtype="float32", active=True):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(2, in_units=3))
+    net = stack(gluon.nn.Dense(2, in_units=3))
     net.cast(dtype)
     net.hybridize(active)
     return net

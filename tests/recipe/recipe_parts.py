@@ -7,7 +7,7 @@ from mxkit.recipe.predictions import describe_prediction, predictions
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, prepare
 import numpy as np
-import pytest
+from sharing import text_of
 
 RESUMED = """
 name: small
@@ -76,9 +76,7 @@ RICH = {
 
 def refusal(recipe, *overrides, check=load_recipe):
     """Text of the error that refuses a recipe; `check=prepared` also loads its data and makes its net."""
-    with pytest.raises(RecipeError) as caught:
-        check(recipe, overrides)
-    return str(caught.value)
+    return text_of(RecipeError, check, recipe, overrides)
 
 
 def prepared(recipe, overrides=()):

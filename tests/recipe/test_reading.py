@@ -168,11 +168,8 @@ def test_a_shipped_recipe_is_a_base_and_bases_have_bases(write):
     write("one", "base: digits_lenet\nepochs: 7")
     two = load_recipe(write("two", "base: one.yaml\noptimizer: {learning_rate: 0.5}"))
     assert (two.epochs, two.model.name, two.optimizer.arguments["learning_rate"]) == (7, "lenet", 0.5)
-    assert differences(load_recipe("digits_lenet"), two) == [
-        "name: digits_lenet -> two",
-        "optimizer.learning_rate: 0.001 -> 0.5",
-        "epochs: 20 -> 7",
-    ]
+    expected = ["name: digits_lenet -> two", "optimizer.learning_rate: 0.001 -> 0.5", "epochs: 20 -> 7"]
+    assert differences(load_recipe("digits_lenet"), two) == expected
 
 
 @pytest.mark.parametrize(
@@ -211,20 +208,17 @@ def test_variables_keep_their_type_and_stand_inside_of_texts(write):
     assert load_recipe(write("a", text), ["variables.width=4"]).model.arguments["hidden"] == [4, 32]
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ("{widht: 3}", "model.hidden.0: unknown variable; received 'width'; accepted: widht; did you mean 'widht'?"),
-        (
-            "{width: 3, widht: 3}",
-            "variables.widht: nothing uses it; received 3; accepted: width; did you mean 'width'?",
-        ),
-        ("3", "variables: expected names and values; received 3"),
-        ("{width: {a: 1}}", "variables.width: expected a number, a text or a list; received {'a': 1}"),
-        ("{width: '${width}'}", "variables.width: expected a number"),
-        ("{width: many}", "model.hidden.0: input should be a valid integer; received 'many'"),
-    ],
-)
+WRONG_VARIABLES = [
+    ("{widht: 3}", "model.hidden.0: unknown variable; received 'width'; accepted: widht; did you mean 'widht'?"),
+    ("{width: 3, widht: 3}", "variables.widht: nothing uses it; received 3; accepted: width; did you mean 'width'?"),
+    ("3", "variables: expected names and values; received 3"),
+    ("{width: {a: 1}}", "variables.width: expected a number, a text or a list; received {'a': 1}"),
+    ("{width: '${width}'}", "variables.width: expected a number"),
+    ("{width: many}", "model.hidden.0: input should be a valid integer; received 'many'"),
+]
+
+
+@pytest.mark.parametrize(("variables", "expected"), WRONG_VARIABLES)
 def test_variables_that_are_wrong(variables, expected, write):
     text = BASE.replace("[64, 32]", "['${width}']") + f"variables: {variables}"
     assert expected in refusal(write("a", text))

@@ -108,11 +108,8 @@ def test_features_draws_a_picture_a_layer(trained, tmp_path):
 def test_layers_to_a_depth_and_by_the_recipe_s_name(trained):
     code, out, _ = command("layers", trained[0], "--depth", 0)
     assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()[:3]] == [
-        ["lenet", "for"],
-        ["path", "type"],
-        ["(net)", "lenet"],
-    ]
+    begins = [line.split()[:2] for line in out.splitlines()[:3]]
+    assert begins == [["lenet", "for"], ["path", "type"], ["(net)", "lenet"]]
     assert sum("  " in line for line in out.splitlines()) == 2
     _, net = mxkit.recipe.load_run(trained[0])
     assert repr(net).startswith("lenet(")

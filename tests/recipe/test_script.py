@@ -56,14 +56,11 @@ def tuned(folder):
     """A recipe that begins with another run's weights, and trains all of them from the second epoch on."""
     first = {**RICH, "devices": "cpu", "freeze": [], "callbacks": []}
     run = run_recipe(first, overrides=["updates=4"], output=folder, progress=False)
+    head = {"classes": 10, "head": "6", "freeze": "[0-3].*"}
     return {
         **RICH,
         "name": "tuned",
-        "model": {
-            **RICH["model"],
-            "weights": str(run.folder),
-            "finetune": {"classes": 10, "head": "6", "freeze": "[0-3].*"},
-        },
+        "model": {**RICH["model"], "weights": str(run.folder), "finetune": head},
         "freeze": [],
         "callbacks": [{"name": "freeze", "until": "1 epoch", "patterns": "[2-3].*", "lr": 0.2}],
     }

@@ -20,13 +20,7 @@ from sharing import command, long
 from benchmarks.recipes import Bar, stated_bar, text_of
 
 # Accuracies on the digits.
-BARS = {
-    "softmax_regression": 0.94,
-    "mlp": 0.97,
-    "mlp_dropout": 0.975,
-    "digits_lenet": 0.985,
-    "lenet_bn": 0.985,
-}
+BARS = {"softmax_regression": 0.94, "mlp": 0.97, "mlp_dropout": 0.975, "digits_lenet": 0.985, "lenet_bn": 0.985}
 # Nets for CIFAR's pictures, and the smallest pictures that they take, of those that the digits can be.
 SMALLEST = {"alexnet": 16, "densenet121": 8, "googlenet": 8, "nin": 16, "resnet18": 8, "vgg11": 32}
 # What makes two updates of a recipe quick; each net and each optimizer is the shipped one.

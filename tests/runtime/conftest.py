@@ -59,12 +59,8 @@ def with_and_without(forks):
     def run(folder, script, *arguments, **variables):
         paths = os.pathsep.join([str(PACKAGE.parent), str(script.parent)])
         command = [sys.executable, str(script), *arguments, str(folder / "without.npz")]
-        without = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": paths, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        without = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **variables}, **streams)
         done = forks.run(script, *arguments, str(folder / "with.npz"))
         assert done.returncode == 0, done.stdout + done.stderr
         text, _ = without.communicate(timeout=600)

@@ -35,11 +35,7 @@ def selu(x):
 # differences of the reference are too coarse.
 CASES = {
     "LeakyReLU selu": (lambda x: nd.LeakyReLU(x, act_type="selu"), selu, (4, 6)),
-    "npx.leaky_relu selu": (
-        lambda x: npx.leaky_relu(x.as_np_ndarray(), act_type="selu").as_nd_ndarray(),
-        selu,
-        (4, 6),
-    ),
+    "npx.leaky_relu selu": (lambda x: npx.leaky_relu(x.as_np_ndarray(), act_type="selu").as_nd_ndarray(), selu, (4, 6)),
     "reshape": (lambda x: nd.reshape(x, shape=(0, 2, -1)), lambda x: x.reshape(4, 2, 3), (4, 6)),
     "concat": (lambda x: nd.concat(x, 2 * x, dim=1), lambda x: numpy.concatenate([x, 2 * x], 1), (2, 8, 2, 2)),
     "slice": (lambda x: nd.slice(x, begin=(0, 3), end=(1, None)), lambda x: x[:1, 3:], (2, 16, 2, 2)),

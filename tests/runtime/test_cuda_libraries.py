@@ -165,10 +165,8 @@ def test_what_was_loaded_before_mxkit_is_listed_too(bare_python, site, tmp_path)
     for soname in ("libcudart.so.11.0", "libcuda.so.1"):
         library(system / soname, soname)
     found = shown(bare_python("-c", "import mxnet" + SHOW, site=site, LD_LIBRARY_PATH=str(system)))
-    assert [library.path for library in found.values()] == [
-        str(system / "libcudart.so.11.0"),
-        str(system / "libcuda.so.1"),
-    ]
+    paths = [str(system / name) for name in ("libcudart.so.11.0", "libcuda.so.1")]
+    assert [library.path for library in found.values()] == paths
 
 
 @pytest.mark.parametrize("extra", ["cu112", "cu117"])

@@ -216,10 +216,8 @@ def test_a_broken_package_is_told_with_what_mends_it(monkeypatch, tmp_path):
     assert found["cv2"].status == "warning"
     assert "apt-get install libgl1" in found["cv2"].fix
     assert "opencv-python-headless" in found["cv2"].fix
-    assert (found["pydantic"].status, found["pydantic"].fix) == (
-        "problem",
-        "python -m pip install --force-reinstall pydantic",
-    )
+    fix = "python -m pip install --force-reinstall pydantic"
+    assert (found["pydantic"].status, found["pydantic"].fix) == ("problem", fix)
     assert found["gluoncv"].value.endswith("not tried without MXNet")
 
 

@@ -4,16 +4,7 @@ Each is met for real: in a process of its own, with a library that the dynamic l
 twice or not at all.
 """
 
-from fake_cuda import (
-    SONAMES,
-    WANTED,
-    fakes_nvidia,
-    library,
-    mxnet_wheel,
-    nvidia_wheel,
-    nvidia_wheels,
-    refusal,
-)
+import fake_cuda
 from mxkit.runtime.wheels import load_problem
 import pytest
 
@@ -35,43 +26,43 @@ def shortened(path, size):
 
 
 def without_libraries(site, folder):
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, MISSING)
+    fake_cuda.mxnet_wheel(site, "mxnet-cu112", [*fake_cuda.SONAMES, "libcuda.so.1"])
+    fake_cuda.nvidia_wheels(site, MISSING)
 
 
 def without_any_library(site, folder):
-    mxnet_wheel(site, "mxnet-cu117", [*SONAMES, "libcuda.so.1"])
+    fake_cuda.mxnet_wheel(site, "mxnet-cu117", [*fake_cuda.SONAMES, "libcuda.so.1"])
     # colabtools#5514: there is cuDNN, but of another version
-    library(site / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9", "libcudnn.so.9")
+    fake_cuda.library(site / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9", "libcudnn.so.9")
 
 
 def with_a_library_cut_off(size):
     def make(site, folder):  # without mxkit, loading it ends the process: SIGBUS
-        mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-        nvidia_wheels(site)
-        shortened(nvidia_wheel(site, WANTED["libnccl.so.2"], "libnccl.so.2", padding=100000), size)
+        fake_cuda.mxnet_wheel(site, "mxnet-cu112", [*fake_cuda.SONAMES, "libcuda.so.1"])
+        fake_cuda.nvidia_wheels(site)
+        shortened(fake_cuda.nvidia_wheel(site, fake_cuda.WANTED["libnccl.so.2"], "libnccl.so.2", padding=100000), size)
 
     return make
 
 
 def cut_off(size):
     def make(site, folder):
-        shortened(mxnet_wheel(site, "mxnet-cu112", [], "const char padding[200000] = {1};"), size)
+        shortened(fake_cuda.mxnet_wheel(site, "mxnet-cu112", [], "const char padding[200000] = {1};"), size)
 
     return make
 
 
 def with_driver(calls, size=None, needed=()):
     def make(site, folder):
-        mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], calls)
-        shortened(library(folder / "driver" / "libcuda.so.1", "libcuda.so.1", needed), size)
+        fake_cuda.mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], calls)
+        shortened(fake_cuda.library(folder / "driver" / "libcuda.so.1", "libcuda.so.1", needed), size)
         return {"LD_LIBRARY_PATH": str(folder / "driver")}
 
     return make
 
 
 def with_a_full_disk(site, folder):
-    mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], ASK)
+    fake_cuda.mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"], ASK)
     return {"TMPDIR": str(folder), "code": FULL}
 
 
@@ -82,7 +73,7 @@ CUT_OFF = [
 ]
 LIBRARY_CUT_OFF = [
     "    libnccl.so.2: {site}/nvidia/nccl/lib/libnccl.so.2 is cut off or no library",
-    f"    pip install --force-reinstall --no-deps {WANTED['libnccl.so.2']} ",
+    f"    pip install --force-reinstall --no-deps {fake_cuda.WANTED['libnccl.so.2']} ",
 ]
 BAD_DRIVER = [
     "libcuda.so.1, the library of the NVIDIA driver, is there but does not load:",
@@ -95,14 +86,14 @@ FAILURES = {
             "mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n"
             + "".join(f"    {soname}: not found\n" for soname in MISSING)
             + "Type one of\n    pip install 'mxkit[cu112]' ",
-            f"    pip install --force-reinstall --no-deps {' '.join(WANTED[soname] for soname in MISSING)} ",
+            f"    pip install --force-reinstall --no-deps {' '.join(fake_cuda.WANTED[soname] for soname in MISSING)} ",
             f"    {CPU_INSTEAD} ",
             "LD_LIBRARY_PATH",
         ],
     ),
     "all libraries of CUDA": (
         without_any_library,
-        [*(f"    {soname}: not found\n" for soname in SONAMES), "pip install 'mxkit[cu117]' "],
+        [*(f"    {soname}: not found\n" for soname in fake_cuda.SONAMES), "pip install 'mxkit[cu117]' "],
     ),
     "a library of CUDA is empty": (with_a_library_cut_off(0), LIBRARY_CUT_OFF),
     "a library of CUDA is cut off": (with_a_library_cut_off(20000), LIBRARY_CUT_OFF),
@@ -122,11 +113,11 @@ FAILURES = {
         ],
     ),
     "OpenBLAS": (  # 20068
-        lambda site, folder: mxnet_wheel(site, "mxnet", ["libopenblas.so.0"]),
+        lambda site, folder: fake_cuda.mxnet_wheel(site, "mxnet", ["libopenblas.so.0"]),
         [f"mxnet 1.9.1 does not load: libopenblas.so.0: {NOT_FOUND}", "    apt-get install libopenblas0"],
     ),
     "a library of a build from source": (
-        lambda site, folder: mxnet_wheel(site, "", ["libunheard.so.3"]),
+        lambda site, folder: fake_cuda.mxnet_wheel(site, "", ["libunheard.so.3"]),
         [f"MXNet's library {{site}}/mxnet/libmxnet.so does not load: libunheard.so.3: {NOT_FOUND}", "LD_LIBRARY_PATH"],
     ),
     "headers cut off": (cut_off(60), CUT_OFF),
@@ -134,7 +125,7 @@ FAILURES = {
 }
 
 
-@fakes_nvidia
+@fake_cuda.fakes_nvidia
 @pytest.mark.parametrize("failure", FAILURES)
 def test_what_keeps_mxnet_from_loading_is_told_with_the_way_out(bare_python, site, tmp_path, failure):
     make, words = FAILURES[failure]
@@ -143,7 +134,7 @@ def test_what_keeps_mxnet_from_loading_is_told_with_the_way_out(bare_python, sit
     code = variables.pop("code", "")
     # without mxkit an error, or the end of the process
     assert bare_python("-c", code + "import mxnet", site=site, **variables).returncode not in (0, 2)
-    said = refusal(bare_python("-c", code + IMPORT, site=site, **variables))
+    said = fake_cuda.refusal(bare_python("-c", code + IMPORT, site=site, **variables))
     for each in words:
         assert each.format(site=site) in said
 
@@ -154,13 +145,13 @@ def test_what_is_said_of_libraries_that_this_machine_may_have(site, soname):
     assert said.endswith(f"    apt-get install {soname.replace('.so.', '')}")
 
 
-@fakes_nvidia
+@fake_cuda.fakes_nvidia
 def test_mxnet_was_tried_before_mxkit(bare_python, site):
-    mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
+    fake_cuda.mxnet_wheel(site, "mxnet-cu112", [*fake_cuda.SONAMES, "libcuda.so.1"])
     first = "try:\n    import mxnet\nexcept OSError as error:\n    print(error)\n"
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout == f"libcudnn.so.8: {NOT_FOUND}\n"
-    assert "libcudnn.so.8: not found" in refusal(done)
-    nvidia_wheels(site)
+    assert "libcudnn.so.8: not found" in fake_cuda.refusal(done)
+    fake_cuda.nvidia_wheels(site)
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout.splitlines()[1:] == ["MXNet is loaded"], done.stderr

@@ -13,6 +13,7 @@ from mxkit.runtime.gpus import Driver, Gpu
 from mxkit.runtime.installing import Command, Machine, command_line, describe, look, plan, run
 from mxkit.runtime.wheels import Wheel
 import pytest
+from sharing import text_of
 
 SITE = Path("site-packages")
 NONE = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
@@ -102,9 +103,7 @@ def test_a_plan_is_told_with_its_reasons(monkeypatch):
 
 def test_a_command_that_fails_tells_what_is_left(capfd):
     left = [Command(("no-command-of-pip",), ""), Command(("--version",), "")]
-    with pytest.raises(MXNetImportError) as caught:
-        run(left)
-    assert str(caught.value).splitlines() == [
+    assert text_of(MXNetImportError, run, left).splitlines() == [
         "pip ended with exit code 1. What is left to run:",
         f"    {sys.executable} -m pip no-command-of-pip",
         f"    {command_line(left[1])}",

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 
-from built_nets import ready, stack
+from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.runtime.graphs import predicting_graph
@@ -195,24 +195,13 @@ def test_max_pooling_of_npx_and_in_mxkits_functions():
     np.testing.assert_array_equal(passes(pool, mx.np.array(x))[1], expected)
 
 
-class Everything(gluon.HybridBlock):
-    """Layers that behave otherwise in training, beside max pooling."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.norm, self.drop, self.pool = nn.BatchNorm(), nn.Dropout(0.5), nn.MaxPool2D(2)
-            self.dense = nn.Dense(3)
-
-    def hybrid_forward(self, F, x):
-        return self.dense(self.pool(self.drop(self.norm(x))))
-
-
 @pytest.mark.parametrize("how", ["hybridized", "static"])
 def test_a_graph_with_max_pooling_predicts_as_without_gradients(how):
     """T137."""
     x = mx.nd.array(np.random.RandomState(0).randn(6, 8, 6, 6))
-    net = ready(Everything(), initializer=mx.init.Normal(1))
+    layers = {"norm": nn.BatchNorm(), "drop": nn.Dropout(0.5), "pool": nn.MaxPool2D(2), "dense": nn.Dense(3)}
+    net = hybrid_net(lambda net, F, x: net.dense(net.pool(net.drop(net.norm(x)))), **layers)
+    ready(net, initializer=mx.init.Normal(1))
     for _ in range(2):  # statistics move
         passes(net, x, train=True)
     found = []
@@ -325,9 +314,8 @@ def test_a_custom_operator_beside_convolutions(channels, train, kind):
     for function in (lambda F, a: (F.np if kind.numpy else F).clip(a, 0, 6), lambda F, a: cut(a), custom_cut):
         mxkit.seed_all(0)
         with kind.switches():
-            net = nn.HybridSequential()
-            net.add(nn.Conv2D(channels, 3), nn.Activation("relu"), nn.HybridLambda(function), nn.Conv2D(channels, 3))
-            net.initialize()
+            relu, last = nn.Activation("relu"), nn.Conv2D(channels, 3)
+            net = ready(nn.Conv2D(channels, 3), relu, nn.HybridLambda(function), last)
             for flags in (None, {}, {"static_alloc": True}):
                 net.hybridize(flags is not None, **(flags or {}))
                 found += [passes(net, x, train=True) if train else (net(x).asnumpy(),) for _ in range(4)]

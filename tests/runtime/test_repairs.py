@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 import warnings
 
-from built_nets import ready
+from built_nets import ready, stack
 from mxkit.runtime import loaders, repairs
 from mxkit.runtime.arrays import OperatorText, operator_text
 import mxnet as mx
@@ -421,8 +421,7 @@ def test_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_graph()
     assert copy.deepcopy(graph).list_inputs() == ["x"]
     with mx.util.np_shape(), mx.util.np_array():
         block = mx.gluon.SymbolBlock(graph, x)
-        net = mx.gluon.nn.HybridSequential()
-        net.add(block, block)
+        net = stack(block, block)
         net.hybridize()
         expected = np.tanh(np.tanh(0.5))
         for _ in range(2):
@@ -434,8 +433,7 @@ def test_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_graph()
 def test_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
     """T165."""
     # mxnet/gluon/rnn/rnn_layer.py, line 235
-    net = mx.gluon.nn.HybridSequential()
-    net.add(kind(3, 2, layout="NTC", bidirectional=True), mx.gluon.nn.Dense(2, flatten=False))
+    net = stack(kind(3, 2, layout="NTC", bidirectional=True), mx.gluon.nn.Dense(2, flatten=False))
     with mx.util.np_shape(), mx.util.np_array():
         net.initialize()
         net.hybridize()

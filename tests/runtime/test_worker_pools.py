@@ -50,13 +50,10 @@ print("done")
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "times"),
-    [
-        *((how, 3) for how in ("leave", "error", "kill", "kill and leave")),
-        *(long(how, 50) for how in ("leave", "error", "kill", "kill and leave")),
-    ],
-)
+ENDS = ("leave", "error", "kill", "kill and leave")
+
+
+@pytest.mark.parametrize(("how", "times"), [*((how, 3) for how in ENDS), *(long(how, 50) for how in ENDS)])
 def test_a_loader_ends_soon(fork_python, how, times):
     """T234."""
     done = fork_python(SCRIPT, how, str(times))

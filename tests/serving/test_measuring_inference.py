@@ -16,22 +16,17 @@ import mxnet as mx
 import numpy as np
 from PIL import Image
 import pytest
-from sharing import command, image_run
+from sharing import command
 
 SHORT = {"batch_sizes": (1, 4, 1), "seconds": 0.01}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return image_run(tmp_path_factory.mktemp("home"))
+def measured(photo_run):
+    return measure_inference(photo_run, **SHORT)
 
 
-@pytest.fixture(scope="module")
-def measured(trained):
-    return measure_inference(trained, **SHORT)
-
-
-def test_every_form_has_a_row_for_each_batch_size_or_a_reason(measured, trained):
+def test_every_form_has_a_row_for_each_batch_size_or_a_reason(measured, photo_run):
     forms = [form for form in (BASE, "float32", "bfloat16", "int8") if form not in measured.refused]
     assert {"float32", "int8"} <= {*forms, *measured.refused}
     assert [(row.form, row.batch) for row in measured.rows] == [(form, size) for form in forms for size in (1, 4)]
@@ -40,11 +35,11 @@ def test_every_form_has_a_row_for_each_batch_size_or_a_reason(measured, trained)
         assert row.calls >= 5
         assert 0 <= row.agreement <= 1
     assert [(row.speed, row.agreement) for row in measured.rows[:2]] == [(1.0, 1.0)] * 2
-    assert measured.compared == len(load_data(load_run(trained)[0]).test)
+    assert measured.compared == len(load_data(load_run(photo_run)[0]).test)
 
 
-def test_agreement_counts_the_samples_with_the_same_answer(trained):
-    recipe, net = load_run(trained)
+def test_agreement_counts_the_samples_with_the_same_answer(photo_run):
+    recipe, net = load_run(photo_run)
     other = ready(mxkit.models.lenet(classes=2), sample=mx.nd.zeros((1, 3, 20, 20)))
     forms = {name: measuring_inference._Form(one, {}) for name, one in ((BASE, net), ("other", other))}
     read = [(mx.nd.random.uniform(shape=(size, 3, 20, 20)),) for size in (30, 7)]
@@ -56,12 +51,12 @@ def test_agreement_counts_the_samples_with_the_same_answer(trained):
     assert measuring_inference._agreement(recipe, [], forms, [], []) == {}
 
 
-def test_answers_of_several_labels_agree_as_sets_and_quantities_do_not_count(trained):
+def test_answers_of_several_labels_agree_as_sets_and_quantities_do_not_count(photo_run):
     decision = measuring_inference._decision
     assert decision({"class": "day", "probability": 0.6}) == decision({"class": "day", "probability": 0.9}) == "day"
     assert decision({"probabilities": {"a": 0.6, "b": 0.2}}) == [True, False]
     assert decision({"scores": {"a": 0.2, "b": -0.2}}) == [True, False]
-    recipe, net = load_run(trained)
+    recipe, net = load_run(photo_run)
     quantities = recipe.model_copy(update={"loss": type(recipe.loss)(name="l2")})
     forms, read = {BASE: measuring_inference._Form(net, {})}, [(mx.nd.ones((2, 3, 20, 20)),)]
     said = measuring_inference._answers(quantities, [], net, read)
@@ -105,11 +100,11 @@ def test_memory_grows_with_the_arrays_of_a_net():
     assert grown[2] == pytest.approx(160, abs=15)
 
 
-def test_a_run_without_its_data_is_measured_on_random_inputs(trained, tmp_path):
+def test_a_run_without_its_data_is_measured_on_random_inputs(photo_run, tmp_path):
     moved = tmp_path / "moved"
-    shutil.copytree(str(trained), str(moved))
+    shutil.copytree(str(photo_run), str(moved))
     recipe = moved / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace(str(trained.parents[1]), "/nowhere"))
+    recipe.write_text(recipe.read_text().replace(str(photo_run.parents[1]), "/nowhere"))
     measured = measure_inference(moved, **SHORT, precisions=("int8",))
     assert [row.agreement for row in measured.rows] == [None, None]
     assert "int8" in measured.refused
@@ -118,27 +113,27 @@ def test_a_run_without_its_data_is_measured_on_random_inputs(trained, tmp_path):
     assert measured.compared == 0
 
 
-def test_a_net_without_a_graph_is_measured_as_trained_only(trained, monkeypatch):
+def test_a_net_without_a_graph_is_measured_as_trained_only(photo_run, monkeypatch):
     net = ready(
         stack(plain_net(lambda net, x: x * float(x.shape[1])), mx.gluon.nn.Dense(2), kind=mx.gluon.nn.Sequential)
     )
     monkeypatch.setattr(measuring_inference, "load_run", lambda *run: (load_run(*run)[0], net))
-    measured = measure_inference(trained, **SHORT, precisions=("float32",))
+    measured = measure_inference(photo_run, **SHORT, precisions=("float32",))
     assert [row.form for row in measured.rows] == [BASE, BASE]
     assert list(measured.refused) == ["float32"]
 
 
-def test_wrong_arguments_are_refused(trained):
+def test_wrong_arguments_are_refused(photo_run):
     for options, text in (
         ({"precisions": ["float16"]}, "precision: expected float32, bfloat16, int8; received 'float16'"),
         ({"batch_sizes": [0]}, "batch: expected a whole number, at least 1; received 0"),
         ({"seconds": -1}, "seconds: expected a finite number, at least 0; received -1"),
     ):
         with pytest.raises(ValueError, match=text):
-            measure_inference(trained, **options)
+            measure_inference(photo_run, **options)
 
 
-def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
+def test_ctrl_c_shows_what_was_measured(photo_run, monkeypatch):
     def interrupted(nets, arrays, seconds, rounds):
         for number, timed in enumerate(in_turns(nets, arrays, seconds, rounds)):
             if number == 2 and len(arrays[0]) == 4:
@@ -146,24 +141,24 @@ def test_ctrl_c_shows_what_was_measured(trained, monkeypatch):
             yield timed
 
     monkeypatch.setattr(measuring_inference, "in_turns", interrupted)
-    code, out, err = command("benchmark", trained, "--precision", "float32", "--batch", "1,4,8", "--seconds", "0.01")
+    code, out, err = command("benchmark", photo_run, "--precision", "float32", "--batch", "1,4,8", "--seconds", "0.01")
     assert code == 130, err
     rows = [line.split()[:2] for line in out.splitlines()]
     assert [row for row in rows if row[0] == "float32"] == [["float32", "1"], ["float32", "4"]]
     assert "interrupted after 2 of 5 rounds of batch 4" in out
     monkeypatch.setattr(measuring_inference, "in_turns", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt) as caught:  # there is nothing yet
-        measure_inference(trained, **SHORT, precisions=())
+        measure_inference(photo_run, **SHORT, precisions=())
     assert not isinstance(caught.value, mxkit.serving.InterruptedMeasurement)
 
 
-def test_the_command_prints_the_table_and_writes_picture_and_figures(trained, tmp_path):
+def test_the_command_prints_the_table_and_writes_picture_and_figures(photo_run, tmp_path):
     picture, figures = tmp_path / "speed.png", tmp_path / "speed.json"
     words = ["--precision", "float32", "--batch", "1,2", "--seconds", "0.01", "--png", picture, "--json", figures]
-    code, out, err = command("benchmark", trained, *words)
+    code, out, err = command("benchmark", photo_run, *words)
     assert (code, err) == (0, "")
     head, names, *rows = out.splitlines()
-    assert head.endswith(f"threads; agreement over {len(load_data(load_run(trained)[0]).test)} samples")
+    assert head.endswith(f"threads; agreement over {len(load_data(load_run(photo_run)[0]).test)} samples")
     assert names.split()[:4] == ["form", "batch", "p50", "ms"]
     assert [row.split()[:3] for row in rows[:2]] == [["as", "trained", "1"], ["as", "trained", "2"]]
     assert rows[-1] == f"picture {picture}"
@@ -177,6 +172,6 @@ def test_the_command_prints_the_table_and_writes_picture_and_figures(trained, tm
         (["--precision", "int4"], "int4"),
         (["--png", tmp_path / "speed.txt"], "expected a file like speed.png"),
     ):
-        code, out, err = command("benchmark", trained, *wrong)
+        code, out, err = command("benchmark", photo_run, *wrong)
         assert (code, out, text in " ".join(err.replace("│", " ").split())) == (2, "", True), err
-    assert command("benchmark", Path(trained).parent)[0] == 2
+    assert command("benchmark", Path(photo_run).parent)[0] == 2

@@ -24,9 +24,9 @@ def test_answers_of_threads_are_those_of_the_padded_batches_alone():
     with mxkit.Predictor(net, sample=x[0], max_batch=12) as predictor:
         compute = predictor._dispatcher._compute
 
-        def noted(samples):
-            batches.append([sample[0] for sample in samples])
-            return compute(samples)
+        def noted(requests):
+            batches.append([arrays[0] for arrays, _ in requests])
+            return compute(requests)
 
         predictor._dispatcher._compute = noted
         found = at_once(16, lambda thread: [predictor(x[number]) for number in range(thread, 64, 16)])
@@ -222,16 +222,11 @@ def test_a_run_takes_image_files_and_says_class_and_probability(digits_run, tmp_
         asked = [files[0], files[1].read_bytes(), pixels, batch[3], damaged, str(files[0]), b"no image", batch[0, 0]]
         found = at_once(8, lambda number: predictor(asked[number]))
         assert predictor.stats()["requests"] == 5
-        opened = [Image.open(str(file)) for file in files[:3:2]]
-        more = [
-            opened[0],
-            opened[1].convert("RGB"),
-            bytearray(files[0].read_bytes()),
-            memoryview(files[2].read_bytes()),
-        ]
+        gray, other = (Image.open(str(file)) for file in files[:3:2])
+        more = [gray, other.convert("RGB"), bytearray(files[0].read_bytes()), memoryview(files[2].read_bytes())]
         same = [predictor(image) for image in more]
         for wrong, text in (
-            (opened[0].convert("RGBA"), r"the image of Pillow has the mode RGBA: convert it: image.convert\('L'\)"),
+            (gray.convert("RGBA"), r"the image of Pillow has the mode RGBA: convert it: image.convert\('L'\)"),
             (np.zeros((0, 28, 1), np.uint8), r"expected an image with pixels, received shape \(0, 28, 1\)"),
             (np.zeros((9, 9, 3), np.uint8), r"expected pixels of shape \(height, width, 1\), received \(9, 9, 3\)"),
         ):

@@ -22,6 +22,7 @@ from mxkit.training import checkpoints as module
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
+from oracle import Scores
 import pytest
 from sharing import command, long, pairs
 
@@ -67,19 +68,9 @@ def holding(monkeypatch):
     return monkeypatch
 
 
-class Scripted(mxkit.Callback):
-    """Writes chosen values of valid_loss into the rows."""
-
-    def __init__(self, scores):
-        self.scores = scores
-
-    def on_epoch(self, state, row):
-        row["valid_loss"] = self.scores[row["epoch"] - 1]
-
-
 def scored(directory, scores, mode="min", **arguments):
     settings = {"keep_last": 1, "keep_best": ("valid_loss", mode), "epochs": len(scores), **arguments}
-    return train(directory, valid=[(X, Y)], callbacks=[Scripted(scores)], **settings)
+    return train(directory, valid=[(X, Y)], callbacks=[Scores(scores)], **settings)
 
 
 # what is kept
@@ -334,13 +325,7 @@ class Giving(mxkit.Callback):
     ("arrays", "error", "words", "last", "written"),
     [
         # MXNet raises it once: before anything is written (T43)
-        (
-            lambda step: {"x": mx.nd.random.normal(scale=12 - step, shape=3)},
-            mx.MXNetError,
-            "scale|sigma",
-            [15],
-            [5, 10],
-        ),
+        (lambda step: {"x": mx.nd.random.normal(0, 12 - step, 3)}, mx.MXNetError, "scale|sigma", [15], [5, 10]),
         # no file can hold the name: the error of the thread, which is not the disk's, comes out at an update
         (lambda step: {"\udc80": mx.nd.ones(1)}, UnicodeEncodeError, "surrogates not allowed", [5, 6, 7, 8, 9, 10], []),
     ],
@@ -597,12 +582,9 @@ def test_an_optimizer_that_does_not_fit_leaves_net_and_trainer_as_they_were(plac
         step(net, ours, 3)
         step(same, theirs, 3)
     before = values(net)
-    for folder, words in (
-        ("adam", "another optimizer: Adam in the checkpoint, SGD in"),
-        ("none", "no optimizer's state"),
-    ):
+    for run, words in (("adam", "another optimizer: Adam in the checkpoint, SGD in"), ("none", "no optimizer's state")):
         with pytest.raises(CheckpointError, match=words):
-            mxkit.load_checkpoint(tmp_path / folder, net, ours)
+            mxkit.load_checkpoint(tmp_path / run, net, ours)
         assert_equal(values(net), before)
     step(net, ours, 5)
     step(same, theirs, 5)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from built_nets import ready, stack
+from built_nets import hybrid_net, imported, ready, stack
 import comparing
 from comparing import X, Y, assert_equal, values
 import mxkit
@@ -78,9 +78,7 @@ def files_of(folder):
     net, other = make_net(), Kind(True).net(make_net)
     with switches(True):
         other.save_parameters(str(folder / "save_parameters under set_np"))
-        npx.save(
-            str(folder / "npx.save"), {path: one.data() for path, one in other._collect_params_with_prefix().items()}
-        )
+        npx.save(str(folder / "npx.save"), {path: one.data() for path, one in mxkit.parameters(other).items()})
         mxkit.save_checkpoint(folder, other, step=1)
     net.save_parameters(str(folder / "save_parameters"))
     mx.nd.save(str(folder / "full names"), {name: one.data() for name, one in net.collect_params().items()})
@@ -94,8 +92,8 @@ def test_parameter_files_of_both_kinds_are_loaded(switch, kind, tmp_path):
     files = [path for path in tmp_path.iterdir() if path.is_file()]
     assert len(files) == 5
     for file in files:
-        net, empty = kind.net(lambda: make_net(seed=4)), nn.HybridSequential()
-        empty.add(nn.Dense(6, activation="tanh"), nn.BatchNorm(), nn.Dense(3))
+        net = kind.net(lambda: make_net(seed=4))
+        empty = stack(nn.Dense(6, activation="tanh"), nn.BatchNorm(), nn.Dense(3))
         with switches(switch):
             mxkit.load_parameters(net, file)
             mxkit.load_parameters(empty, file)
@@ -168,7 +166,6 @@ def test_arrays_without_axes_are_saved_and_loaded_with_the_optimizer_s_state(swi
         np.testing.assert_array_equal(one, outputs[0])
 
 
-@pytest.mark.filterwarnings("ignore:Cannot decide type")  # of Gluon's `imports`
 @pytest.mark.parametrize("switch", [False, True])
 def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switch, kind, tmp_path):
     net = kind.net(make_net)
@@ -180,9 +177,7 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
     with switches(switch):
         mxkit.export(net, tmp_path / "mxkit")
     with kind.switches():  # plain Gluon reads files under the switch of their net
-        paths = [str(tmp_path / f"mxkit{end}") for end in ("-symbol.json", "-0000.params")]
-        block = gluon.SymbolBlock.imports(paths[0], ["data"], paths[1])
-        np.testing.assert_array_equal(block(kind.of(X)).asnumpy(), expected)
+        np.testing.assert_array_equal(imported(tmp_path / "mxkit")(kind.of(X)).asnumpy(), expected)
     for name in ("gluon", "mxkit"):
         with switches(switch):
             block = mxkit.load_exported(tmp_path / name)
@@ -198,15 +193,13 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
         np.testing.assert_array_equal(again.asnumpy(), expected)
 
 
-@pytest.mark.filterwarnings("ignore:Cannot decide type")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
     """T158."""
     with switches(True):
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
-        files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
         nets = []
-        for body in (gluon.SymbolBlock.imports(files[0], ["data"], files[1]), mxkit.load_exported(tmp_path / "net")):
+        for body in (imported(tmp_path / "net"), mxkit.load_exported(tmp_path / "net")):
             net = stack(body, nn.Dense(2, in_units=3))
             net[1].initialize()
             assert isinstance(net(mx.np.array(X)), mx.np.ndarray)
@@ -241,17 +234,14 @@ def test_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_pat
             mxkit.predict(net, X)
 
 
-class Unrolled(gluon.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.cell, self.output = rnn.GRUCell(4, input_size=3), nn.Dense(2, in_units=20)
+def unrolled():
+    def forward(net, F, x):
+        return net.output(net.cell.unroll(5, x, merge_outputs=True)[0])
 
-    def hybrid_forward(self, F, x):
-        return self.output(self.cell.unroll(5, x, merge_outputs=True)[0])
+    return hybrid_net(forward, cell=rnn.GRUCell(4, input_size=3), output=nn.Dense(2, in_units=20))
 
 
-@pytest.mark.parametrize("make", [lambda: rnn.LSTM(4, 2, input_size=3), Unrolled])
+@pytest.mark.parametrize("make", [lambda: rnn.LSTM(4, 2, input_size=3), unrolled])
 def test_graphs_of_recurrent_layers_become_graphs_of_numpy(make, tmp_path):
     """T159."""
     net, x = make(), mx.nd.random.normal(shape=(2, 5, 3))

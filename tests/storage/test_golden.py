@@ -6,6 +6,7 @@
 from pathlib import Path
 import shutil
 
+from built_nets import ready, stack
 import mxkit
 from mxkit.storage.directory import find_checkpoint
 from mxnet import gluon
@@ -28,10 +29,7 @@ LOSSES = [1.0992323, 1.1031594, 1.1051151]
 
 def make_net(seed=3):
     mxkit.seed_all(seed)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=2))
-    mxkit.initialize(net)
-    return net
+    return ready(stack(nn.Dense(3, in_units=2)))
 
 
 def make_trainer(net):

@@ -325,11 +325,7 @@ def test_a_run_goes_on_where_the_file_system_is_full(play, mounted):
 def test_a_directory_that_cannot_be_written_is_told_before_the_first_update(mounted):
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     seen = []
+    noting = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))
     with pytest.raises(OSError, match="Read-only file system"):
-        fit(
-            make_net(),
-            [(X, Y)],
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))],
-            checkpoint=mounted,
-        )
+        fit(make_net(), [(X, Y)], callbacks=[noting], checkpoint=mounted)
     assert seen == []

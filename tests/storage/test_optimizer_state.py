@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 import pytest
-from sharing import pairs
+from sharing import pairs, text_of
 
 PLACES = [(1, None), (2, True), (2, False)]  # devices, update_on_kvstore
 RATE = {"learning_rate": 0.05}
@@ -330,10 +330,7 @@ def test_states_lie_where_they_lay_also_without_the_first_device(numbers):
         train(net, trainer, 3, 6)
     assert_same_weights(*nets)
     if len(numbers) > 1:  # on a kvstore the first update moves states to the devices of its own weights
-        old, new = (
-            [[one.context for one in state] for state in trainer._kvstore._updater.states.values()]
-            for trainer in trainers
-        )
+        old, new = ([[a.context for a in state] for state in one._kvstore._updater.states.values()] for one in trainers)
         assert old == new
 
 
@@ -481,9 +478,7 @@ def test_all_that_does_not_fit_is_listed():
     arrays["1.weight:3"] = mx.nd.zeros((3, 4))
     net = make_net()
     trainer = make_trainer(net)
-    with pytest.raises(CheckpointError) as caught:
-        load_optimizer_state(net, trainer, arrays, state)
-    assert str(caught.value).splitlines() == [
+    assert text_of(CheckpointError, load_optimizer_state, net, trainer, arrays, state).splitlines() == [
         "the optimizer's state does not fit the trainer, whose optimizer is left as it was:",
         "  missing in the checkpoint: 0.weight:0 (3, 4)",
         "  not alike: 0.weight:1 is ((3, 5), 'float32', 'default'), expected ((3, 4), 'float32', 'default')",
@@ -542,10 +537,7 @@ def test_what_has_no_state_to_save_or_no_value_to_load_is_told():
     trainer._kvstore_params = {"kvstore": "dist_sync", "update_on_kvstore": None}
     lbsgd = make_trainer(net, "lbsgd", {**RATE, "batch_scale": 3})
     for call, words in [
-        (
-            lambda: optimizer_state(net, keeping),
-            "(?s)Keeping keeps for '0.weight' {'mean': .*expected NDArrays, None",
-        ),
+        (lambda: optimizer_state(net, keeping), "(?s)Keeping keeps for '0.weight' {'mean': .*expected NDArrays, None"),
         (lambda: optimizer_state(net, lbsgd), "batch_scale above 1 keeps sums of gradients"),
         (lambda: optimizer_state(net, trainer), "out of reach: .*kvstore 'dist_sync', .* update_on_kvstore=False"),
         (lambda: load_optimizer_state(net, trainer, *saved), "out of reach: .*kvstore 'dist_sync'"),

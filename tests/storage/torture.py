@@ -41,6 +41,7 @@ from mxnet.gluon import nn
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from built_nets import ready  # noqa: E402
 from sharing import Kind  # noqa: E402
 
 CLOCKED = ("seconds", "samples_per_second")
@@ -58,10 +59,8 @@ def make_net(devices, kind):
 
     def make():
         mxkit.seed_all(3)
-        net = nn.HybridSequential()
-        net.add(nn.Dense(16, in_units=6, activation="tanh"), nn.BatchNorm(in_channels=16), nn.Dropout(0.3))
-        net.add(nn.Dense(4, in_units=16))
-        mxkit.initialize(net, devices=f"cpu:{devices}")
+        first = nn.Dense(16, in_units=6, activation="tanh"), nn.BatchNorm(in_channels=16), nn.Dropout(0.3)
+        net = ready(*first, nn.Dense(4, in_units=16), devices=f"cpu:{devices}")
         net.hybridize()
         return net
 
@@ -312,10 +311,7 @@ def values(directory):
     """Value by step of all checkpoints, which must be whole, those that were replaced among them."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return {
-            step: verify(path).manifest["state"]["value"]
-            for step, path in ((int(path.name[-8:]), path) for path in checkpoint_paths(directory))
-        }
+        return {int(path.name[-8:]): verify(path).manifest["state"]["value"] for path in checkpoint_paths(directory)}
 
 
 def writes(stride, work):

@@ -1,5 +1,6 @@
 """What tests of training share: small runs of `fit`, nets, and an error."""
 
+from built_nets import ready
 import mxkit
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -18,10 +19,8 @@ def run(net, *callbacks, data=BATCHES, **changes):
 
 def norm_net(devices):
     """A net whose BatchNorm gives each replica statistics of its own."""
-    net = nn.HybridSequential()
-    net.add(nn.Dense(6, in_units=FEATURES), nn.BatchNorm(in_channels=6), nn.Dense(CLASSES, in_units=6))
-    mxkit.initialize(net, devices=devices)
-    return net
+    layers = nn.Dense(6, in_units=FEATURES), nn.BatchNorm(in_channels=6), nn.Dense(CLASSES, in_units=6)
+    return ready(*layers, devices=devices)
 
 
 class Named(gluon.Block):

@@ -133,15 +133,11 @@ class _Scaled(gluon.HybridBlock):
         return self.dense(x) * (scale + 1)
 
 
+CLIPPED = {"accumulate": 2, "clip_norm": 0.1, "clip_value": 0.01}
+
+
 @pytest.mark.parametrize("switch", [False, True])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"accumulate": 2, "clip_norm": 0.1, "clip_value": 0.01},
-        pytest.param({"amp": "bfloat16"}, marks=needs_bfloat16),
-        {},
-    ],
-)
+@pytest.mark.parametrize("options", [CLIPPED, pytest.param({"amp": "bfloat16"}, marks=needs_bfloat16), {}])
 def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, switch, tmp_path):
     x, y = _data()
     ends = []

@@ -14,21 +14,11 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import fit, make_net, replicas, weights
+from oracle import Scores, fit, make_net, replicas, weights
 import pytest
 
 # batches of three on two devices
 pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
-
-
-class Score(mxkit.Callback):
-    """Puts scripted scores into the rows, as validation would."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def on_epoch(self, state, row):
-        row["valid_loss"] = self.values[row["epoch"] - 1]
 
 
 # early stopping
@@ -42,7 +32,7 @@ class Score(mxkit.Callback):
     ],
 )
 def test_early_stopping_stops_when_patience_is_used_up(scores, mode, epochs, reason):
-    history = run(make_net(), Score(scores), EarlyStopping("valid_loss", mode, patience=2), epochs=len(scores))
+    history = run(make_net(), Scores(scores), EarlyStopping("valid_loss", mode, patience=2), epochs=len(scores))
     assert len(history) == epochs
     assert history.stopped == f"valid_loss ({mode}) has not become better for 2 epochs: {reason}"
 
@@ -54,7 +44,7 @@ def test_restore_best_brings_back_every_replica_bit_for_bit(devices, broken):
     bad = LambdaCallback(on_epoch=lambda state, row: fail() if broken and row["epoch"] == 4 else None)
     stopper = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
     try:
-        run(net, Score([3.0, 1.0, 2.0, 2.0]), keep, stopper, bad, epochs=4)
+        run(net, Scores([3.0, 1.0, 2.0, 2.0]), keep, stopper, bad, epochs=4)
     except Failing:
         assert broken
     for now, best, last in zip(replicas(net), kept[2], kept[4]):
@@ -66,9 +56,9 @@ def test_restore_best_brings_back_every_replica_bit_for_bit(devices, broken):
 
 def test_early_stopping_starts_anew_in_the_next_fit():
     stopper = EarlyStopping("valid_loss", "min", patience=2, restore_best=True)
-    run(make_net(), Score([1.0, 2.0, 3.0]), stopper)
+    run(make_net(), Scores([1.0, 2.0, 3.0]), stopper)
     net, other = make_net(), make_net()
-    assert len(run(net, Score([9.0, 8.0, 7.0]), stopper)) == 3
+    assert len(run(net, Scores([9.0, 8.0, 7.0]), stopper)) == 3
     run(other)
     np.testing.assert_array_equal(weights(net), weights(other))
 
@@ -82,13 +72,13 @@ def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
             best.extend(replicas(net))
         saved.update(state=stopper.state_dict(), arrays=stopper.state_arrays())
 
-    run(net, Score([1.0, 2.0]), stopper, LambdaCallback(on_epoch=look), epochs=2)
+    run(net, Scores([1.0, 2.0]), stopper, LambdaCallback(on_epoch=look), epochs=2)
     second = resumed(EarlyStopping("valid_loss", "min", patience=9, restore_best=True), **saved)
-    run(net, Score([3.0, 2.0]), second, epochs=2)
+    run(net, Scores([3.0, 2.0]), second, epochs=2)
     np.testing.assert_array_equal(replicas(net), best)
     assert second.monitor.best_epoch == 1
     with pytest.raises(CheckpointError, match="had epoch 1, the best, but its checkpoint holds no parameters"):
-        run(net, Score([3.0] * 3), resumed(second, saved["state"]))
+        run(net, Scores([3.0] * 3), resumed(second, saved["state"]))
 
 
 # time

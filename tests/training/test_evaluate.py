@@ -9,7 +9,7 @@ from mxkit.training.evaluation import extract
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import FEATURES, SOFTMAX, array, make_batches, make_net
+from oracle import FEATURES, SOFTMAX, array, in_batches, make_batches, make_net
 import pytest
 
 SAMPLES = 1300  # 64 leaves 20, 1000 leaves 300: the mean over batches is another number
@@ -28,20 +28,16 @@ def scored():
     return x, y, int((output.argmax(axis=1) == y).sum()) / SAMPLES, losses.mean()
 
 
-def cut(x, y, size):
-    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
-
-
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("devices", "size"), [("cpu:1", 64), ("cpu:2", 1000)])
 def test_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, devices):
     """T16."""
     x, y, accuracy, loss = scored
-    found = mxkit.evaluate(make_net(devices), cut(x, y, size), loss="softmax_ce", metrics=["accuracy"])
+    found = mxkit.evaluate(make_net(devices), in_batches(x, y, size), loss="softmax_ce", metrics=["accuracy"])
     assert found["accuracy"] == accuracy  # to the last digit
     assert found["loss"] == pytest.approx(loss, rel=1e-6)
     by_batch = [
-        mxkit.evaluate(make_net(devices), [batch], metrics=["accuracy"])["accuracy"] for batch in cut(x, y, size)
+        mxkit.evaluate(make_net(devices), [batch], metrics=["accuracy"])["accuracy"] for batch in in_batches(x, y, size)
     ]
     assert abs(np.mean(by_batch) - accuracy) > 0.005
 
@@ -173,10 +169,7 @@ def small_net(devices="cpu"):
     return ready(*layers, devices=devices, sample=(2, 1, 8, 8))
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "where"),
-    [(5, "cpu"), (5, "cpu:3"), (37, "cpu"), (64, "cpu:3")],
-)
+@pytest.mark.parametrize(("batch_size", "where"), [(5, "cpu"), (5, "cpu:3"), (37, "cpu"), (64, "cpu:3")])
 def test_rows_are_those_of_the_net(batch_size, where, kind):
     nd, net = small_net(where), kind.net(lambda: small_net(where))
     found = extract(net, ["0", {"scores": "-1"}], ArrayLoader(X, Y, batch_size), labels="label")

@@ -12,24 +12,14 @@ from mxkit.models.detectors import Pyramid
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import fit
+from oracle import drawn_boxes, fit
 import pytest
 
 SIDE, IMAGES = 64, 7
 
 
-def table():
-    """Boxes of the images: none in the first one, then 1 to 3."""
-    rng, boxes = np.random.default_rng(0), np.full((IMAGES, 3, 6), -1, np.float32)
-    for number in range(1, IMAGES):
-        for row in range(1 + number % 3):
-            x, y, width, height = *rng.uniform(0, 38, 2), *rng.uniform(8, 25, 2)
-            boxes[number, row] = [x, y, x + width, y + height, rng.integers(3), 0]
-    return boxes
-
-
 X = np.random.default_rng(1).uniform(size=(IMAGES, 3, SIDE, SIDE)).astype(np.float32)
-Y = table()
+Y = drawn_boxes([0, *(1 + number % 3 for number in range(1, IMAGES))], 8)
 
 
 def make(devices=None):

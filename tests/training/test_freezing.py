@@ -9,7 +9,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 import oracle
-from oracle import make_net, requests
+from oracle import make_net, requests, same, values
 import pytest
 from sharing import needs_bfloat16, pairs
 
@@ -53,21 +53,9 @@ class Looks(mxkit.Callback):
             raise Killed
 
 
-def values(net):
-    return {
-        (path, device): parameter.data(device).asnumpy()
-        for path, parameter in mxkit.parameters(net).items()
-        for device in parameter.list_ctx()
-    }
-
-
 def fit(net, *callbacks, optimizer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}), on_kvstore=None, **changes):
     trainer = gluon.Trainer(net.collect_params(), *optimizer, update_on_kvstore=on_kvstore)
     return oracle.fit(net, loader(), callbacks=callbacks, **{"trainer": trainer, "epochs": 4, "seed": 6, **changes})
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all((one[key] == other[key]).all() for key in one)
 
 
 SETTINGS = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]

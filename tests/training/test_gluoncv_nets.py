@@ -6,21 +6,14 @@ from mxkit.losses import BatchLoss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import fit
+from oracle import drawn_boxes, fit, in_batches
 import pytest
 
 SIDE, IMAGES = 64, 14
 WINDOWS = [[0, 1], [2, 3], [4]]  # batches of an update, the last one alone: batches of 3, the last with 2 images
 
 
-def table(seed=0):
-    """Boxes of the images; the first batch has none, and the number differs."""
-    rng, boxes = np.random.default_rng(seed), np.full((IMAGES, 3, 6), -1, np.float32)
-    for number in range(3, IMAGES):
-        for row in range(number % 4):
-            x, y, width, height = *rng.uniform(0, 38, 2), *rng.uniform(4, 25, 2)
-            boxes[number, row] = [x, y, x + width, y + height, rng.integers(3), 0]
-    return boxes
+BOXES = drawn_boxes([0, 0, 0, *(number % 4 for number in range(3, IMAGES))], 4)  # none in the first batch
 
 
 X = np.random.default_rng(1).uniform(size=(IMAGES, 3, SIDE, SIDE)).astype(np.float32)
@@ -31,9 +24,9 @@ POINTS[:, :, 2] = POINTS[:, :, 2] > 20
 
 # Name of the net, its arguments, its labels, and the divisor of a batch.
 FAMILIES = {
-    "ssd": ({"classes": 3}, table(), lambda y: (y[:, :, 4] >= 0).sum()),
-    "yolo3": ({"classes": 3}, table(), len),
-    "centernet": ({"classes": 3}, table(), lambda y: (y[:, :, 4] >= 0).sum()),
+    "ssd": ({"classes": 3}, BOXES, lambda y: (y[:, :, 4] >= 0).sum()),
+    "yolo3": ({"classes": 3}, BOXES, len),
+    "centernet": ({"classes": 3}, BOXES, lambda y: (y[:, :, 4] >= 0).sum()),
     "fcn": ({"classes": 4}, MASKS, lambda y: (y >= 0).sum()),
     "deeplab": ({"classes": 4}, MASKS, lambda y: (y >= 0).sum()),
     "pose": ({"points": 5}, POINTS, len),
@@ -59,9 +52,8 @@ def is_norm(block):
     return isinstance(block, gluon.nn.BatchNorm)
 
 
-def batches(family, size=3):
-    labels = FAMILIES[family][1]
-    return [(X[first : first + size], labels[first : first + size]) for first in range(0, IMAGES, size)]
+def batches(family):
+    return in_batches(X, FAMILIES[family][1], 3)
 
 
 def plain_loop(family, net, windows):
@@ -106,9 +98,7 @@ def test_accumulated_batches_and_two_devices_equal_one_big_batch(family):
 
 # gluoncv's nets of masks, and the weights of their auxiliary outputs.
 LARGE = {"fastscnn_citys": [0.5], "icnet_resnet50_citys": [0.4, 0.4, 1.0], "danet_resnet50_citys": [0.5, 0.5]}
-LARGE.update(
-    {name: [0.5] for name in ("fcn_resnet50_voc", "psp_resnet50_ade", "deeplab_resnet50_ade", "DeepLabV3Plus")}
-)
+LARGE.update(dict.fromkeys(("fcn_resnet50_voc", "psp_resnet50_ade", "deeplab_resnet50_ade", "DeepLabV3Plus"), [0.5]))
 LARGE["deeplab_v3b_plus_wideresnet_citys"] = []
 
 

@@ -377,11 +377,11 @@ def test_one_cycle_is_two_halves_of_a_cosine():
     assert max(schedule("one_cycle", base=0.5, total="2 epochs").rates(20, 10)) == 0.5
 
 
+QUESTIONS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([8, 10])), min_size=1, max_size=8)
+
+
 @settings(max_examples=examples(100))
-@given(
-    st.sampled_from(SCHEDULES),
-    st.lists(st.tuples(st.integers(0, 60), st.sampled_from([8, 10])), min_size=1, max_size=8),
-)
+@given(st.sampled_from(SCHEDULES), QUESTIONS)
 def test_the_rate_depends_on_no_earlier_question(one, questions):
     """T21."""
     for done, updates_per_epoch in questions:

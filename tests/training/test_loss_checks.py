@@ -263,14 +263,12 @@ class TestSequences:
             assert found["loss"] == pytest.approx((losses * w).mean(), rel=1e-5)
         text = r"pred_lengths: expected shape \(3,\); received \(3, 1\)"
         self.refused(DataError, text, labels, lengths[0].reshape(-1, 1), lengths[1])
-        for which, most, wrong in (
-            ("pred", 5, (lengths[0] + [1, 0, 0], lengths[1])),
-            ("label", 2, (lengths[0], [0, 1, 1])),
-        ):
+        pred, label = lengths
+        for which, most, wrong in (("pred", 5, (pred + [1, 0, 0], label)), ("label", 2, (pred, [0, 1, 1]))):
             text = f"{which}_lengths: expected lengths from 1 to {most}; received"
             self.refused(DataError, text, labels, *map(np.array, wrong))
         text = "labels of 1 of 3 rows need more steps than pred_lengths: .* gives such rows the loss 0"
-        self.refused(LabelError, text, labels, lengths[0] - [0, 0, 1], lengths[1])
+        self.refused(LabelError, text, labels, pred - [0, 0, 1], label)
 
 
 class TestPairs:

@@ -1,6 +1,6 @@
 """Net, loss and metrics in one graph, and static graphs (T109): the same bits as separate calls in each case."""
 
-from built_nets import hybrid_net, ready
+from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.core.arrays import switches
 from mxkit.errors import TrainingError, TrapWarning
@@ -87,9 +87,7 @@ def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optim
     expected, net = convolutions(flags), convolutions(flags)
     mx.random.seed(11)
     seen = []
-    train_by_hand(
-        expected, batches, optimizer, epochs=2, note=lambda *arrays: seen.append([x.asnumpy() for x in arrays])
-    )
+    train_by_hand(expected, batches, optimizer, epochs=2, note=lambda *both: seen.append([x.asnumpy() for x in both]))
     outputs, losses = zip(*seen)
     mx.random.seed(11)
     read = []
@@ -260,12 +258,9 @@ def test_the_net_its_names_and_its_calls_stay_as_they_were(taken):
 def test_a_batch_of_another_shape_or_type_gets_its_error(taken):
     good = make_batches([8] * 3)
     x, y = good[0]
-    for bad, text in (
-        ((x[:, :3], y), r"update 4, batch x \(8, 3\)"),
-        ((x.astype("float64"), y), "update 4, .*float64"),
-    ):
+    for bad, text in ((x[:, :3], r"update 4, batch x \(8, 3\)"), (x.astype("float64"), "update 4, .*float64")):
         with pytest.raises(TrainingError, match=text):
-            fit(make_net(hybridize=True), [*good, bad])
+            fit(make_net(hybridize=True), [*good, (bad, y)])
     assert taken == [False, True, True, False] * 2
 
 
@@ -332,9 +327,8 @@ class Moody(nn.HybridBlock):
 
 
 def moody(asked, inside=False):
-    outer = nn.Sequential()
-    outer.add(hybridized(Moody(asked)))
-    return outer if inside else outer[0]
+    net = hybridized(Moody(asked))
+    return stack(net, kind=nn.Sequential) if inside else net
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -416,9 +410,8 @@ def test_running_statistics_read_between_updates_are_those_of_the_newest():
 
     def read(wait):
         mxkit.seed_all(0)
-        net = nn.HybridSequential()
-        net.add(nn.Conv2D(16, 3, in_channels=3), nn.BatchNorm(in_channels=16), nn.Dense(3, in_units=16 * 30 * 30))
-        mxkit.initialize(net, devices="cpu:1")
+        layers = nn.Conv2D(16, 3, in_channels=3), nn.BatchNorm(in_channels=16), nn.Dense(3, in_units=16 * 30 * 30)
+        net = ready(*layers, devices="cpu:1")
         net.hybridize()
         seen = []
         for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd"):

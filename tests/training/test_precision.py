@@ -2,7 +2,7 @@
 
 import warnings
 
-from built_nets import ready
+from built_nets import hybrid_net, imported, ready
 import mxkit
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
 from mxkit.training.precision import MixedPrecision
@@ -94,18 +94,12 @@ def test_the_net_is_its_own_again_afterwards(hybridize):
 def test_operators_of_mx_np_compute_in_float32():
     """T168."""
 
-    class Net(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.dense = nn.Dense(1, in_units=1, use_bias=False)
-
-        def hybrid_forward(self, F, x):
-            return F.np.exp(self.dense(x)), F.np.concatenate([self.dense(x), x], axis=1)
+    def forward(net, F, x):
+        return F.np.exp(net.dense(x)), F.np.concatenate([net.dense(x), x], axis=1)
 
     x = np.array([[1.5], [0.5], [1.01]], "float32")
     with Kind(True).switches():
-        net = ready(Net(), initializer="ones")
+        net = ready(hybrid_net(forward, dense=nn.Dense(1, in_units=1, use_bias=False)), initializer="ones")
         with MixedPrecision("bfloat16").applied(net):
             exponential, both = net(array(x))
         rounded = both.asnumpy()[:, :1]
@@ -116,17 +110,11 @@ def test_operators_of_mx_np_compute_in_float32():
 
 @needs_bfloat16
 def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
-    class Two(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.a, self.b = nn.Dense(3), nn.Dense(2)
+    def forward(net, F, x, y):
+        hidden = net.a(x)
+        return hidden, net.b(F.concat(hidden, y, dim=1))  # of two precisions, which MXNet would refuse
 
-        def hybrid_forward(self, F, x, y):
-            hidden = self.a(x)
-            return hidden, self.b(F.concat(hidden, y, dim=1))  # of two precisions, which MXNet would refuse
-
-    net = ready(Two())
+    net = ready(hybrid_net(forward, a=nn.Dense(3), b=nn.Dense(2)))
     inputs, label = (mx.nd.ones((4, 5)), mx.nd.ones((4, 6))), mx.nd.zeros((4,))
     loss = lambda output, y: (output[0].mean(axis=1) - y) ** 2 + output[1].mean(axis=1) ** 2  # noqa: E731
     history = fit(net, [(inputs, label)], loss=loss, epochs=2, amp="bfloat16")
@@ -134,12 +122,11 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
 
 
 @needs_bfloat16
-@pytest.mark.filterwarnings("ignore:Cannot decide type")  # SymbolBlock.imports guesses the input's
 def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense = make_net(hybridize=True)
     dense(batches()[0][0])
     dense.export(str(tmp_path / "net"))
-    exported = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
+    exported = imported(tmp_path / "net")
     graph = exported._cached_graph
     fit(exported, batches(), amp="bfloat16")
     assert exported._cached_graph is graph

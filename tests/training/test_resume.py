@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, fit, weights
+from oracle import CLASSES, FEATURES, fit, in_batches, weights
 import pytest
 from sharing import Kind, long
 
@@ -160,11 +160,7 @@ def plain(directory, net, data=None, **arguments):
 
 @pytest.mark.parametrize(
     ("first", "then", "steps"),
-    [
-        (1, 2, [34, 68]),
-        ("50 updates", 2, [34, 68]),
-        ("34 updates", "84 updates", [34, 68, 84]),
-    ],
+    [(1, 2, [34, 68]), ("50 updates", 2, [34, 68]), ("34 updates", "84 updates", [34, 68, 84])],
 )
 def test_a_longer_run_equals_one_that_was_long_from_the_start(first, then, steps, tmp_path):
     net, whole = make_net(), make_net()
@@ -298,10 +294,6 @@ def sized(batch_size=4, size=136, shuffle=True):
     return mxkit.data.ArrayLoader(X[:size], Y[:size], batch_size, shuffle=shuffle, seed=8)
 
 
-def listed(batch_size=4, size=136):
-    return [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, size, batch_size)]
-
-
 def gluons(batch_size=4, size=136, shuffle=False):
     dataset = gluon.data.ArrayDataset(X[:size], Y[:size].astype("float32"))
     return gluon.data.DataLoader(dataset, batch_size, shuffle=shuffle)
@@ -343,10 +335,10 @@ def test_a_run_that_does_not_fit_its_checkpoint_is_refused_and_nothing_changes(f
 
 
 def test_other_batches_of_data_that_tells_nothing_are_counted(tmp_path):
-    plain(tmp_path, make_net(), data=listed(), epochs="50 updates")
+    plain(tmp_path, make_net(), data=in_batches(X[:136], Y[:136], 4), epochs="50 updates")
     told = pytest.warns(CheckpointWarning, match="updates an epoch was 34, is 68")
     with told, pytest.raises(DataError, match="first 16 batches of train in epoch 2 hold 32 samples, .* held 64"):
-        plain(tmp_path, make_net(), data=listed(2), epochs="120 updates", resume=True)
+        plain(tmp_path, make_net(), data=in_batches(X[:136], Y[:136], 2), epochs="120 updates", resume=True)
 
 
 def test_settings_of_a_new_trainer_that_are_not_used_are_told(tmp_path):

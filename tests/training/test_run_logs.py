@@ -49,16 +49,8 @@ def test_tensorboard_gets_numbers_settings_figures_and_histograms(tmp_path):
         return new_figure()
 
     log = TensorBoardLog(tmp_path / "run", histograms=True, figures={"own": figure})
-    history = run(
-        make_net(hybridize=True),
-        noted(seen),
-        log,
-        valid=VALID,
-        epochs=2,
-        clip_norm=1.0,
-        metrics=["accuracy", "confusion"],
-        seed=3,
-    )
+    how = {"clip_norm": 1.0, "metrics": ["accuracy", "confusion"], "seed": 3}
+    history = run(make_net(hybridize=True), noted(seen), log, valid=VALID, epochs=2, **how)
     found = scalars(tmp_path / "run")
     for row in history:
         for name in ("train_loss", "valid_loss", "valid_accuracy", "updates", "learning_rate"):
@@ -85,11 +77,8 @@ def test_a_resumed_run_goes_on_under_its_id_and_hides_what_was_lost(tmp_path, st
         pytest.importorskip(name)
 
     def train(*more, resume, epochs=3):
-        logs = [
-            TensorBoardLog(tmp_path / "board"),
-            WandbLog("tests", mode="offline", folder=tmp_path),
-            MLflowLog("resumed", tracking_uri=store),
-        ]
+        wandb = WandbLog("tests", mode="offline", folder=tmp_path)
+        logs = [TensorBoardLog(tmp_path / "board"), wandb, MLflowLog("resumed", tracking_uri=store)]
         made = mxkit.Checkpoints(tmp_path / "made", every="1 epoch")
         run(make_net(hybridize=True), *logs, *more, checkpoint=made, resume=resume, epochs=epochs, seed=1)
         return logs

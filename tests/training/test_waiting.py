@@ -238,10 +238,7 @@ def growth(forks, tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "devices", "accumulate", "late"),
-    [
-        long("softmax_regression", "cpu:2", 2, 1500),
-        long("lenet", "cpu", 1, 1000),
-    ],
+    [long("softmax_regression", "cpu:2", 2, 1500), long("lenet", "cpu", 1, 1000)],
 )
 def test_memory_is_flat_over_a_thousand_updates(growth, model, devices, accumulate, late):
     """T27."""

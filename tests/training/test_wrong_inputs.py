@@ -24,6 +24,7 @@ from oracle import (
     FEATURES,
     SOFTMAX,
     fit,
+    in_batches,
     make_batches,
     make_net,
     make_trainer,
@@ -475,16 +476,12 @@ def test_tokens_are_those_that_reach_the_embedding(shift, refused):
         assert len(calls) == 1  # a forward pass for the check ends after the Embedding
 
 
-def batches_of(x, y):
-    return [(x[start : start + 5], y[start : start + 5]) for start in range(0, len(x), 5)]
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda x, y: mxkit.data.ArrayLoader(x, y, batch_size=5),
-        batches_of,
-        lambda x, y: lambda: iter(batches_of(x, y)),  # cannot be read again: only the newest batch is known
+        lambda x, y: in_batches(x, y, 5),
+        lambda x, y: lambda: iter(in_batches(x, y, 5)),  # cannot be read again: only the newest batch is known
     ],
 )
 def test_nan_in_the_data_is_named_by_batch_and_row(make):
@@ -501,7 +498,7 @@ def test_nan_in_the_data_is_named_by_batch_and_row(make):
 def test_nan_in_the_data_is_found_in_the_order_of_the_epoch():
     x, y = np.random.RandomState(0).rand(20, FEATURES).astype("float32"), np.random.RandomState(1).rand(20, 1)
     net = ready(nn.Dense(1, in_units=FEATURES))
-    wrong = batches_of(x, np.where(np.arange(20)[:, None] == 16, np.nan, y))
+    wrong = in_batches(x, np.where(np.arange(20)[:, None] == 16, np.nan, y), 5)
     with pytest.raises(NonFiniteError, match=r"update 4: .* The labels of batch 4 hold NaN or infinity in row 1 \("):
         fit(net, wrong, loss="l2")
     net.initialize(force_reinit=True)
