@@ -219,11 +219,11 @@ def export(
 
 
 def _training(source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float) -> Exported:
-    from mxkit.exporting.trainings.leaving import write_training
+    from mxkit.exporting.trainings.leaving import TOLERANCE, UPDATES, write_training
 
     if format not in (None, "torch") or not isinstance(source, (str, Path)):
         raise ValueError("export: training=True takes the folder of a run, and format='torch'")
-    proof = write_training(source, folder, 20, min(tolerance, 5e-5))
+    proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE))
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
     files = {use: Path(folder).expanduser() / name for use, name in names.items()}
     return Exported(files, (), proof, (proof.inputs,))

@@ -10,7 +10,7 @@ from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
 from mxkit.core.system import write_atomically
 from mxkit.data.splits import Split
-from mxkit.errors import CheckpointWarning, ExportError
+from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.trainings import texts
@@ -26,6 +26,8 @@ import numpy as np
 
 # They watch the training, and change nothing of it.
 _WATCHING = ("csv", "mlflow", "tensorboard", "time_limit", "wandb")
+# Updates compared from either place, and the largest relative difference: that of `1 - beta2` in float32 is 1.3e-5
+UPDATES, TOLERANCE = 20, 5e-5
 _PARTS = ("train", "valid", "test")
 _COLUMNS = ("epoch", "updates", "samples", "learning_rate")
 
@@ -65,6 +67,7 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
             own = Path(scratch) / name
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
+                warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
                 recording = record(recipe, data, own / "mxnet", updates, where)
             beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
             contents, place = _contents(recipe, data, recording, beside), recording.place
@@ -152,37 +155,41 @@ def _contents(recipe: Recipe, data: Any, recording: Recording, beside: Beside) -
         "state.json": json.dumps(state, indent=1),
         "data.py": texts.DATA.substitute(
             seed=recipe.seed % 2**32,
-            parts=repr(tuple(name for name in _PARTS if f"{name}.x" in arrays)),
+            parts=json.dumps([name for name in _PARTS if f"{name}.x" in arrays]),
             batch_size=recipe.data.batch_size,
             eval_batch_size=recipe.data.eval_batch_size,
             drop_last=bool(recipe.data.drop_last),
         ),
-        "train.py": _train_text(recipe, recording, beside, metrics, columns),
+        "train.py": _train_text(recipe, recording, beside, metrics),
     }
 
 
-def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], columns: List[str]) -> str:
+def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str]) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer = fit.trainer.optimizer
+    normalized = any(key.endswith(".running_var") for key in beside.values(recording.moments[0].values))
     factors = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     constants = {
-        "COLUMNS": tuple(columns),
         "ACCUMULATE": recipe.accumulate,
         "WEIGHT_DECAY": float(optimizer.wd),
         "FACTORS": {key: pair for key, pair in factors.items() if pair != (1.0, 1.0)},
-        "FROZEN": tuple(beside.frozen),
+        "FROZEN": beside.frozen,
         "SEED": recipe.seed % 2**32,
     }
-    return texts.TRAIN.substitute(
+    text = texts.TRAIN.substitute(
         version=__version__,
         updates=updates,
         epoch=epoch,
         epochs=fit.epochs or epoch,
+        scores=json.dumps(["loss", *metrics]),
         constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
         loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments),
         metric=texts.metric_text(metrics, str(recipe.loss.name)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
+        biased=texts.BIASED if normalized else "",
+        keep="    keep_biased_variance(net)\n" if normalized else "",
         clip=texts.clip_text(recipe.clip_norm, recipe.clip_value),
     )
+    return texts.tidied(text)

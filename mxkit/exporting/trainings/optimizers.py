@@ -44,13 +44,13 @@ RULES: Dict[str, Rule] = {
         (_DECAYED, "velocity.mul_(self.momentum).sub_(rate * grad)", "weight.add_(velocity)"),
     ),
     "nag": Rule(
-        "MXNet's Nesterov momentum: the velocity holds the learning rate.",
+        "MXNet's Nesterov momentum: the velocity holds the rate, and the decay of the weight after the step (T286).",
         ("velocity",),
         ("momentum",),
         (
-            _DECAYED,
-            "velocity.mul_(self.momentum).sub_(rate * grad)",
-            "weight.add_(self.momentum * velocity - rate * grad)",
+            "step = grad + decay * weight",
+            "weight.add_(self.momentum * (self.momentum * velocity - rate * step) - rate * step)",
+            "velocity.mul_(self.momentum).sub_(rate * (grad + decay * weight))",
         ),
     ),
     "adam": Rule(
@@ -195,7 +195,7 @@ def optimizer_class(optimizer: Any) -> str:
             *(f"        {one}" for one in settings),
             "",
             "    @torch.no_grad()",
-            "    def step(self) -> None:",
+            "    def step(self) -> None:  # type: ignore[override]",
             "        for group in self.param_groups:",
             '            rate, decay = group["lr"], group["weight_decay"]',
             '            for weight in (one for one in group["params"] if one.grad is not None):',

@@ -23,11 +23,11 @@ def main(folder: str) -> None:
         if type(module).__name__.startswith("Dropout"):
             module.p = 0.0
     epoch, first = given["place"].tolist()
-    loader = train.loaders()[0]
+    loader, order, _ = train.loaders()
     batches: Any = []
     windows: Any = []
     for number, begun in ((epoch, first), (epoch + 1, 0)):
-        loader.sampler.begin(number, begun)
+        order.begin(number, begun)
         own = list(loader)
         batches += own
         windows += [own[at : at + train.ACCUMULATE] for at in range(0, len(own), train.ACCUMULATE)]

@@ -1,5 +1,6 @@
 """The files of a training in PyTorch: `train.py`, `data.py` and `README.md`, as templates that read like the files."""
 
+import json
 import math
 from string import Template
 from typing import Any, List, Mapping, Optional
@@ -8,8 +9,7 @@ TRAIN = Template('''"""Go on with a training that left MXNet after update $updat
 
 mxkit $version wrote it; README.md says what is equal.
 
-    python train.py                   # up to epoch $epochs; it goes on from last.pt if there is one
-    python train.py --epochs 30 --device cuda
+    python train.py --epochs $epochs     # it goes on from last.pt if there is one
 """
 
 import argparse
@@ -17,6 +17,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from data import loaders
 from net import load
@@ -27,11 +28,15 @@ from torch.nn import functional as F
 
 HERE = Path(__file__).parent
 $constants
+PARTS = "train", "valid"
+SCORES = $scores
+COLUMNS = ["epoch", "updates", "samples", "learning_rate", *(f"{part}_{one}" for part in PARTS for one in SCORES)]
 
 
 def rate(update: int) -> float:
     """The learning rate of update number `update`, from 1."""
 $rate
+
 
 def losses(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     """The loss of each sample."""
@@ -46,35 +51,16 @@ $optimizer
 
 def new_optimizer(net: nn.Module) -> $name:
     """The optimizer, with a group of parameters for each pair of factors of the rate and the weight decay."""
-    groups: dict = {}
+    groups: dict[tuple, list] = {}
     for name, weight in net.named_parameters():
         weight.requires_grad_(name not in FROZEN)
         if weight.requires_grad:
             groups.setdefault(FACTORS.get(name, (1.0, 1.0)), []).append(weight)
-    return $name(
-        [{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in groups.items()]
-    )
+    made = groups.items()
+    return $name([{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in made])
 
 
-def keep_biased_variance(net: nn.Module) -> None:
-    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
-
-    def before(layer: nn.Module, inputs: tuple) -> None:
-        layer.before = layer.running_var.clone()
-
-    def after(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
-        if layer.training:
-            values = output.numel() / output.shape[1]
-            kept = (1 - layer.momentum) * layer.before
-            layer.running_var = kept + (layer.running_var - kept) * (values - 1) / values
-
-    for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_var is not None:
-            layer.register_forward_pre_hook(before)
-            layer.register_forward_hook(after)
-
-
-def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: int, window: list) -> tuple[float, list[float]]:
+${biased}def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: int, window: list) -> tuple[float, list]:
     """Make update `number` from the batches of a window; return the sums of the losses and the metrics."""
     samples = sum(len(label) for _, label in window)
     optimizer.zero_grad()
@@ -92,7 +78,7 @@ $clip    for group in optimizer.param_groups:
 
 
 @torch.no_grad()
-def evaluate(net: nn.Module, batches: object, device: str) -> list[float]:
+def evaluate(net: nn.Module, batches: Any, device: str) -> list[float]:
     """The mean loss and metrics over batches."""
     net.eval()
     samples, sums = 0, [0.0] * (1 + len(METRICS))
@@ -107,8 +93,7 @@ def evaluate(net: nn.Module, batches: object, device: str) -> list[float]:
 def resume(device: str) -> tuple[nn.Module, torch.optim.Optimizer, dict]:
     """The net, the optimizer and the place in the training, of last.pt or as MXNet left them."""
     net = load(HERE / "net.safetensors").to(device).train()
-    keep_biased_variance(net)
-    optimizer = new_optimizer(net)
+${keep}    optimizer = new_optimizer(net)
     if (HERE / "last.pt").exists():
         saved = torch.load(HERE / "last.pt", map_location=device, weights_only=True)
         net.load_state_dict(saved["net"])
@@ -129,9 +114,9 @@ def main() -> None:
     given = parser.parse_args()
     net, optimizer, state = resume(given.device)
     torch.manual_seed(SEED + state["updates"])  # of Dropout
-    train, others = loaders()
+    train, order, others = loaders()
     while state["epoch"] <= given.epochs:
-        train.sampler.begin(state["epoch"], state["batches"])
+        order.begin(state["epoch"], state["batches"])
         sums, window = state["sums"] or [0, 0.0, *[0.0] * len(METRICS)], []
         for number, (x, label) in enumerate(train, 1):
             window.append((x.to(given.device), label.to(given.device)))
@@ -146,22 +131,40 @@ def main() -> None:
         state["history"].append(dict(zip(COLUMNS, row)))
         print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
         state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
-        saved = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}
-        torch.save(saved, HERE / "new.pt")
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
         (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
         with (HERE / "history.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(state["history"])
     for part, batches in others.items():
-        names = ["loss", *(metric.__name__ for metric in METRICS)]
-        found = zip(names, evaluate(net, batches, given.device))
+        found = zip(SCORES, evaluate(net, batches, given.device))
         print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in found))
 
 
 if __name__ == "__main__":
     main()
 ''')
+
+BIASED = '''def keep_biased_variance(net: nn.Module) -> None:
+    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
+
+    def before(layer: Any, inputs: tuple) -> None:
+        layer.before = layer.running_var.clone()
+
+    def after(layer: Any, inputs: tuple, output: torch.Tensor) -> None:
+        if layer.training:
+            values = output.numel() / output.shape[1]
+            kept = (1 - layer.momentum) * layer.before
+            layer.running_var = kept + (layer.running_var - kept) * (values - 1) / values
+
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_var is not None:
+            layer.register_forward_pre_hook(before)
+            layer.register_forward_hook(after)
+
+
+'''
 
 DATA = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run."""
 
@@ -170,7 +173,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
-import torch
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 SEED = $seed
@@ -194,13 +196,13 @@ class Order(Sampler):
         return iter(generator.permutation(self.size)[self.first :].tolist())
 
 
-def loaders() -> tuple[DataLoader, dict[str, DataLoader]]:
-    """Batches for training, and those of the other parts by name."""
+def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
+    """Batches for training with their order, and those of the other parts by name."""
     arrays = load_file(Path(__file__).parent / "data.safetensors")
     parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}
     order = Order(len(parts["train"]), $batch_size)
     train = DataLoader(parts.pop("train"), $batch_size, sampler=order, drop_last=$drop_last)
-    return train, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
+    return train, order, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
 ''')
 
 README = Template("""# A training that goes on in PyTorch
@@ -226,10 +228,6 @@ float32, the learning rates of all updates, and the batches of two epochs.
 - Dropout draws other numbers.
 """)
 
-_CONSTANTS = {
-    "ACCUMULATE": "  # batches of an update",
-    "FACTORS": "  # of the rate and the weight decay; (1.0, 1.0) for others",
-}
 _LOSSES: Mapping[str, str] = {
     "huber": 'return F.huber_loss(output, label, reduction="none", delta={rho}).flatten(1).mean(1) / {rho}',
     "l1": "return (output - label.reshape(output.shape)).abs().flatten(1).mean(1)",
@@ -254,15 +252,20 @@ def indented(text: str) -> str:
 
 
 def constant(name: str, value: Any) -> str:
-    """The line of a constant, in lines of one entry each if it is long."""
-    said = _CONSTANTS.get(name, "")
-    kind = f": {type(value).__name__}" if isinstance(value, (dict, tuple)) else ""
-    text = f"{name}{kind} = {value!r}{said}"
-    if len(text) <= 100 or not isinstance(value, (dict, tuple)):
-        return text
-    entries = [f"{key!r}: {one!r}" for key, one in value.items()] if isinstance(value, dict) else map(repr, value)
-    opening, closing = "{}" if isinstance(value, dict) else "()"
-    return "\n".join([f"{name}{kind} = {opening}{said}", *(f"    {entry}," for entry in entries), closing])
+    """The lines of a constant, as ruff formats them."""
+    if isinstance(value, dict):
+        entries = "".join(f'    "{key}": {one!r},\n' for key, one in value.items())
+        return f"{name}: dict[str, tuple] = {{\n{entries}}}" if entries else f"{name}: dict[str, tuple] = {{}}"
+    kind = ": list[str]" if isinstance(value, list) else ""
+    return f"{name}{kind} = " + json.dumps(value)
+
+
+def tidied(text: str) -> str:
+    """The text of a program without imports that it does not use."""
+    for name, line in (("math.", "import math\n"), ("F.", "from torch.nn import functional as F\n")):
+        if f" {name}" not in text.replace(line, ""):
+            text = text.replace(line, "")
+    return text
 
 
 def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:

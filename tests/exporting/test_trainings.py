@@ -1,0 +1,279 @@
+"""Trainings that go on in PyTorch: the written files beside MXNet, and mistakes that the proof must find."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import mxkit
+from mxkit.core.arrays import to_host
+from mxkit.errors import ExportError
+from mxkit.exporting.trainings import leaving
+from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
+from mxkit.exporting.trainings.proving import Beside, prove
+from mxkit.exporting.trainings.recording import record
+from mxkit.exporting.trainings.texts import rate_text
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import open_run
+from mxkit.training.schedules import schedule
+import mxnet as mx
+import numpy as np
+import pytest
+from sharing import command, needs, no_curves
+
+# The run accumulates over BatchNorm (T48), so that one recipe holds both.
+pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+torched = [pytest.mark.torch, needs("torch")]
+# As much as a run of a small net may hold: BatchNorm, momentum under a schedule, weight decay of some, clipping,
+# accumulation.
+RECIPE = {
+    "name": "leaves",
+    "format": 1,
+    "data": {"name": "digits", "size": 28, "batch_size": 64},
+    "model": {"name": "lenet", "classes": 10, "batch_norm": True},
+    "loss": "softmax_ce",
+    "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9, "wd": 0.01, "no_weight_decay": True},
+    "schedule": {"name": "cosine", "warmup": "8 updates"},
+    "accumulate": 2,
+    "clip_norm": 0.5,
+    "epochs": 3,
+    "metrics": ["accuracy"],
+    "checkpoints": {"every": "16 updates", "keep_last": 100},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run's folder as a process leaves it that is killed in its second epoch."""
+    with no_curves():
+        folder = mxkit.run_recipe(RECIPE, output=tmp_path_factory.mktemp("runs"), progress=False).folder
+    for later in sorted((folder / "checkpoints").glob("step-*"))[1:]:
+        shutil.rmtree(later)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "training"
+    return mxkit.export(run, folder, format="torch", training=True), folder
+
+
+def train(folder, *arguments):
+    program = [sys.executable, "train.py", "--device", "cpu", *arguments]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class TestARun:
+    pytestmark = torched
+
+    def test_it_goes_on_where_the_run_was_killed(self, run, exported):
+        result, folder = exported
+        state = json.loads((folder / "state.json").read_text())
+        assert (state["epoch"], state["updates"], state["batches"]) == (2, 16, 10)
+        kinds = {row.operator for row in result.proof.rows}
+        assert kinds == {"schedule", "data", "loss", "gradient", "statistic", "value", "slot"}
+        assert result.proof.worst.relative < 5e-5
+        lines = (folder / "train.py").read_text().splitlines()
+        assert len(lines) - len([line for line in lines if line.endswith("0.0),")]) <= 200  # but for a table of factors
+        text = train(folder)
+        rows = (folder / "history.csv").read_text().splitlines()
+        assert rows[0].startswith("epoch,updates,samples,learning_rate,train_loss,train_accuracy,valid_loss")
+        assert [row.split(",")[:2] for row in rows[1:]] == [["1", "11"], ["2", "22"], ["3", "33"]]
+        assert "test: loss" in text
+        # MXNet's own end, of the run that nobody killed
+        scores = json.loads((run / "scores.json").read_text())
+        last = float(text.rpartition("accuracy ")[2])
+        assert abs(last - scores["test"]["accuracy"]) < 0.1
+
+    def test_a_killed_train_py_goes_on_to_the_same_end(self, exported, tmp_path):
+        _, folder = exported
+        for name in ("whole", "parts"):
+            shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("last.pt", "history.csv"))
+        whole = train(tmp_path / "whole").splitlines()
+        train(tmp_path / "parts", "--epochs", "2")
+        assert train(tmp_path / "parts").splitlines() == whole[1:]
+
+    def test_the_command_names_what_it_wrote(self, run, tmp_path):
+        status, output, errors = command("export", run, tmp_path / "t", "--format", "torch", "--training")
+        assert status == 0, errors
+        assert "train.py" in output
+        assert "all within 5e-05" in output
+        status, _, errors = command("export", run, tmp_path / "t", "--training")
+        assert status != 0
+        assert "not empty" in errors
+
+
+@pytest.fixture(scope="module")
+def compared(run, tmp_path_factory):
+    """A function that proves the files of `run` after an edit; it returns rows that are too far apart."""
+    folder = tmp_path_factory.mktemp("planted")
+    recipe, _, checkpoint = open_run(run, "last")
+    data = load_data(recipe)
+    recording = record(recipe, data, folder / "mxnet", 6, checkpoint)  # the last one is smaller
+    beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
+    contents = leaving._contents(recipe, data, recording, beside)
+
+    def rows(*edits):
+        changed = dict(contents)
+        for file, before, after in edits:
+            assert before in changed[file]
+            changed[file] = changed[file].replace(before, after)
+        leaving._write(folder, changed)
+        return [row for row in prove(recipe, data, recording, beside, folder) if not row.relative <= leaving.TOLERANCE]
+
+    return rows
+
+
+PLANTED = {
+    "the velocity is PyTorch's, without the rate": (
+        [("train.py", "sub_(rate * grad)", "sub_(grad)"), ("train.py", "add_(velocity)", "add_(rate * velocity)")],
+        "update 1: 0.weight",
+    ),
+    "the running variance is PyTorch's": ([("train.py", "(values - 1) / values", "1.0")], "running_var"),
+    "weight decay is added before clipping": (
+        [("train.py", "norm = torch", "torch._foreach_add_(gradients, 0.01)\n    norm = torch")],
+        "update 1: 0.weight",
+    ),
+    "weight decay of all": ([("train.py", "WEIGHT_DECAY * wd", "WEIGHT_DECAY")], "update 1: 1.bias"),
+    "the schedule counts from 0": ([("train.py", "min(update,", "min(update - 1,")], "the rates of all updates"),
+    "the mean of the batches' means": (
+        [("train.py", "(loss / samples)", "(loss / len(label))")],
+        "update 6: 0.weight",
+    ),
+    "labels in another order": ([("data.py", '{name}.y"])', '{name}.y"].flip(0))')], "the batches of two epochs"),
+    "another order of the samples": ([("data.py", "self.epoch - 1", "self.epoch")], "the batches of two epochs"),
+    "each parameter is clipped alone": (
+        [
+            ("train.py", "torch._foreach_mul_(gradients, min(0.5 / norm.item(), 1.0))", "pass"),
+            (
+                "train.py",
+                "    optimizer.step()",
+                "    [one.mul_(min(0.5 / one.norm(), 1)) for one in gradients]\n    optimizer.step()",
+            ),
+        ],
+        "update 1: 0.weight",
+    ),
+    "the loss is smoothed": (
+        [("train.py", 'reduction="none"', 'reduction="none", label_smoothing=0.01')],
+        "update 1: loss",
+    ),
+}
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_found(compared, name):
+    edits, expected = PLANTED[name]
+    found = compared(*edits)
+    assert found
+    assert expected in " ".join(row.name for row in found)
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_without_a_mistake_nothing_is_found(compared):
+    assert compared() == []
+
+
+SETTINGS = {
+    "sgd": [{}, {"momentum": 0.9, "wd": 0.1}, {"momentum": 0.9, "clip_gradient": 0.3, "wd": 0.1}],
+    "nag": [{"momentum": 0.9, "wd": 0.1}],
+    "adam": [{"wd": 0.1}, {"beta1": 0.8, "epsilon": 1e-3, "clip_gradient": 0.3, "wd": 0.1}],
+    "adagrad": [{"wd": 0.1, "eps": 1e-3}],
+    "adadelta": [{"wd": 0.01, "clip_gradient": 0.3}],
+    "rmsprop": [{"wd": 0.1}, {"clip_gradient": 0.3, "wd": 0.1}],
+    "centered rmsprop": [{"wd": 0.1, "centered": True}],
+    "adamax": [{"wd": 0.1, "clip_gradient": 0.3}],
+    "ftrl": [{"wd": 0.1}],
+    "lamb": [{"wd": 0.1}],
+}
+
+
+def test_every_rule_has_settings():
+    assert set(SETTINGS) == set(RULES)
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize(("name", "settings"), [(name, one) for name, many in SETTINGS.items() for one in many])
+def test_fifty_steps_of_an_optimizer_under_a_schedule(name, settings):
+    import torch
+
+    random = np.random.RandomState(0)
+    kind, arguments = name.rpartition(" ")[2], {**settings, "learning_rate": 0.1}
+    if name == "adadelta":
+        del arguments["learning_rate"]
+    optimizer = mx.optimizer.create(kind, **arguments)
+    updater = mx.optimizer.get_updater(optimizer)
+    weight = mx.nd.array(random.normal(size=(4, 3)))
+    names = {"torch": torch, "math": __import__("math")}
+    exec(optimizer_class(optimizer), names)
+    copy = torch.nn.Parameter(torch.tensor(weight.asnumpy()))
+    group = {"params": [copy], "weight_decay": optimizer.wd}
+    step = names[type(optimizer).__name__]([group])
+    for number in range(1, 51):
+        gradient, rate = random.normal(size=(4, 3)).astype(np.float32), 0.1 / number**0.5
+        if name != "adadelta":
+            optimizer.set_learning_rate(rate)
+        updater(0, mx.nd.array(gradient), weight)
+        copy.grad = torch.tensor(gradient)
+        step.param_groups[0]["lr"] = rate
+        step.step()
+    np.testing.assert_allclose(copy.detach().numpy(), weight.asnumpy(), rtol=2e-5, atol=2e-6)
+    held = updater.states[0]
+    held = [] if held is None else held if isinstance(held, tuple) else [held]
+    for slot, array in zip(rule_of(optimizer).slots, held):
+        np.testing.assert_allclose(step.state[copy][slot].numpy(), array.asnumpy(), rtol=5e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("constant", {"warmup": "3 updates"}),
+        ("cosine", {"total": "2 epochs", "warmup": "3 updates", "final": 0.01}),
+        ("poly", {"total": "20 updates", "power": 3}),
+        ("step", {"every": "4 updates", "factor": 0.5, "final": 0.02}),
+        ("multi_step", {"at": ["3 updates", "1 epoch"], "warmup": "2 updates"}),
+        ("one_cycle", {"total": "20 updates"}),
+        ("one_cycle", {"total": "20 updates", "warmup": "7 updates", "start": 0.02, "final": 0.001}),
+    ],
+)
+def test_the_rate_is_a_function_of_the_updates_number(name, options):
+    curve = schedule(name, base=0.1, **options)
+    names = {"math": __import__("math")}
+    exec(f"def rate(update):\n{rate_text(curve, 10)}", names)
+    written = [names["rate"](number) for number in range(1, 31)]
+    np.testing.assert_allclose(written, curve.rates(30, 10), rtol=1e-12, atol=1e-15)
+
+
+REFUSED = {
+    "nadam": ({"optimizer": {"name": "nadam", "learning_rate": 0.01}}, "optimizer nadam"),
+    "clip_weights": ({"optimizer": {"name": "rmsprop", "clip_weights": 1.0}}, "rmsprop with clip_weights"),
+    "focal": ({"loss": "focal"}, "loss focal"),
+    "class_weight": ({"loss": {"name": "softmax_ce", "class_weight": [1.0] * 10}}, "loss softmax_ce with class_weight"),
+    "ema": ({"callbacks": [{"name": "ema"}]}, "callback ema"),
+    "augment": (
+        {"data": {**RECIPE["data"], "size": 28, "augment": [{"name": "flip"}, {"name": "to_tensor"}]}},
+        "data.augment",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_code_is_refused_by_name(run, tmp_path, name, monkeypatch):
+    changed, words = REFUSED[name]
+    recipe = load_recipe({**RECIPE, **changed})
+    with pytest.raises(ExportError, match=words):
+        leaving._refuse(recipe, load_data(recipe))
+
+
+def test_only_runs_leave_as_trainings(tmp_path):
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net)
+    for source, options in ((net, {}), (tmp_path, {"format": "onnx"})):
+        with pytest.raises(ValueError, match="takes the folder of a run"):
+            mxkit.export(source, tmp_path / "t", training=True, **options)
