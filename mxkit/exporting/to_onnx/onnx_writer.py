@@ -361,11 +361,7 @@ def _recurrent(view: Graph) -> List[Entry]:
 
 
 def _dims(
-    graph: NetGraph,
-    internals: Any,
-    view: Graph,
-    shapes: Sequence[Sequence[int]],
-    known: Sequence[int],
+    graph: NetGraph, internals: Any, view: Graph, shapes: Sequence[Sequence[int]], known: Sequence[int]
 ) -> Tuple[List[int], List[Optional[Dims]]]:
     """Find the inputs' batch axes, and all shapes as functions of the batch size."""
     possible = [[0, 1] if len(shape) > 1 else [0] for shape in shapes]
