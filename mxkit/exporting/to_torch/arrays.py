@@ -302,6 +302,14 @@ def _box_decode(node: Node) -> str:
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
 
 
+def _roi_align(node: Node) -> str:
+    flags = {"aligned": "aligned", "by_position": "position_sensitive"}
+    more = {name: (node.flag(own), False) for name, own in flags.items()}
+    extra = options(samples=(node.integer("sample_ratio"), -1), **more)
+    pooled, scale = literal(node.ints("pooled_size")), literal(node.number("spatial_scale"))
+    return f"roi_align({node.x}, {node.y}, {pooled}, {scale}{extra})"
+
+
 def _between(sign: str, reverse: bool, node: Node) -> str:
     if len(node.inputs) == 1:
         return _with_scalar(node, sign, reverse)
@@ -572,4 +580,5 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "SequenceReverse": partial(_sequence, "reverse_steps", "{a}.flip(0)"),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
+    "_contrib_ROIAlign": _roi_align,
 }
