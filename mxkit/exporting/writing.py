@@ -120,7 +120,8 @@ def export(
 
     The net itself does not change: its forward pass is traced with symbols. The same inputs go through MXNet and
     through the exported file, at batch sizes 1 and 4 ("symbol": the given one), and the outputs are compared operator
-    by operator. Above `tolerance`, no file gets its name.
+    by operator. Above `tolerance`, no file gets its name. A net that does not take every batch size, such as gluoncv's
+    Faster R-CNN, is written for that of `input_shape`, or for 1.
 
     Args:
         source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the
