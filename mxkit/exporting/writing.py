@@ -264,8 +264,8 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, boxes: 
             if other:
                 raise
     if fixed:
-        shapes = [one.dims for one in parts.inputs]
-        sizes = ([shapes[0][axes[0]]],)
+        given, shapes = list(map(tuple, shapes)), [one.dims for one in parts.inputs]
+        sizes = ([None if shapes == given else 1],)
     axes = axes or [0] * len(shapes)
     forms = [GraphInput(*one, fixed) for one in zip(graph.inputs, shapes, dtypes, axes)]
     drawn = example_batches(graph, forms, examples, *sizes) if forms and verify else []
