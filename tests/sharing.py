@@ -4,6 +4,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 import io
 import os
+import time
 from typing import NamedTuple
 
 from mxkit.runtime.machine import processor_flags
@@ -110,6 +111,14 @@ def command(*arguments):
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code or 0, out.getvalue(), err.getvalue()
+
+
+def wait_until(true, seconds=60):
+    """Look every few milliseconds until a function gives something, which is returned, or the time is over."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    return true()
 
 
 def text_of(error, function, *arguments, **named):

@@ -103,14 +103,18 @@ def class_names(classes: Any, name: str) -> List[str]:
     return names
 
 
+def is_finite_number(value: Any) -> bool:
+    """Whether a value is a number, neither NaN nor infinity, and no bool."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
     """Check that a value is a finite number, and not negative if `least_0`: MXNet accepts a text as a rate (T26).
 
     Raises:
         ValueError: It is not; the text ends in `after`.
     """
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (least_0 and value < 0):
+    if not is_finite_number(value) or (least_0 and value < 0):
         least = ", at least 0" if least_0 else ""
         raise ValueError(f"{name}: expected a finite number{least}; received {value!r:.100}{after}")
 

@@ -91,6 +91,11 @@ def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:
     return {path: thing for path, thing in named.items() if first[id(thing)] == path}
 
 
+def distinct_blocks(net: Any) -> Dict[str, Any]:
+    """The net and all blocks inside it, each under its first path."""
+    return distinct(dict(blocks_by_path(net)))
+
+
 def first_paths(named: Mapping[str, Any]) -> Dict[int, str]:
     """First path of each value, by the value's id."""
     return {id(thing): path for path, thing in distinct(named).items()}
@@ -99,6 +104,11 @@ def first_paths(named: Mapping[str, Any]) -> Dict[int, str]:
 def join_path(path: str, name: str) -> str:
     """Join two paths; either may be '', the net itself."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def depth_of(path: str) -> int:
+    """Number of blocks in a path; 0 for the net itself."""
+    return path.count(".") + 1 if path else 0
 
 
 def place_of(path: str, block: Any) -> str:

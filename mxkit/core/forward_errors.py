@@ -85,10 +85,7 @@ def explained(
 
 
 def explain_forward_error(
-    net: Any,
-    error: Exception,
-    rerun: Optional[Callable[[], Any]] = None,
-    batch: Optional[Callable[[], Any]] = None,
+    net: Any, error: Exception, rerun: Optional[Callable[[], Any]] = None, batch: Optional[Callable[[], Any]] = None
 ) -> Optional[ForwardError]:
     """Find the block of `net` that raised `error`; say what it was built for and what it received.
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from mxkit.core.arrays import legacy
-from mxkit.core.blocks import blocks_by_path, distinct
+from mxkit.core.blocks import blocks_by_path, distinct_blocks
 from mxkit.core.graph import Graph, Node
 import mxnet as mx
 from mxnet import gluon
@@ -198,7 +198,7 @@ def hooks_replaced(net: Any, hooks: Callable[[str, Any], Tuple[Any, Any]] = lamb
 
     The user's hooks may fail on symbols (T35), and would report a forward pass that is not part of the training.
     """
-    blocks = distinct(dict(blocks_by_path(net)))
+    blocks = distinct_blocks(net)
     own = [(block, block._forward_pre_hooks, block._forward_hooks) for block in blocks.values()]
     try:
         for path, block in blocks.items():
@@ -216,7 +216,7 @@ def copyable(net: Any) -> Iterator[None]:
 
     A traced block also refers to the scope of its parent, whose graph cannot be copied either.
     """
-    blocks = list(distinct(dict(blocks_by_path(net))).values())
+    blocks = list(distinct_blocks(net).values())
     scopes = [(block._scope, block._scope._old_scope) for block in blocks]
     try:
         with attributes_restored(blocks), hooks_replaced(net):

@@ -4,7 +4,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from mxkit.core.arrays import copied, copy_into
-from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, net_devices, own_parameters
+from mxkit.core.blocks import blocks_by_path, distinct_blocks, layer_settings, net_devices, own_parameters
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import block_operators, drop_graph, graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
@@ -18,7 +18,7 @@ def batch_norms(net: Any) -> Dict[str, Any]:
     Raises:
         ValueError: The graph of a SymbolBlock has such layers, which cannot be changed.
     """
-    blocks = distinct(dict(blocks_by_path(net)))
+    blocks = distinct_blocks(net)
     for path, block in blocks.items():
         if any(one.operator.startswith("BatchNorm") for one in block_operators(block)):
             raise ValueError(

@@ -315,11 +315,7 @@ class HeldWeights:
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Any],
-        arrays: Optional[Mapping[str, List[Any]]] = None,
-        *,
-        on_host: bool = False,
+        self, parameters: Mapping[str, Any], arrays: Optional[Mapping[str, List[Any]]] = None, *, on_host: bool = False
     ) -> None:
         if arrays is not None:
             chosen = {path: parameter for path, parameter in parameters.items() if path in arrays}

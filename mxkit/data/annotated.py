@@ -1,5 +1,6 @@
 """Images with boxes, masks or points: the dataset, and the checks of annotations that all formats share."""
 
+from functools import partial
 import math
 import operator
 from pathlib import Path
@@ -7,15 +8,14 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import warnings
 
 from mxkit.data.augment_labels import padded
-from mxkit.data.image_bytes import decode, is_turned
-from mxkit.data.image_files import hash_shares
+from mxkit.data.image_bytes import is_turned
+from mxkit.data.image_files import FOLDERS, ImageRecords, hash_shares, read_image
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import numpy as np
 
 PathLike = Union[str, Path]
-FOLDERS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
 PARTS = tuple(FOLDERS)
 SIDES = ("left", "top", "right", "bottom")
 # Annotation tools round, and VOC counts pixels from 1: a box that leaves its image by less is cut off there.
@@ -100,23 +100,11 @@ class ImagePaths:
         self._paths = list(paths)
 
     def __call__(self, index: int) -> "np.ndarray":
-        path = self._paths[index]
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: the image cannot be read: {error.strerror}") from error
-        return decode(content, str(path))
+        return read_image(self._paths[index])
 
 
-class RecordPixels:
-    """Pixels of an `ImageRecords` by number."""
-
-    def __init__(self, records: Any) -> None:
-        self._records = records
-
-    def __call__(self, index: int) -> "np.ndarray":
-        pixels: np.ndarray = self._records[index][0]
-        return pixels
+def _record_pixels(records: ImageRecords, index: int) -> "np.ndarray":
+    return records[index][0]
 
 
 class Box(NamedTuple):
@@ -158,6 +146,14 @@ class Mistakes:
     def add(self, where: str, text: str) -> None:
         """Note a mistake of a file's line or field."""
         self._texts.append(f"{where}: {text}")
+
+    def add_repeated(self, parts: Mapping[str, Sequence[Optional[Path]]]) -> None:
+        """Note images that are in two parts, or twice in one."""
+        seen: Dict[Path, str] = {}
+        for part, paths in parts.items():
+            for path in paths:
+                if path is not None and seen.setdefault(path.resolve(), part) != part:
+                    self.add(str(path), f"the image is in the parts {seen[path.resolve()]} and {part}")
 
     def check(self) -> None:
         """Raise the mistakes.
@@ -237,15 +233,6 @@ def divided(names: Sequence[Any], valid: float, test: float, seed: int, root: An
     return parts
 
 
-def refuse_repeated(parts: Mapping[str, Sequence[Optional[Path]]], mistakes: Mistakes) -> None:
-    """Note images that are in two parts, or twice in one."""
-    seen: Dict[Path, str] = {}
-    for part, paths in parts.items():
-        for path in paths:
-            if path is not None and seen.setdefault(path.resolve(), part) != part:
-                mistakes.add(str(path), f"the image is in the parts {seen[path.resolve()]} and {part}")
-
-
 def box_splits(
     root: Path,
     parts: Mapping[str, Sequence[Annotated]],
@@ -278,10 +265,11 @@ def box_splits(
     if sides and max(map(max, sides)) <= 1:
         raise DataError(f"{mistakes.what}: {root}: all sides are at most 1; expected pixels, not shares of the image")
     numbers = {name: number for number, name in enumerate(names)}
-    refuse_repeated({part: [image.path for image in images] for part, images in parts.items()}, mistakes)
+    mistakes.add_repeated({part: [image.path for image in images] for part, images in parts.items()})
     made = []
     for part in PARTS:
-        pixels: Any = RecordPixels(records[part]) if part in records else ImagePaths([one.path for one in parts[part]])
+        paths = [one.path for one in parts[part]]
+        pixels: Any = partial(_record_pixels, records[part]) if part in records else ImagePaths(paths)
         texts, tables = [], []
         for number, image in enumerate(parts[part]):
             texts.append(str(image.path or f"record {number}"))

@@ -8,8 +8,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 import warnings
 from xml.parsers import expat
 
-from mxkit.data.annotated import FOLDERS, SIDES, Annotated, Box, Mistakes, PathLike, box_splits, divided, voc_list
-from mxkit.data.image_files import ImageRecords, find_images
+from mxkit.core.arguments import is_finite_number
+from mxkit.data.annotated import SIDES, Annotated, Box, Mistakes, PathLike, box_splits, divided, voc_list
+from mxkit.data.image_files import FOLDERS, ImageRecords, find_images
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, TrapWarning
 import numpy as np
@@ -252,7 +253,7 @@ def _coco_images(path: Path, content: Mapping[str, Any], folder: Path, mistakes:
             mistakes.add(where, f"category_id: there is no category {one.get('category_id')!r:.40}")
         elif crowd not in (0, 1):
             mistakes.add(where, f"iscrowd: expected 0 or 1; received {crowd!r:.40}")
-        elif not isinstance(sides, list) or len(sides) != 4 or not all(is_number(side) for side in sides):
+        elif not isinstance(sides, list) or len(sides) != 4 or not all(map(is_finite_number, sides)):
             mistakes.add(where, f"bbox: expected [x, y, width, height]; received {sides!r:.60}")
         elif sides[2] < 0 or sides[3] < 0:
             mistakes.add(where, f"bbox: width and height must be above 0; received {sides!r:.60}")
@@ -360,9 +361,8 @@ def _yolo_parts(root: Path, described: Mapping[str, Any], share: float, seed: in
         given = named[0] if named and isinstance(named[0], list) else named[:1]
         # Roboflow writes ../train/images for a folder beside data.yaml
         named = [one if (base / one).exists() else one.replace("../", "", 1) for one in map(str, given)]
-        places = [base / one for one in named] or [
-            place for word in words for place in (base / "images" / word, base / word / "images") if place.is_dir()
-        ]
+        usual = (place for word in words for place in (base / "images" / word, base / word / "images"))
+        places = [base / one for one in named] or [place for place in usual if place.is_dir()]
         missing = [place for place in places if not place.exists()]
         if missing:
             raise DataError(f"yolo_boxes: {part}: there is no {missing[0]}")
@@ -565,7 +565,3 @@ def _record_image(where: str, label: "np.ndarray", mistakes: Mistakes) -> Annota
             sides = tuple(float(side) for side in row[1:5])
             boxes.append(Box(sides, int(row[0]), width > 5 and row[5] == 1, place))  # type: ignore[arg-type]
     return Annotated(None, boxes, shares=True)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -27,30 +27,45 @@ class Record(NamedTuple):
 
     Attributes:
         labels: float32 of shape (N,).
-        several: Whether the file stores the labels as an array, which may have one number or none.
         id: Number of the record, chosen by its writer.
         content: The bytes of an image file, or no bytes.
     """
 
     labels: "np.ndarray"
-    several: bool
     id: int
     content: bytes
 
+    @property
+    def is_faces_header(self) -> bool:
+        """Whether it is insightface's first one: the first identity's id, that after the last one, and no image."""
+        return self.id == 0 and not self.content and len(self.labels) == 2
 
-def record_offsets(path: Path) -> "np.ndarray":
-    """Byte at which each record begins, int64 of shape (N,); reads the whole file, without its index.
+
+def record_offsets(path: Path, size: int) -> "np.ndarray":
+    """Byte at which each record begins, int64 of shape (N,): of the index, checked against the file, or of the file.
+
+    Args:
+        path: The `.rec` file; its `.idx` file is read if it is in the same folder.
+        size: Bytes of the file.
 
     Raises:
-        DataError: The file is empty, damaged or not RecordIO.
+        DataError: The file is damaged or not RecordIO, or the index is damaged or of another file.
     """
-    size = file_size(path)
-    offsets, offset = [], 0
+    index = path.with_suffix(".idx")
     with path.open("rb") as file:
-        while offset < size:
-            offsets.append(offset)
-            offset = end_of(file, offset, size, path)
-    return np.array(offsets, dtype=np.int64)
+        if not index.is_file():
+            offsets, offset = [], 0
+            while offset < size:
+                offsets.append(offset)
+                offset = end_of(file, offset, size, path)
+            return np.array(offsets, dtype=np.int64)
+        indexed = read_index(index, size)
+        # checks only the first and the last record, so that a file of millions of records opens at once
+        end_of(file, int(indexed.min()), size, path)
+        if end_of(file, int(indexed.max()), size, path) != size:
+            text = f"it does not end where the last record of {index.name} ends"
+            raise DataError(f"{path}: {text}: remove the index, and the records are found without it")
+    return indexed
 
 
 def file_size(path: Path) -> int:
@@ -142,12 +157,7 @@ def unpack(content: bytes) -> Record:
     if count * 4 > len(content) - 24:
         raise ValueError(f"expected {count} labels of 4 bytes, received {len(content) - 24} bytes")
     labels = np.frombuffer(content, "<f4", count, 24) if count else np.array([label], "<f4")
-    return Record(labels.astype(np.float32), count > 0, low | high << 64, content[24 + 4 * count :])
-
-
-def is_faces_header(record: Record) -> bool:
-    """Whether it is insightface's first record: the ids of the first identity and after the last one, and no image."""
-    return record.id == 0 and not record.content and len(record.labels) == 2
+    return Record(labels.astype(np.float32), low | high << 64, content[24 + 4 * count :])
 
 
 def pack(labels: Sequence[float], number: int, content: bytes) -> bytes:

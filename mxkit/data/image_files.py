@@ -13,16 +13,7 @@ import warnings
 from mxkit.core.arguments import whole_number
 from mxkit.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from mxkit.data.download import dataset_folder
-from mxkit.data.image_bytes import (
-    decode,
-    end_of,
-    file_size,
-    is_faces_header,
-    read_index,
-    read_record,
-    record_offsets,
-    unpack,
-)
+from mxkit.data.image_bytes import decode, file_size, read_record, record_offsets, unpack
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning
@@ -31,7 +22,8 @@ import numpy as np
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 # Names that operating systems and archivers leave in folders.
 _RUBBISH = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
-_PARTS = {"train": {"train", "training"}, "valid": {"val", "valid", "validation"}, "test": {"test", "testing"}}
+# Names of the folders of parts.
+FOLDERS = {"train": ("train", "training"), "valid": ("val", "valid", "validation"), "test": ("test", "testing")}
 
 
 class ImageFolder(NamedTuple):
@@ -105,15 +97,23 @@ class ImageFiles(ImageDataset):
             DataError: The file cannot be read as an image; the text has its path and the reason.
         """
         index = operator.index(index)
-        path = self.path(index)
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path}: the image cannot be read: {error.strerror}") from error
-        return decode(content, str(path), self.channels, self.reduce_to), self.labels[index]
+        return read_image(self.path(index), self.channels, self.reduce_to), self.labels[index]
 
     def __repr__(self) -> str:
         return f"ImageFiles({len(self)} images, {len(self.classes)} classes, {str(self.root)!r})"
+
+
+def read_image(path: Path, channels: int = 3, reduce_to: Optional[int] = None) -> "np.ndarray":
+    """Read and decode an image file.
+
+    Raises:
+        DataError: The file cannot be read as an image; the text has its path and the reason.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: the image cannot be read: {error.strerror}") from error
+    return decode(content, str(path), channels, reduce_to)
 
 
 def image_folder(
@@ -159,11 +159,9 @@ def image_folder(
     folders = _part_folders(root)
     images = scan(folders.get("train", root))
     share = hash_shares(images.names, seed)
-    if "train" not in folders:
-        masks = [share >= valid + test, (share >= test) & (share < valid + test), share < test]
-    else:
-        in_valid = share < (0 if "valid" in folders else valid)
-        masks = [~in_valid, in_valid, share < 0]
+    if "train" in folders:
+        valid, test = 0 if "valid" in folders else valid, 0
+    masks = [share >= valid + test, (share >= test) & (share < valid + test), share < test]
     parts = [_only(images, mask) for mask in masks]
     for position, name in ((1, "valid"), (2, "test")):
         if name in folders and (name == "valid" or _has_classes(folders[name])):
@@ -256,7 +254,7 @@ def _part_folders(root: Path) -> Dict[str, Path]:
     if not root.is_dir():
         raise DataError(f"image_folder: there is no folder {root.absolute()}")
     folders = _visible_folders(root)
-    parts = {part: folder for folder in folders for part, names in _PARTS.items() if folder.name.lower() in names}
+    parts = {part: folder for folder in folders for part, names in FOLDERS.items() if folder.name.lower() in names}
     are_parts = "train" in parts and len(parts) == len(folders) and bool(_visible_folders(parts["train"]))
     return parts if are_parts else {}
 
@@ -347,7 +345,7 @@ class ImageRecords(ImageDataset):
         self.channels = channels
         self.reduce_to = None if reduce_to is None else whole_number(reduce_to, "reduce_to")
         self._size = file_size(self.path)
-        offsets, self._faces = _faces(self.path, self._size, _offsets(self.path, self._size))
+        offsets, self._faces = _faces(self.path, self._size, record_offsets(self.path, self._size))
         self._offsets = offsets if rows is None else offsets[rows]
         if classes is not None:
             self.classes = list(classes)
@@ -455,21 +453,6 @@ def _split(
     return Splits(train, validated, tested, whole.classes)
 
 
-def _offsets(path: Path, size: int) -> "np.ndarray":
-    """Byte at which each record begins, int64 of shape (N,), checked against the file."""
-    index = path.with_suffix(".idx")
-    if not index.is_file():
-        return record_offsets(path)
-    indexed = read_index(index, size)
-    with path.open("rb") as file:
-        # checks only the first and the last record, so that a file of millions of records opens at once
-        end_of(file, int(indexed.min()), size, path)
-        if end_of(file, int(indexed.max()), size, path) != size:
-            text = f"it does not end where the last record of {index.name} ends"
-            raise DataError(f"{path}: {text}: remove the index, and the records are found without it")
-    return indexed
-
-
 def _faces(path: Path, size: int, offsets: "np.ndarray") -> Tuple["np.ndarray", bool]:
     """Places of the images, and whether insightface's header says which they are: the ids before the first range."""
     for at in {0, len(offsets) - 1}:
@@ -478,7 +461,7 @@ def _faces(path: Path, size: int, offsets: "np.ndarray") -> Tuple["np.ndarray", 
                 record = unpack(read_record(file, int(offsets[at]), size, path)[0])
         except (DataError, ValueError):
             continue  # told where it is read
-        if is_faces_header(record) and 1 < record.labels[0] <= len(offsets):
+        if record.is_faces_header and 1 < record.labels[0] <= len(offsets):
             return np.delete(offsets, at)[: int(record.labels[0]) - 1], True
     return offsets, False
 

@@ -3,18 +3,8 @@
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.data.annotated import (
-    FOLDERS,
-    PARTS,
-    AnnotatedImages,
-    ImagePaths,
-    Mistakes,
-    PathLike,
-    divided,
-    refuse_repeated,
-    voc_list,
-)
-from mxkit.data.image_files import find_images
+from mxkit.data.annotated import PARTS, AnnotatedImages, ImagePaths, Mistakes, PathLike, divided, voc_list
+from mxkit.data.image_files import FOLDERS, find_images
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 import numpy as np
@@ -213,7 +203,7 @@ def _mask_splits(
         if any(len(one) != 3 or not all(0 <= value <= 255 for value in one) for one in colours):
             raise DataError(f"{mistakes.what}: classes: expected colours [red, green, blue] of 0 to 255")
         ignored = ignored if isinstance(ignored, (list, tuple)) else None
-    refuse_repeated({part: [image for image, _ in own] for part, own in pairs.items()}, mistakes)
+    mistakes.add_repeated({part: [image for image, _ in own] for part, own in pairs.items()})
     parts = []
     for part in PARTS:
         images = [image for image, _ in pairs[part]]

@@ -140,14 +140,7 @@ class EpochOrder(Epochs):
     """
 
     def __init__(
-        self,
-        size: int,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: Optional[int],
-        drop_last: bool,
-        balance: Any = None,
+        self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool, balance: Any = None
     ) -> None:
         name = type(self).__name__
         self.batch_size = whole_number(batch_size, f"{name}: batch_size")

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from mxkit.core.arguments import is_finite_number
 from mxkit.data.annotated import PARTS, AnnotatedImages, ImagePaths, Mistakes, PathLike
 from mxkit.data.augment_steps import Crop
-from mxkit.data.boxes import coco_content, coco_folder, is_number
+from mxkit.data.boxes import coco_content, coco_folder
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 import numpy as np
@@ -100,13 +101,13 @@ def _persons(
         if one.get("image_id") not in numbers:
             mistakes.add(where, f"image_id: there is no image {one.get('image_id')!r:.40}")
             continue
-        if not isinstance(flat, list) or len(flat) != 3 * count or not all(map(is_number, flat)):
+        if not isinstance(flat, list) or len(flat) != 3 * count or not all(map(is_finite_number, flat)):
             mistakes.add(where, f"keypoints: expected {3 * count} numbers, x, y and visibility; received {flat!r:.60}")
             continue
         points = np.array(flat, np.float32).reshape(-1, 3)
         if not (points[:, 2] > 0).any() or one.get("iscrowd"):
             continue
-        if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)) or min(box[2:]) <= 0:
+        if not isinstance(box, list) or len(box) != 4 or not all(map(is_finite_number, box)) or min(box[2:]) <= 0:
             mistakes.add(where, f"bbox: expected [x, y, width, height] with an area; received {box!r:.60}")
             continue
         number = numbers[one["image_id"]]

@@ -18,18 +18,7 @@ import sys
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.system import name_aside, shown, write_lines
-from mxkit.data.image_bytes import (
-    MAGIC,
-    Record,
-    decode,
-    file_size,
-    is_faces_header,
-    pack,
-    read_record,
-    sides_of,
-    unpack,
-    write_record,
-)
+from mxkit.data.image_bytes import MAGIC, Record, decode, file_size, pack, read_record, sides_of, unpack, write_record
 from mxkit.errors import DataError
 import numpy as np
 
@@ -99,7 +88,7 @@ def summarize(path: Path) -> Summary:
     for offset, record in records(path):
         offsets[offset] = len(offsets)
         formats[suffix_of(record.content)] += 1
-        faces = faces or is_faces_header(record)
+        faces = faces or record.is_faces_header
     index, damages = _index(path.with_suffix(".idx"))
     fits = index is not None and not damages and not _differences(index, offsets)
     state = "no .idx file" if index is None else "its .idx file " + ("fits" if fits else "does not fit")

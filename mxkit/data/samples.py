@@ -16,17 +16,6 @@ from mxkit.core.blocks import chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack
-from mxkit.data.pixels import (
-    ANYTHING,
-    FILE,
-    MXNET,
-    NUMPY,
-    PYTHON,
-    call_user,
-    drawn_by_dataset,
-    drawn_by_transform,
-    takes_rng,
-)
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -60,7 +49,7 @@ class Samples:
             `dataset` and `transform`.
 
     Attributes:
-        draws: The generators that are seeded for each sample, and `FILE` if samples share a file position.
+        draws: The generators that are seeded for each sample, and `pixels.FILE` if samples share a file position.
 
     Raises:
         ValueError: `draws` has another name.
@@ -76,7 +65,7 @@ class Samples:
     @property
     def one_at_a_time(self) -> bool:
         """Whether threads must not read two samples at once."""
-        return bool(self.draws & {PYTHON, NUMPY, FILE})
+        return bool(self.draws & {pixels.PYTHON, pixels.NUMPY, pixels.FILE})
 
     def held(self) -> List[Any]:
         """The objects that a worker process has a copy of: if one is replaced, the process reads old samples."""
@@ -109,7 +98,7 @@ class Samples:
             except DataError as error:
                 raise DataError(f"DatasetLoader: {name}: {error}") from error.__cause__
         try:
-            return place(call_user(self.batchify, samples), allocate)
+            return place(pixels.call_user(self.batchify, samples), allocate)
         except Exception as error:  # a user's function, or an array of theirs
             text = f"batchify could not join the samples {abbreviated(rows)} of {name}: {error_text(error)}"
             raise DataError(f"DatasetLoader: {text}") from error
@@ -126,7 +115,7 @@ class Samples:
     def _sample(self, epoch: int, row: int, draw: int) -> Any:
         key = [self.seed, epoch, draw]
         try:
-            if self.draws - {FILE}:
+            if self.draws - {pixels.FILE}:
                 _seed(pixels.seeds_of(key), self.draws)
             if self._read is not None:
                 return self._read(row, key)
@@ -160,11 +149,11 @@ def abbreviated(rows: Sequence[int]) -> str:
 
 
 def _seed(numbers: Sequence[int], draws: FrozenSet[str]) -> None:
-    if PYTHON in draws:
+    if pixels.PYTHON in draws:
         random.seed(numbers[0])
-    if NUMPY in draws:
+    if pixels.NUMPY in draws:
         np.random.seed(numbers[1])
-    if MXNET in draws:
+    if pixels.MXNET in draws:
         # Only the generator of this thread: each thread has its own (T68). A forked worker has no CUDA.
         mx.random.seed(numbers[2], ctx=mx.cpu())
 
@@ -264,17 +253,17 @@ def _computed(steps: Sequence[_Step]) -> int:
 
 
 def _drawn(steps: Iterable[_Step]) -> FrozenSet[str]:
-    return frozenset().union(*(drawn_by_transform(function) for function, _, _ in steps))
+    return frozenset().union(*(pixels.drawn_by_transform(function) for function, _, _ in steps))
 
 
 def _checked_draws(plan: _Plan, draws: Optional[Iterable[str]]) -> FrozenSet[str]:
-    source = drawn_by_dataset(plan.dataset)
+    source = pixels.drawn_by_dataset(plan.dataset)
     if draws is None:
         return source | _drawn(plan.steps)
     names = [draws] if isinstance(draws, str) else list(draws)
-    if not set(names) <= ANYTHING:
-        raise ValueError(f"draws: expected some of {sorted(ANYTHING)}, or () for nothing; received {draws!r}")
-    return frozenset(names) | (source & {FILE})
+    if not set(names) <= pixels.ANYTHING:
+        raise ValueError(f"draws: expected some of {sorted(pixels.ANYTHING)}, or () for nothing; received {draws!r}")
+    return frozenset(names) | (source & {pixels.FILE})
 
 
 def _reader(plan: _Plan, batchify: bool) -> Read:
@@ -308,14 +297,14 @@ def _reader(plan: _Plan, batchify: bool) -> Read:
 
 def _call(step: _Step) -> Callable[[Any, Any], Any]:
     function, first, _ = step
-    with_rng = takes_rng(function)
+    with_rng = pixels.takes_rng(function)
 
     def call(item: Any, key: Any) -> Any:
         items = item if isinstance(item, tuple) else (item,)
         extra = {"rng": np.random.Generator(np.random.PCG64(key))} if with_rng else {}
         if not first:
-            return call_user(function, *items, **extra)
-        changed = call_user(function, items[0], **extra)
+            return pixels.call_user(function, *items, **extra)
+        changed = pixels.call_user(function, items[0], **extra)
         return (changed, *items[1:]) if len(items) > 1 else changed
 
     return call

@@ -1,5 +1,6 @@
 """The graph of a net as a Symbol with its arrays, the values of its operators in MXNet, and inputs for them."""
 
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import copy_to_cpu, legacy, of_kind, switches
@@ -203,6 +204,11 @@ def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[
         # infer_shape warns of shapes that depend on values
         arguments, _, states = outputs.infer_shape_partial(**known)
     except mx.MXNetError as error:
+        single = {name: (1, *shape[1:]) for name, shape in shapes.items()}
+        if single != shapes:
+            with suppress(ValueError):  # it computes single samples only
+                _finish_shapes(outputs, single, parameters)
+                return
         raise ValueError(f"input_shape: {shapes} does not fit the net: {str(error)[:500]}") from error
     inferred = dict(zip(outputs.list_arguments(), arguments or ()))
     inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
@@ -237,15 +243,18 @@ class GraphInput(NamedTuple):
         shape: For one batch.
         dtype: NumPy's name.
         axis: The axis of the samples, whose size is free in the exported file.
+        fixed: The net does not compute every batch size, and the file that of `shape` only.
     """
 
     name: str
     shape: Tuple[int, ...]
     dtype: str
     axis: int = 0
+    fixed: bool = False
 
     def __str__(self) -> str:
-        sizes = ["N" if axis == self.axis else str(size) for axis, size in enumerate(self.shape)]
+        free = None if self.fixed else self.axis
+        sizes = ["N" if axis == free else str(size) for axis, size in enumerate(self.shape)]
         return f"{self.name} ({', '.join(sizes)}{',' * (len(sizes) == 1)}) {self.dtype}"
 
     def resized(self, size: int) -> Tuple[int, ...]:

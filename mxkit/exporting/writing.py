@@ -121,7 +121,8 @@ def export(
 
     The net itself does not change: its forward pass is traced with symbols. The same inputs go through MXNet and
     through the exported file, at batch sizes 1 and 4 ("symbol": the given one), and the outputs are compared operator
-    by operator. Above `tolerance`, no file gets its name.
+    by operator. Above `tolerance`, no file gets its name. A net that does not take every batch size, such as gluoncv's
+    Faster R-CNN, is written for that of `input_shape`, or for 1.
 
     Args:
         source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the
@@ -270,16 +271,22 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, boxes: 
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
             "not say: pass input_shape=(1, 3, 224, 224) (--shape 1,3,224,224) or the like, or inputs=an array"
         )
-    sizes = () if other else ([None],)  # the graph fits any size that the net fits
-    if shapes and not axes:
+    sizes: Tuple[Any, ...] = () if other else ([None],)  # the graph fits any size that the net fits
+    fixed = False
+    if shapes:
         try:
-            axes = operators_of(graph, shapes, dtypes).batch_axes
+            parts = operators_of(graph, shapes, dtypes, axes)
+            axes, fixed = parts.batch_axes, parts.fixed
         except (ExportError, mx.MXNetError):
             if other:
                 raise
-    forms = [GraphInput(*one) for one in zip(graph.inputs, shapes, dtypes, axes or [0] * len(shapes))]
+    if fixed:
+        given, shapes = list(map(tuple, shapes)), [one.dims for one in parts.inputs]
+        sizes = ([None if shapes == given else 1],)
+    axes = axes or [0] * len(shapes)
+    forms = [GraphInput(*one, fixed) for one in zip(graph.inputs, shapes, dtypes, axes)]
     drawn = example_batches(graph, forms, examples, *sizes) if forms and verify else []
-    more = example_batches(graph, forms, examples, [7]) if drawn and other else []
+    more = example_batches(graph, forms, examples, [7]) if drawn and other and not fixed else []
     return Job(found, graph, forms, drawn, more, train)
 
 
@@ -330,7 +337,9 @@ def _written(job: Job, format: str, verify: bool) -> Written:
             "not written. format='symbol' takes every net"
         )
     note = f"outputs were not compared, because these operators draw random numbers: {drawing}"
-    notes = (*job.source.notes, *written.notes, *([note] if drawing else []))
+    text = "the net does not take every batch size: the file takes {} only"
+    fixed = [text.format(one.shape[one.axis]) for one in job.forms[:1] if one.fixed]
+    notes = (*job.source.notes, *written.notes, *fixed, *([note] if drawing else []))
     return written._replace(rows=[*rows, *written.rows], notes=notes)
 
 
@@ -368,7 +377,7 @@ def _onnx(job: Job, verify: bool) -> Written:
     from mxkit.exporting.to_onnx.onnx_model import onnx_model
     from mxkit.exporting.to_onnx.onnx_proof import compare_onnx
 
-    _, shapes, dtypes, axes = zip(*job.forms)
+    _, shapes, dtypes, axes, _ = zip(*job.forms)
     content = onnx_model(job.graph, shapes, dtypes, job.source.facts, axes).SerializeToString()
     return Written({"onnx": content}, *(compare_onnx(job.graph, content, job.batches) if verify else ([],)))
 
@@ -377,7 +386,7 @@ def _torch(job: Job, verify: bool) -> Written:
     from mxkit.exporting.to_torch.code import torch_files
     from mxkit.exporting.to_torch.proof import compare_torch, not_compared
 
-    example = example_batches(job.graph, job.forms, (), [2])[0]
+    example = example_batches(job.graph, job.forms, (), [None if job.forms[0].fixed else 2])[0]
     constants = {name.upper(): json.loads(text) for name, text in job.source.facts.items()}
     text, arrays, code = torch_files(job.source.net, example, constants=constants)
     contents = {"code": text.encode("utf-8"), "weights": safetensors_bytes(arrays, _metadata("pt", job))}

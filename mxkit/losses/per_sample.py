@@ -4,9 +4,9 @@ from collections.abc import Mapping as AnyMapping
 from functools import lru_cache
 import inspect
 import math
-from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import is_finite_number
 from mxkit.core.arrays import arrays_in, is_numpy, legacy, of_kind, squeezed, switches
 from mxkit.core.loss_meanings import meaning_of
 from mxkit.errors import DataError
@@ -99,8 +99,7 @@ def number(name: str, value: Any, least: float, most: float = float("inf")) -> f
     Raises:
         ValueError: It is not.
     """
-    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not real or not least <= value <= most:
+    if not is_finite_number(value) or not least <= value <= most:
         span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"of at least {least:g}"
         raise ValueError(f"{name}: expected a finite number {span}; received {value!r}")
     return float(value)

@@ -41,11 +41,7 @@ Give it in_channels=2, or hand it 1
     """
 
     def __init__(
-        self,
-        input_size: int = 0,
-        one_position: bool = False,
-        prefix: Optional[str] = None,
-        params: Any = None,
+        self, input_size: int = 0, one_position: bool = False, prefix: Optional[str] = None, params: Any = None
     ) -> None:
         super().__init__(prefix=prefix, params=params)
         self._input_size = whole_number(input_size, "input_size", least=0)

@@ -104,9 +104,8 @@ def with_folded_norms(symbol: Any, arrays: Mapping[str, Any]) -> PredictionGraph
     reads = Counter([*graph.heads, *(entry for node in graph.nodes for entry in node.inputs)])
     folded, instead = {}, {}
     for norm in graph.nodes:
-        if norm.operator != "BatchNorm" or any(
-            reads[Entry(norm.index, output)] for output in (1, 2)
-        ):  # its mean and variance
+        moments_read = any(reads[Entry(norm.index, output)] for output in (1, 2))
+        if norm.operator != "BatchNorm" or moments_read:
             continue
         layer, *own = graph.sources(norm)
         if layer.operator != "Convolution" or reads[norm.inputs[0]] > 1 or not _same_axis(layer, norm):

@@ -351,11 +351,7 @@ def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
 
 
 def plot_filters(
-    net: Any,
-    layer: str,
-    *,
-    channels: Union[int, Sequence[int]] = 64,
-    path: Optional[PathLike] = None,
+    net: Any, layer: str, *, channels: Union[int, Sequence[int]] = 64, path: Optional[PathLike] = None
 ) -> Any:
     """Draw the kernels of a convolution on one scale, in colour if it has three input channels.
 

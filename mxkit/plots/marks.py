@@ -67,9 +67,8 @@ def _boxes(
     shown = np.asarray(scores, np.float32)[known] if scores is not None else None
     colours = {int(number): [one / 255 for one in _colour(number)] for number in numbers}  # gluoncv's are 0 to 1
     names = classes or [str(number) for number in range(int(numbers.max(initial=-1)) + 1)]
-    drawn: np.ndarray = cv_plot_bbox(
-        picture, boxes[known, :4].astype(np.float32) * scale, shown, numbers, 0.0, names, colours, linewidth=2
-    )
+    corners = boxes[known, :4].astype(np.float32) * scale
+    drawn: np.ndarray = cv_plot_bbox(picture, corners, shown, numbers, 0.0, names, colours, linewidth=2)
     return drawn
 
 

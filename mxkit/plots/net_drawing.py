@@ -4,7 +4,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import of_kind, switches
-from mxkit.core.blocks import is_numpy_net
+from mxkit.core.blocks import depth_of, is_numpy_net
 from mxkit.core.graph import Graph
 from mxkit.core.tracing import CALL, Trace, trace
 from mxkit.nets.layer_table import layers
@@ -75,7 +75,7 @@ def _boxes(traced: Trace, table: Any, depth: Optional[int]) -> Tuple[Dict[Any, B
         while _is_inside(traced, call, depth):
             call = traced.calls[call].parent
         block, place = traced.calls[call].block, traced.calls[call].path
-        whole = call not in parents or _depth(place) == depth or _is_layer(block)
+        whole = call not in parents or depth_of(place) == depth or _is_layer(block)
         key: Any = call if whole else ("operator", number)
         if key == call:
             row = table[place]
@@ -91,17 +91,13 @@ def _boxes(traced: Trace, table: Any, depth: Optional[int]) -> Tuple[Dict[Any, B
 def _is_inside(traced: Trace, call: int, depth: Optional[int]) -> bool:
     """Whether a call is drawn inside the box of its parent call."""
     parent = traced.calls[call].parent
-    below = depth is not None and _depth(traced.calls[call].path) > depth
+    below = depth is not None and depth_of(traced.calls[call].path) > depth
     return below or (parent >= 0 and _is_layer(traced.calls[parent].block))
 
 
 def _is_layer(block: Any) -> bool:
     """Whether a block is one of Gluon's layers: a convolution and its activation are one box."""
     return type(block).__module__.startswith("mxnet.gluon.nn.") and not isinstance(block, mx.gluon.nn.HybridSequential)
-
-
-def _depth(path: str) -> int:
-    return path.count(".") + 1 if path else 0
 
 
 def _rows(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]]) -> Dict[Any, int]:
@@ -169,9 +165,8 @@ def _drawn(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, 
 
     for chain in chains:
         # vertical beside the boxes of a row, diagonal only between rows
-        points = [
-            (places[key], middle(key) + side) for key in chain for side in ((0,) if key in boxes else (0.3, -0.3))
-        ]
+        ends = {key: (0.0,) if key in boxes else (0.3, -0.3) for key in chain}
+        points = [(places[key], middle(key) + end) for key in chain for end in ends[key]]
         points[0] = (points[0][0], points[0][1] - sizes[chain[0]][1] / 2)
         points[-1] = (points[-1][0], points[-1][1] + sizes[chain[-1]][1] / 2)
         axes.plot(*zip(*points[:-1]), color=GREY, linewidth=0.9, solid_capstyle="round")
@@ -180,9 +175,8 @@ def _drawn(boxes: Dict[Any, Box], arrows: Set[Tuple[Any, Any]], rows: Dict[Any, 
     for key, box in boxes.items():
         (width, tall), x, y = sizes[key], places[key], middle(key)
         colour = next((one for word, one in _COLOURS.items() if word in box.kind), GREY)
-        outline = FancyBboxPatch(
-            (x - width / 2, y - tall / 2), width, tall, boxstyle="round,pad=0,rounding_size=0.05", zorder=2
-        )
+        corner = x - width / 2, y - tall / 2
+        outline = FancyBboxPatch(corner, width, tall, boxstyle="round,pad=0,rounding_size=0.05", zorder=2)
         outline.set(facecolor="white", edgecolor=colour, linewidth=1.2)
         axes.add_patch(outline)
         for number, line in enumerate(box.lines):

@@ -118,12 +118,7 @@ def _png(figure: Any) -> bytes:
 
 
 def plot_sweep(
-    trials: Sequence[Any],
-    *,
-    column: str,
-    mode: str,
-    logarithmic: Collection[str] = (),
-    path: Optional[PathLike] = None,
+    trials: Sequence[Any], *, column: str, mode: str, logarithmic: Collection[str] = (), path: Optional[PathLike] = None
 ) -> Any:
     """Draw the value of each trial over each key that the sweep varied: a panel for each key.
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Se
 import warnings
 
 from mxkit.core.arrays import switches, switches_here
-from mxkit.core.system import write_atomically
+from mxkit.core.system import file_digest, write_atomically
 from mxkit.errors import RecipeError, nearest
 from mxnet.util import is_np_array, set_np
 
@@ -94,7 +94,7 @@ def _import(name: str, folder: str) -> str:
         origin = getattr(loaded, "__file__", None)
         if spec is None or not spec.origin or not origin or Path(spec.origin).resolve() == Path(origin).resolve():
             return ""
-        if _loaded_digest(name) == _digest(Path(spec.origin)):
+        if _loaded_digest(name) == file_digest(Path(spec.origin)):
             return ""
         return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
     if spec is None:
@@ -109,7 +109,7 @@ def _import(name: str, folder: str) -> str:
     for new in set(sys.modules) - before:
         file = _file_of(new)
         if file is not None and not _is_installed(file):
-            _IMPORTED[new, file] = _digest(file)
+            _IMPORTED[new, file] = file_digest(file)
     return ""
 
 
@@ -139,7 +139,7 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
         copy = folder / CODE / inside
         loaded = _IMPORTED.get((_name_of(inside), file), digest)
         if loaded != digest:
-            if copy.is_file() and _digest(copy) == loaded:
+            if copy.is_file() and file_digest(copy) == loaded:
                 copied[inside] = loaded
                 continue
             warnings.warn(
@@ -151,7 +151,7 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(copy, content)
         copied[inside] = digest
-    return RunCode({name: "" if file is None else _digest(file) for name, file in files.items()}, copied)
+    return RunCode({name: "" if file is None else file_digest(file) for name, file in files.items()}, copied)
 
 
 def _loaded_below(roots: Set[Path]) -> Dict[str, Path]:
@@ -180,7 +180,7 @@ def check_code(folder: Path, code: RunCode) -> None:
             raise RecipeError(f"{folder / 'net.json'}: expected paths inside of {CODE}; received {inside!r}")
         if not file.is_file() or file.is_symlink():
             raise RecipeError(f"{file} is missing: the run's recipe imports it. Copy the whole folder of the run")
-        if _digest(file) != expected:
+        if file_digest(file) != expected:
             raise RecipeError(
                 f"{file} was changed since the run was trained: its SHA-256 is not that of net.json. Nothing of it "
                 "was run; copy the folder of the run again"
@@ -206,14 +206,13 @@ def warn_of_changes(code: RunCode, import_path: Optional[str], used: str) -> Non
     """
     for name in code.files:
         file = _original(name, import_path)
-        if file is not None and _digest(file) != code.files[name]:
+        if file is not None and file_digest(file) != code.files[name]:
             warnings.warn(f"imports: {file} was changed since the run was trained; {used}", stacklevel=2)
     for name, expected in code.imports.items():
         loaded = _file_of(name)
-        if loaded is not None and expected and _is_installed(loaded) and _digest(loaded) != expected:
-            warnings.warn(
-                f"imports: the installed {name!r} ({loaded}) is not the one that the run was trained with", stacklevel=2
-            )
+        if loaded is not None and expected and _is_installed(loaded) and file_digest(loaded) != expected:
+            text = f"imports: the installed {name!r} ({loaded}) is not the one that the run was trained with"
+            warnings.warn(text, stacklevel=2)
 
 
 def has_originals(code: RunCode, import_path: Optional[str]) -> bool:
@@ -249,13 +248,9 @@ def _file_of(name: str) -> Optional[Path]:
 
 def _loaded_digest(name: str) -> str:
     file = _file_of(name)
-    return "" if file is None else _IMPORTED.get((name, file)) or _digest(file)
+    return "" if file is None else _IMPORTED.get((name, file)) or file_digest(file)
 
 
 def _is_installed(file: Path) -> bool:
     folders = {"site-packages", "dist-packages"}
     return not (folders.isdisjoint(file.parts) and _PYTHON_FOLDERS.isdisjoint(file.resolve().parents))
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -4,32 +4,18 @@ Pydantic walks through a recipe, depth first. A component checks its arguments a
 is filed under its path, and its siblings go on, so one error lists all mistakes. `fit` gets the objects that were made.
 """
 
+from contextlib import AbstractContextManager
 from functools import wraps
 import inspect
 import re
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    ContextManager,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, ClassVar, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import length
 from mxkit.data.augment import PRESETS, Augment
 from mxkit.errors import RecipeError, nearest
 from mxkit.metrics import get_metrics
 from mxkit.recipe.run_code import import_modules, switched
-from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, exact, is_known
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, Function, accepted_arguments, adapter_of, exact, is_known
 from mxkit.storage.hub import check_hub_address, is_hub_address
 from mxkit.training.checkpoints import Checkpoints
 from pydantic import (
@@ -53,7 +39,6 @@ Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
 Schema = Dict[str, Any]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Marks the keys of a recipe that are keywords of `fit`.
 _OfFit = "of fit"
@@ -622,7 +607,7 @@ class Recipe(Section):
         """Metrics of the final scores."""
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
 
-    def switches(self) -> ContextManager[None]:
+    def switches(self) -> "AbstractContextManager[None]":
         """Set MXNet's switches for `arrays` inside `with`; they are restored even if a user's code changes them."""
         return switched(self.arrays)
 
@@ -639,7 +624,7 @@ class Recipe(Section):
         return [*cls.model_fields, *FILE_KEYS]
 
 
-def under_switches(function: _Function) -> _Function:
+def under_switches(function: Function) -> Function:
     """Let a function run under `switches` of its first argument, a recipe."""
 
     @wraps(function)

@@ -32,29 +32,13 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 from typing_extensions import Annotated, Literal, NotRequired, Required, TypedDict
 
 Builder = Callable[..., Any]
-_Function = TypeVar("_Function", bound=Builder)
+Function = TypeVar("Function", bound=Builder)
 
-DATASETS: Dict[str, Builder] = {
-    "box_records": boxes.box_records,
-    "boxes_csv": boxes.boxes_csv,
-    "cifar10": datasets.cifar10,
-    "cifar100": datasets.cifar100,
-    "coco_boxes": boxes.coco_boxes,
-    "coco_points": points.coco_points,
-    "csv": tables.csv,
-    "digits": datasets.digits,
-    "fashion_mnist": datasets.fashion_mnist,
-    "image_folder": image_files.image_folder,
-    "image_records": image_files.image_records,
-    "imagenet": image_files.imagenet,
-    "made_linear": datasets.made_linear,
-    "mask_folder": masks.mask_folder,
-    "mnist": datasets.mnist,
-    "voc_boxes": boxes.voc_boxes,
-    "voc_masks": masks.voc_masks,
-    "yolo_boxes": boxes.yolo_boxes,
-}
-DATASETS = Plugged("mxkit.data", DATASETS)
+_READERS: List[Builder] = [boxes.box_records, boxes.boxes_csv, boxes.coco_boxes, boxes.voc_boxes, boxes.yolo_boxes]
+_READERS += [datasets.cifar10, datasets.cifar100, datasets.digits, datasets.fashion_mnist, datasets.made_linear]
+_READERS += [datasets.mnist, image_files.image_folder, image_files.image_records, image_files.imagenet]
+_READERS += [masks.mask_folder, masks.voc_masks, points.coco_points, tables.csv]
+DATASETS = Plugged("mxkit.data", {function.__name__: function for function in _READERS})
 
 CALLBACKS: Dict[str, Builder] = {
     "csv": CSVLog,
@@ -178,7 +162,7 @@ KINDS: Dict[str, Kind] = {
 }
 
 
-def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Function]:
+def register(kind: str, name: Optional[str] = None) -> Callable[[Function], Function]:
     """Let recipes use your own function or class by name; a decorator.
 
     A recipe lists the module in `imports: [my_module]` and then uses the name like one of mxkit's. Its arguments are
@@ -212,7 +196,7 @@ def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Fu
         raise unknown_name("kind of component", kind, tables_by_kind)
     table = tables_by_kind[kind]
 
-    def put(function: _Function) -> _Function:
+    def put(function: Function) -> Function:
         own = name or function.__name__
         other = table.get(own)
         if other is None and own in set(KINDS[kind].names()):

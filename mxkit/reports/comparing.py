@@ -197,10 +197,8 @@ def draw_panel(
         figure.set_size_inches(4.4, 2.7)
         axes = figure.add_subplot()
         for line in drawn:
-            style = "--" if line.dashed else "-"
-            axes.plot(
-                *zip(*line.points), color=line.colour, linestyle=style, marker=marker, markersize=3, linewidth=1.6
-            )
+            style = {"color": line.colour, "linestyle": "--" if line.dashed else "-", "marker": marker}
+            axes.plot(*zip(*line.points), markersize=3, linewidth=1.6, **style)
         finish(axes)
         axes.tick_params(which="both", colors=_INK)
         axes.grid(alpha=0.25, color=_INK)

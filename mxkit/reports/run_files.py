@@ -8,15 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 from mxkit.core.system import nan_for_null, null_for_nan, score_name
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.recipe.folder import FILE as ENVIRONMENT
-from mxkit.recipe.folder import (
-    STATE,
-    SWEEP,
-    WORKERS,
-    RunState,
-    best_row,
-    is_number,
-    parse_state,
-)
+from mxkit.recipe.folder import STATE, SWEEP, WORKERS, RunState, best_row, is_number, parse_state
 from mxkit.recipe.reading import parse_yaml
 from mxkit.training.history import Row, fixed
 from pydantic import ConfigDict, StrictFloat, StrictInt, TypeAdapter, ValidationError

@@ -6,6 +6,7 @@ known here, only attributes. `mxkit.runtime.repairs` lists the repairs.
 
 from contextlib import contextmanager
 import functools
+from itertools import accumulate
 import json
 import re
 import threading
@@ -24,7 +25,6 @@ from mxkit.runtime.operators import (
     mxnet_module,
     records_prediction,
     replace,
-    sums,
 )
 
 Node = Dict[str, Any]
@@ -133,7 +133,7 @@ def _concat(attributes: Dict[str, str], before: Channels) -> List[Part]:
     """T250: by the operator of `mx.np` where a part may end inside a block."""
     if int(attributes.get("dim", 1)) not in CHANNEL_AXES or len(before) < 2:
         return []
-    *points, channels = sums([count or 0 for count in before])
+    *points, channels = accumulate(count or 0 for count in before)
     if None not in before and not cuts_a_block(channels, points):
         return []
     return [Part("_npi_concatenate", {"axis": "1", "num_args": str(len(before))})]

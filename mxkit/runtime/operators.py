@@ -2,10 +2,11 @@
 outside of arrays, Custom operators with memory of their own. `mxkit.runtime.repairs` lists them."""
 
 import functools
+from itertools import accumulate
 from math import prod
 import sys
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.errors import TrapWarning
@@ -277,7 +278,7 @@ def cuts_a_block(channels: Optional[int], points: Sequence[int]) -> bool:
 def joining(concat: Function, *arrays: Any, dim: int = 1, **options: Any) -> Any:
     """Concat whose gradient is not computed from a blocked layout (T250)."""
     if is_recording() and dim in CHANNEL_AXES and arrays[0].ndim == 4 and options.get("out") is None:
-        *points, channels = sums([array.shape[1] for array in arrays])
+        *points, channels = accumulate(array.shape[1] for array in arrays)
         if cuts_a_block(channels, points):
             internal = mxnet_module("ndarray.numpy._internal")
             return internal.concatenate(*(array.as_np_ndarray() for array in arrays), axis=1).as_nd_ndarray()
@@ -310,11 +311,6 @@ def _cuts_channels(begin: Any, end: Any, step: Any) -> bool:
     if not all(isinstance(one, (tuple, list)) and len(one) > 1 for one in (begin, end)):
         return False  # one number is the first axis
     return all(one in (None, 1) for one in (step if isinstance(step, (tuple, list)) else [step]))
-
-
-def sums(numbers: Sequence[int]) -> List[int]:
-    """Sums of the first number, of the first two, and so on."""
-    return [sum(numbers[: count + 1]) for count in range(len(numbers))]
 
 
 def bounds(begin: Optional[int], end: Optional[int], size: int) -> Tuple[int, int]:

@@ -332,12 +332,24 @@ def checkpoint_paths(directory: Union[str, Path]) -> List[Path]:
     return [paths[step] for step in sorted(paths, reverse=True)]
 
 
-def manifests(directory: Union[str, Path]) -> List[Checkpoint]:
-    """Checkpoints with a valid `run.json`, the newest first; their other files are not checked."""
+def refuse_mixed_runs(directory: Path) -> None:
+    """Refuse to write a new run's checkpoints beside those of an earlier one.
+
+    Raises:
+        CheckpointError: There are some.
+    """
+    paths = checkpoint_paths(directory)
+    if paths:
+        held = f"{directory} holds checkpoints of an earlier run, the newest {paths[0].name}"
+        raise CheckpointError(f"{held}. Continue it with resume=True, or write into another directory")
+
+
+def manifests(directory: Union[str, Path], read: Callable[[Path], Checkpoint] = read_manifest) -> List[Checkpoint]:
+    """Checkpoints with a valid `run.json`, the newest first; with `read=verify` those whose files are all valid."""
     found = []
     for path in checkpoint_paths(directory):
         with suppress(CheckpointError):
-            found.append(read_manifest(path))
+            found.append(read(path))
     return found
 
 
@@ -562,11 +574,8 @@ def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
         CheckpointError: Another process writes into the directory; or the run's recipe.yaml cannot be read, so that
             `keep_every` is unknown.
     """
-    found = []
     with sole_writer(Path(directory)):
-        for path in checkpoint_paths(directory):
-            with suppress(CheckpointError):
-                found.append(verify(path))
+        found = manifests(directory, verify)
         stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
         names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
         removed = prune(directory, set(stays), max(names, default=0))

@@ -192,9 +192,8 @@ def _plan(
                 plan.unexpected.append(name)
         elif id(parameters[path]) in wanted:
             twin = first.setdefault(id(parameters[path]), name)
-            difference = _difference(path, parameters[path], name, array, numpy) or _shared_difference(
-                name, twin, arrays
-            )
+            difference = _difference(path, parameters[path], name, array, numpy)
+            difference = difference or _shared_difference(name, twin, arrays)
             if difference:
                 plan.different.append(difference)
             if difference and not strict:

@@ -171,9 +171,8 @@ class _StoredStates:
 
     def replicas(self, stored: List[Mapping[str, Any]], paths: Sequence[str], number: int) -> List[Mapping[str, Any]]:
         """Return one record for each of the trainer's updaters, after a check of all paths."""
-        for path in dict.fromkeys(
-            path for replica in stored for part in ("updates", "slots") for path in replica[part]
-        ):
+        known = (path for replica in stored for part in ("updates", "slots") for path in replica[part])
+        for path in dict.fromkeys(known):
             if path not in paths:
                 self.problems.append(f"not a parameter of the trainer: {path} {nearest(path, paths)}".rstrip())
         differ = [name for name in self.arrays if "@" in name.rpartition(":")[2]]

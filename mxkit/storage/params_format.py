@@ -34,18 +34,10 @@ _MAX_ELEMENTS = 2**31 - 1  # MXNet's wheels are built without INT64_TENSOR_SIZE
 _CPU = struct.pack("<ii", 1, 0)
 _INDICES = {0: 0, 1: 1, 2: 2}  # number of index arrays of a storage type: dense, row_sparse, csr
 DEVICES = {1: "cpu", 2: "gpu", 3: "cpu_pinned", 5: "cpu_shared"}
+_NAMES = "float32 float64 float16 uint8 int32 int8 int64 bool"
 #: Name and bytes of each dtype that MXNet 1.9.1 writes, by its number.
-DTYPES = {
-    0: ("float32", 4),
-    1: ("float64", 8),
-    2: ("float16", 2),
-    3: ("uint8", 1),
-    4: ("int32", 4),
-    5: ("int8", 1),
-    6: ("int64", 8),
-    7: ("bool", 1),
-    12: ("bfloat16", 2),
-}
+DTYPES = {number: (name, np.dtype(name).itemsize) for number, name in enumerate(_NAMES.split())}
+DTYPES[12] = "bfloat16", 2
 
 
 def dtype_name(dtype: Any) -> str:

@@ -113,12 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def save_checkpoint(
-    directory: Union[str, Path],
-    net: Any,
-    trainer: Any = None,
-    *,
-    step: int,
-    state: Optional[Mapping[str, Any]] = None,
+    directory: Union[str, Path], net: Any, trainer: Any = None, *, step: int, state: Optional[Mapping[str, Any]] = None
 ) -> Path:
     """Write `directory/step-00001204/`, completely or not at all.
 

@@ -9,17 +9,8 @@ import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.system import LOG
-from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
-from mxkit.storage.directory import (
-    BackgroundWriter,
-    checkpoint_paths,
-    interval,
-    is_checkpoint,
-    kept,
-    manifests,
-    prepare,
-    prune,
-)
+from mxkit.errors import CheckpointWarning, NonFiniteError
+from mxkit.storage.directory import BackgroundWriter, interval, is_checkpoint, kept, manifests, prepare, prune
 from mxkit.storage.snapshot import Snapshot
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Monitor, Row
@@ -209,18 +200,6 @@ class Checkpoints(Callback):
 def get_checkpoints(spec: Any) -> Optional[Checkpoints]:
     """Return the `Checkpoints` for a directory, a `Checkpoints` or None."""
     return spec if spec is None or isinstance(spec, Checkpoints) else Checkpoints(spec)
-
-
-def refuse_mixed_runs(directory: Path) -> None:
-    """Refuse to write a new run's checkpoints beside those of an earlier one.
-
-    Raises:
-        CheckpointError: There are some.
-    """
-    paths = checkpoint_paths(directory)
-    if paths:
-        held = f"{directory} holds checkpoints of an earlier run, the newest {paths[0].name}"
-        raise CheckpointError(f"{held}. Continue it with resume=True, or write into another directory")
 
 
 @contextmanager

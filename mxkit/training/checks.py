@@ -15,13 +15,7 @@ from mxkit.core.loss_meanings import some_values
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import BlockCall, graph_in_mode, infer_shapes, recorded_calls, structure, trace
-from mxkit.core.trainers import (
-    DRIFTING,
-    kvstore_settings,
-    shall_step_on_kvstore,
-    trainer_devices,
-    trainer_parameters,
-)
+from mxkit.core.trainers import DRIFTING, kvstore_settings, shall_step_on_kvstore, trainer_devices, trainer_parameters
 from mxkit.data.describing import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
 import mxnet as mx

@@ -16,11 +16,11 @@ from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.named_losses import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
-from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint, only_writer
+from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint, only_writer, refuse_mixed_runs
 from mxkit.training.callbacks.callback import Callback, check_callbacks
 from mxkit.training.callbacks.learning_rate import warn_of_rate_0
 from mxkit.training.callbacks.progress import get_progress
-from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
+from mxkit.training.checkpoints import Checkpoints, get_checkpoints
 from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
 from mxkit.training.ledger import Ledger, numbers

@@ -43,11 +43,7 @@ def settings_of(trainer: Any) -> Dict[str, float]:
 
 
 def capture(
-    state: FitState,
-    *,
-    after_epoch: bool = False,
-    score: Optional[Mapping[str, Any]] = None,
-    others: Sequence[Any] = (),
+    state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None, others: Sequence[Any] = ()
 ) -> Snapshot:
     """Copy everything that the rest of a training depends on.
 

@@ -1,10 +1,9 @@
 """Learning-rate schedules by MXNet's own schedulers; lengths are in epochs or updates."""
 
 from dataclasses import dataclass, field, fields, replace
-import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arguments import Length, length, split_spec
+from mxkit.core.arguments import Length, is_finite_number, length, split_spec
 from mxkit.errors import unknown_name
 from mxnet import lr_scheduler
 
@@ -263,8 +262,7 @@ def _checked(given: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _rate(value: Any, name: str, above: bool) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (above and value == 0):
+    if not is_finite_number(value) or value < 0 or (above and value == 0):
         least = "above 0" if above else "of at least 0"
         raise ValueError(f"{name}: expected a number {least}; received {value!r:.100}")
     return float(value)

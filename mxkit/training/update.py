@@ -323,9 +323,8 @@ class _Reader:
             self.batches = self._skip
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit * self._turns - self.batches)
-        batches: Iterator[Any] = islice(
-            self.data.read(self._epoch, name="train", skip=self.batches, packed=self._packed), limit
-        )
+        rest = self.data.read(self._epoch, name="train", skip=self.batches, packed=self._packed)
+        batches: Iterator[Any] = islice(rest, limit)
         batches = self._workers.compared(batches, self.data, f"train in {where}")
         dropped = 0
         for batch in batches:

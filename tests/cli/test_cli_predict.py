@@ -13,7 +13,7 @@ import time
 from mxkit.cli import main
 from mxkit.recipe.predictions import predict_files
 import pytest
-from sharing import command, draw_images
+from sharing import command, draw_images, wait_until
 
 
 @contextmanager
@@ -153,9 +153,7 @@ def test_an_interrupt_leaves_whole_lines(photo_run, tmp_path, forks):
     table.touch()
 
     def interrupt(process):
-        deadline = time.monotonic() + 60
-        while table.read_bytes().count(b"\n") < 33 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: table.read_bytes().count(b"\n") >= 33)
         assert table.read_bytes().count(b"\n") == 33  # the first batch, while the third one is read
         os.kill(process, signal.SIGINT)
         time.sleep(0.5)  # the signal comes first

@@ -20,6 +20,7 @@ from mxkit.errors import DownloadError
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import wait_until
 
 CONTENT = np.random.RandomState(0).bytes(300_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
@@ -266,10 +267,7 @@ def test_a_killed_process_leaves_a_part_that_the_next_overwrites(server, tmp_pat
     part = tmp_path / ".file.part"
 
     def kill(process):
-        limit = time.monotonic() + 60
-        while not (part.exists() and part.stat().st_size > 30_000):
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        assert wait_until(lambda: part.exists() and part.stat().st_size > 30_000)
         os.kill(process, signal.SIGKILL)
 
     assert run_child(forks, server, tmp_path, kill).returncode == -signal.SIGKILL

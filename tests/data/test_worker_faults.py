@@ -15,6 +15,7 @@ from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError
 import numpy as np
 import pytest
+from sharing import wait_until
 
 # Generous for a machine that does other things too; the promise is 5 seconds, gluon's timeout is 120.
 SECONDS = 5
@@ -52,13 +53,6 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(true, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
 
 
 def fails(deed, workers="process:2", **options):
@@ -249,7 +243,8 @@ def test_workers_of_a_killed_parent_end_by_themselves(script, tmp_path):
 
     script(ENDLESS, meanwhile=kill)
     assert len(pids) == 4
-    assert wait_until(lambda: not any(map(alive, pids)))  # although one sleeps in a sample, and two wait for an epoch
+    # although one sleeps in a sample, and two wait for an epoch
+    assert wait_until(lambda: not any(map(alive, pids)), SECONDS)
     assert left()[2] == segments
 
 

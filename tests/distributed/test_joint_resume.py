@@ -1,10 +1,10 @@
 """Trainings of several workers that are stopped and resumed end like one that was not."""
 
 import shutil
-import time
 
 from joint_runs import assert_equal, ended, once, results, results_of, start
 import pytest
+from sharing import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -48,11 +48,8 @@ def test_only_the_first_worker_writes_and_all_need_its_folder(runs):
 
 def test_a_second_launch_into_the_folder_of_a_live_one_is_refused(runs, tmp_path):
     first = start("joint_resumes.py", tmp_path, 2, "locked")
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "waits").exists() and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)  # the launch is another process
-    while list(tmp_path.rglob(".writing-*")):
-        time.sleep(0.02)  # the checkpoint of update 4 is still being written
+    wait_until(lambda: (tmp_path / "waits").exists() or first.poll() is not None, seconds=120)
+    wait_until(lambda: not list(tmp_path.rglob(".writing-*")))  # the checkpoint of update 4 is still being written
     locks = [(path.parent.name, path.read_text().split(" on ")[0]) for path in tmp_path.rglob(".writer")]
     before = sorted(tmp_path.rglob("*"))
     status, output = ended(start("joint_resumes.py", tmp_path, 2, "locked"))

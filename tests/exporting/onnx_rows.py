@@ -76,8 +76,15 @@ ONNX_ROWS = [
     row("depth_to_space", lambda x: S.depth_to_space(x, block_size=2), ("B", 8, 2, 3)),
     row("space_to_depth", lambda x: S.space_to_depth(x, block_size=2), ("B", 2, 4, 6)),
     row("box_nms of one class", partial(C.box_nms, overlap_thresh=0.2, topk=7), ("B", 40, 6), draw=boxes),
+    row(
+        "box_nms twice",
+        lambda x: C.box_nms(S.slice_axis(C.box_nms(x * 2), axis=1, begin=0, end=9) + 0.1),
+        ("B", 40, 6),
+        draw=boxes,
+    ),
     row("box_nms of none", partial(C.box_nms, overlap_thresh=0.2, valid_thresh=5), ("B", 40, 6), draw=boxes),
     # constants
     row("np broadcast_to", lambda x, w: x + N.broadcast_to(w, (3, 4)), ("B", 3, 4), (1, 4), numpy=True),
+    row("repeat a line", lambda x: S.repeat(x, 3), ("B",)),
     row("index below", lambda x, i: S.pick(x, i, axis=1), ("B", 5), ("B",), draw={1: below(5)}),
 ]

@@ -30,6 +30,27 @@ def detection(name, operator, *shapes, draw=None, **attrs):
     return row(name, lambda *inputs: made(*inputs, **attrs), *shapes, draw=draw, gradients=False)
 
 
+def regions(random, shape):
+    """Boxes of images 0 and 1, partly outside, or with no area; corners of every other one are whole numbers."""
+    corner, size = random.uniform(-9, 14, (*shape[:-1], 2)), random.uniform(-1, 12, (*shape[:-1], 2))
+    made = np.concatenate([random.integers(0, 2, (*shape[:-1], 1)), corner, corner + size], -1)
+    made[:, ::2] = np.round(made[:, ::2])
+    return made.astype("float32")
+
+
+def sides(random, shape):
+    """As `regions`, of which each has an area, without which MXNet's aligned operator ends the process."""
+    made = regions(random, shape)
+    made[..., 3:] = np.maximum(made[..., 3:], made[..., 1:3] + 1)
+    return made
+
+
+def aligned(name, channels=3, draw=regions, **attrs):
+    """Cells of twenty boxes for each sample."""
+    make = lambda x, y: S.contrib.ROIAlign(x, y.reshape((-1, 5)), **{"spatial_scale": 0.5, **attrs})  # noqa: E731
+    return row(f"ROIAlign {name}", make, (2, channels, 5, 7), ("B", 20, 5), draw={1: draw})
+
+
 NMS = ("box_nms", ("B", 12, 6))
 DECODED = (("B", 5, 4), (1, 5, 4))
 SEQUENCE_ROWS = [
@@ -49,4 +70,8 @@ SEQUENCE_ROWS = [
     detection("box_nms 2d", "box_nms", (9, 6), draw=boxes, overlap_thresh=0.2),
     detection("box_decode", "box_decode", *DECODED, draw=above(0.2), std0=0.1, std1=0.2, std2=0.3, std3=0.4, clip=0.2),
     detection("box_decode corner", "box_decode", *DECODED, draw=above(0.2), format="corner"),
+    *(aligned(f"of {samples} samples", pooled_size=(3, 2), sample_ratio=samples) for samples in (-1, 0, 1, 2, 3)),
+    aligned("of the same size", pooled_size=(1, 4), sample_ratio=2, spatial_scale=1),
+    *(aligned(f"aligned {n}", pooled_size=(2, 3), sample_ratio=n, aligned=True, draw=sides) for n in (-1, 2)),
+    aligned("by position", 12, pooled_size=(3, 2), sample_ratio=2, position_sensitive=True),
 ]

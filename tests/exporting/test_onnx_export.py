@@ -133,6 +133,12 @@ def test_all_refusals_come_at_once():
     assert "What cannot leave" in text
 
 
+def time_first(F, x):
+    """A GRU of one sample that reads the first axis as time: the file would take any length of it."""
+    sizes = {"mode": "gru", "num_layers": 1, "state_size": 3}
+    return F.RNN(x.expand_dims(1), F.ones((81,)), F.zeros((1, 1, 3)), **sizes)
+
+
 def masked(F, x):
     return F.contrib.boolean_mask(x, F.slice_axis(x, axis=1, begin=0, end=1).reshape((-1,)))
 
@@ -143,6 +149,7 @@ def masked(F, x):
         (lambda F, x: F.LeakyReLU(x, act_type="rrelu"), r"LeakyReLU \(\w*\): act_type='rrelu' draws its slopes"),
         (masked, "_contrib_boolean_mask"),
         (lambda F, x: F.Reshape(x, shape=(2, 2, 2)), "the new shape fits one batch size only"),
+        (time_first, "computes no other batch size"),
     ],
 )
 def test_what_no_batch_size_or_no_other_program_fits_is_refused(function, text):

@@ -179,7 +179,8 @@ def test_a_net_that_fits_one_batch_only_is_written_with_the_inputs_that_are_give
     given = np.ones((3, 2), "float32"), np.ones((2, 3), "float32")
     written = export(net, tmp_path / "net", inputs=given)
     assert mxkit.load_exported(tmp_path / "net")(*map(mx.nd.array, given)).shape == (2, 3)
-    assert written.proof.rows
+    assert {row.shape for row in written.proof.rows} == {(2, 3)}
+    assert written.inputs == ("data0 (3, 2) float32", "data1 (2, 3) float32")
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from recipe_parts import RESUMED as RECIPE
 from recipe_parts import rows, values
-from sharing import command, long
+from sharing import command, long, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 4", "epochs: 400"))
 
     def kill(process):
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: list(tmp_path.glob("runs/*/checkpoints/step-*")))
         os.kill(process, death)
 
     words = ["train", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "runs"), "--quiet"]
@@ -87,9 +85,7 @@ def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, who
     refused = []
 
     def train_too(process):
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("runs/*/.writer")) and time.monotonic() < deadline:
-            time.sleep(0.005)  # the run is another process
+        wait_until(lambda: list(tmp_path.glob("runs/*/.writer")))
         time.sleep(offset)  # into its training
         os.kill(process, signal.SIGSTOP)
         (run,) = (tmp_path / "runs").iterdir()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import mxkit
 from mxkit.recipe.sweeping import Sweep
@@ -11,7 +10,7 @@ from mxkit.reports import list_runs
 import optuna
 from PIL import Image
 import pytest
-from sharing import command
+from sharing import command, wait_until
 
 RATE = "optimizer.learning_rate=log:1e-3..1e-1"
 LINEAR = ["linear_regression", "--set", RATE, "--set", "initializer.sigma=0.0..1.0", "--quiet"]
@@ -35,9 +34,7 @@ def killed(tmp_path_factory, forks):
 
     def kill(process):
         try:
-            deadline = time.monotonic() + 120
-            while not list(output.glob("*/trial-0000/checkpoints/step-*")) and time.monotonic() < deadline:
-                time.sleep(0.005)  # the sweep is another process
+            wait_until(lambda: list(output.glob("*/trial-0000/checkpoints/step-*")), seconds=120)
             os.kill(process, signal.SIGSTOP)  # it lives, so its trial is its own
             tables.append(trials_of(*LONG, "--output", output, "--trials", 2))
         finally:

@@ -30,7 +30,7 @@ _OTHERS = """
 ssd_300_vgg16_atrous_voc ssd_512_resnet50_v1_voc ssd_512_mobilenet1.0_voc yolo3_mobilenet1.0_voc yolo3_darknet53_voc
 fcn_resnet50_voc psp_resnet50_ade deeplab_resnet50_ade deeplab_resnest50_ade icnet_resnet50_citys fastscnn_citys
 danet_resnet50_citys simple_pose_resnet18_v1b mobile_pose_mobilenet1.0 alpha_pose_resnet101_v1b_coco
-center_net_resnet18_v1b_voc
+center_net_resnet18_v1b_voc faster_rcnn_resnet50_v1b_voc faster_rcnn_fpn_resnet50_v1b_coco
 """
 OWN, OTHERS = _OWN.split(), _OTHERS.split()
 # With BatchNorm's initial statistics their numbers grow from layer to layer, and rounding errors with them.
@@ -144,9 +144,9 @@ def page_of(results):
     lines = [
         "# Nets that were converted",
         "",
-        "`python tests/zoo/leave.py` makes this table with random weights and batches of 1 and 4. A cell shows the",
-        "largest relative difference of all operators' outputs, and the number of arrays compared. For PyTorch, and",
-        "nets other than gluoncv's, the arrays include those of a training step. The page",
+        "`python tests/zoo/leave.py` makes this table with random weights and batches of 1 and 4, of Faster R-CNN 1.",
+        "A cell shows the largest relative difference of all operators' outputs, and how many arrays were compared.",
+        "For PyTorch, and nets other than gluoncv's, the arrays include those of a training step. The page",
         "[What cannot leave](cannot-leave.md) explains refusals. The weights are Xavier's, and BatchNorm's statistics",
         "the initial ones, except for nets in which rounding errors would grow from layer to layer.",
         f"Statistics from a batch and smaller weights (magnitude 0.01): {listed(GROWING)}.",

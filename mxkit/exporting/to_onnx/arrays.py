@@ -351,7 +351,8 @@ def tile(operator: Operator, writer: Writer) -> str:
 
 @converts("repeat")
 def repeat(operator: Operator, writer: Writer) -> str:
-    data, axis, count = operator.inputs[0], operator.get("axis"), operator.integer("repeats")
+    data, count = operator.inputs[0], operator.integer("repeats")
+    axis = operator.get("axis") if len(data.dims) > 1 else 0
     operator.refuse((axis is None, "axis=None repeats across the batch"))
     place = axis % len(data.dims) + 1
     made = writer.reshape(data, (*data.dims[:place], 1, *data.dims[place:]))

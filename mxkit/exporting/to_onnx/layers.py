@@ -342,6 +342,30 @@ def attention_values(operator: Operator, writer: Writer) -> str:
     return writer.reshape(writer.transpose(made, 2, 0, 1, 3), operator.outputs[0].dims)
 
 
+@converts("_contrib_ROIAlign")
+def roi_align(operator: Operator, writer: Writer) -> str:
+    data, boxes = operator.inputs
+    height, width = operator.ints("pooled_size")
+    image = writer.op("Squeeze", writer.cast(writer.slice(boxes, 0, 1, 1), np.int64), integers(1))
+    made = writer.op(
+        "RoiAlign",
+        data,
+        writer.slice(boxes, 1, 5, 1),
+        image,
+        output_height=height,
+        output_width=width,
+        sampling_ratio=max(operator.integer("sample_ratio"), 0),
+        spatial_scale=operator.real("spatial_scale"),
+        coordinate_transformation_mode="half_pixel" if operator.flag("aligned") else "output_half_pixel",
+    )
+    if operator.flag("position_sensitive"):  # each cell has channels of its own
+        cells = height * width
+        made = writer.op("Reshape", made, integers(0, -1, cells * cells))
+        made = writer.op("Gather", made, integers(*range(0, cells * cells, cells + 1)), axis=2)
+        made = writer.op("Reshape", made, integers(0, 0, height, width))
+    return made
+
+
 @converts("_contrib_box_decode")
 def box_decode(operator: Operator, writer: Writer) -> str:
     data, anchors = operator.inputs
@@ -421,7 +445,7 @@ def _survivors(near: str, usable: str, writer: Writer) -> str:
     from onnx import parser
 
     body = parser.parse_graph("""
-        suppression (bool[n, m] nms_left, bool[n, m] nms_row, bool[m] nms_place) => (bool[n, m] nms_next) {
+        suppression (bool[?, ?] nms_left, bool[?, ?] nms_row, bool[?] nms_place) => (bool[?, ?] nms_next) {
             nms_here = And (nms_place, nms_left)
             nms_number = Cast <to = 1> (nms_here)
             nms_most = ReduceMax <axes = [1], keepdims = 1> (nms_number)

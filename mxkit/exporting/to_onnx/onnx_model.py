@@ -1,4 +1,4 @@
-"""Converts a graph to an ONNX model with any batch size."""
+"""Converts a graph to an ONNX model, with any batch size where the graph fits it."""
 
 from typing import Any, List, Mapping, Sequence, Tuple
 
@@ -27,8 +27,8 @@ def onnx_model(
 
     The inputs have the graph's names. The output is `output`, several are `output0`, `output1` and so on; MXNet's
     names of them stand in the metadata as `mxnet.outputs`. The tensors in between have the names of MXNet's operators.
-    The size of the batch is `N` in inputs and outputs: axis 0, or axis 1 of inputs that a fused RNN reads with time
-    first.
+    The size of the batch is `N` in inputs and outputs, if any fits: axis 0, or axis 1 of inputs that a fused RNN reads
+    with time first.
 
     Args:
         graph: Result of `graph_of`.
@@ -41,8 +41,8 @@ def onnx_model(
         A `ModelProto` that onnx's checker accepts.
 
     Raises:
-        ExportError: An operator has no exact conversion (the text lists all such operators), or the net accepts
-            one batch size only.
+        ExportError: An operator has no exact conversion (the text lists all such operators), or the graph fits no
+            batch size, or only one and reads time first.
     """
     from onnx import checker, helper
 

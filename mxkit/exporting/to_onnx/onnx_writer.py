@@ -267,11 +267,16 @@ class Operators(NamedTuple):
     outputs: List[Tensor]
     output_names: List[str]
 
+    @property
+    def fixed(self) -> bool:
+        """Whether the graph does not fit every batch size, so that shapes are those of one."""
+        return all(isinstance(size, int) for one in self.inputs for size in one.dims)
+
 
 def operators_of(
     graph: NetGraph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], axes: Sequence[int] = ()
 ) -> Operators:
-    """Infer shapes and dtypes of a graph, and name its tensors.
+    """Infer shapes and dtypes of a graph, for any batch size or the one that it fits, and name its tensors.
 
     Args:
         graph: Result of `graph_of`.
@@ -280,7 +285,7 @@ def operators_of(
         axes: The axes of the samples; () finds them.
 
     Raises:
-        ExportError: The graph fits no other batch size than that of `shapes`.
+        ExportError: The graph fits no batch size, or only one and reads time first.
     """
     internals = legacy(graph.symbol).get_internals()
     view = Graph.of(graph.symbol, internals=True)
@@ -361,15 +366,12 @@ def _recurrent(view: Graph) -> List[Entry]:
 
 
 def _dims(
-    graph: NetGraph,
-    internals: Any,
-    view: Graph,
-    shapes: Sequence[Sequence[int]],
-    known: Sequence[int],
+    graph: NetGraph, internals: Any, view: Graph, shapes: Sequence[Sequence[int]], known: Sequence[int]
 ) -> Tuple[List[int], List[Optional[Dims]]]:
     """Find the inputs' batch axes, and all shapes as functions of the batch size."""
     possible = [[0, 1] if len(shape) > 1 else [0] for shape in shapes]
     candidates = [tuple(known)] if known else list(itertools.product(*possible))
+    several = False
     for axes in sorted(candidates[:64], key=sum):
         inferred = []
         for batch in _BATCHES:
@@ -380,11 +382,18 @@ def _dims(
             inferred.append(found)
         if len(inferred) < len(_BATCHES):
             continue
+        several = True
         dims = [_of_batch(many) for many in zip(*inferred)]
         times = [dims[view.heads.index(source)] for source in _recurrent(view)]
         # a batch axis there would be a variable length of the sequence
         if all(dim is not None and isinstance(dim[0], int) for dim in times):
             return list(axes), dims
+    own = list(known) or [0] * len(shapes)
+    ones = [(*shape[:axis], 1, *shape[axis + 1 :]) for shape, axis in zip(shapes, own)]
+    for one in () if several else (shapes, ones):
+        found = _infer(graph, internals, dict(zip(graph.inputs, map(tuple, one))))
+        if found is not None:
+            return own, found
     raise ExportError(
         f"export: the net computes no other batch size than that of input_shape, {[tuple(shape) for shape in shapes]}; "
         "an ONNX file takes any. Where its code reshapes to a fixed batch size, write 0 or -1 for it"

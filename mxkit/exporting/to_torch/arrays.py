@@ -194,10 +194,6 @@ def _slice(node: Node) -> str:
     return f"{turned}[{listed(parts)}]" if parts else turned
 
 
-def _slice_axis(node: Node) -> str:
-    return _indexed(node, node.axis(0), _span(node.integer("begin", 0), node.integer("end")))
-
-
 def _slice_like(node: Node) -> str:
     axes = [axis % node.rank for axis in node.ints("axes") or range(node.rank)]
     parts = [f": {atom(node.y)}.shape[{axis}]" if axis in axes else ":" for axis in range(max(axes) + 1)]
@@ -299,15 +295,19 @@ def _box_nms(node: Node) -> str:
     return f"box_nms({node.x}{extra})"
 
 
-def _four(name: str, values: Sequence[Any], default: Sequence[Any]) -> str:
-    """Write an argument that is a tuple, also of equal numbers, unless it has its default."""
-    return "" if tuple(values) == tuple(default) else f", {name}={literal(tuple(values))}"
-
-
 def _box_decode(node: Node) -> str:
-    scales = _four("scales", [node.number(f"std{part}", 1) for part in range(4)], (1, 1, 1, 1))
+    four = tuple(node.number(f"std{part}", 1) for part in range(4))
+    scales = "" if four == (1, 1, 1, 1) else f", scales={literal(four)}"
     extra = options(limit=(max(node.number("clip"), 0), 0), corners=(node.text("format") == "corner", False))
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
+
+
+def _roi_align(node: Node) -> str:
+    flags = {"aligned": "aligned", "by_position": "position_sensitive"}
+    more = {name: (node.flag(own), False) for name, own in flags.items()}
+    extra = options(samples=(node.integer("sample_ratio"), -1), **more)
+    pooled, scale = literal(node.ints("pooled_size")), literal(node.number("spatial_scale"))
+    return f"roi_align({node.x}, {node.y}, {pooled}, {scale}{extra})"
 
 
 def _between(sign: str, reverse: bool, node: Node) -> str:
@@ -566,7 +566,7 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     **each("_arange _npi_arange", _arange),
     "_contrib_arange_like": _arange_like,
     "slice": _slice,
-    "slice_axis": _slice_axis,
+    "slice_axis": lambda node: _indexed(node, node.axis(0), _span(node.integer("begin", 0), node.integer("end"))),
     "slice_like": _slice_like,
     "take": _take,
     "pick": _pick,
@@ -580,4 +580,5 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "SequenceReverse": partial(_sequence, "reverse_steps", "{a}.flip(0)"),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
+    "_contrib_ROIAlign": _roi_align,
 }

@@ -481,11 +481,10 @@ def _access(target: str) -> str:
 
 def _class_lines(one: Class, recorded: bool) -> Iterator[str]:
     yield f"class {one.name}({one.base}):"
-    registered = [
-        value for _, value in one.statements if isinstance(value, Call) and "register_buffer" in value.function
-    ]
-    yield from (f"    {str(value.arguments[0].value)[1:-1]}: Tensor" for value in registered)
-    if registered:
+    calls = (value for _, value in one.statements if isinstance(value, Call))
+    buffers = [str(call.arguments[0].value)[1:-1] for call in calls if "register_buffer" in call.function]
+    yield from (f"    {name}: Tensor" for name in buffers)
+    if buffers:
         yield ""
     if len(one.statements) > 1 or one.base != "nn.Module":
         yield from _signature("__init__", one.signature(), "None")

@@ -143,3 +143,50 @@ def box_nms(
     kept = kept.gather(1, front.unsqueeze(2).expand_as(kept))
     padded = F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1)
     return padded.reshape(x.shape)
+
+
+def roi_weights(
+    begin: torch.Tensor, length: torch.Tensor, cells: int, size: int, samples: int
+) -> torch.Tensor:
+    """Return weights (boxes, cells, size): how much of each row, or column, is in the mean of a cell's samples."""
+    width = length / cells
+    counts = torch.full_like(width, samples) if samples > 0 else width.ceil()
+    counts = counts.clamp(min=1)
+    number = torch.arange(int(counts.max()), device=begin.device)
+    cell = torch.arange(cells, device=begin.device).unsqueeze(1)
+    begin, width, counts = (part[:, None, None] for part in (begin, width, counts))
+    place = begin + cell * width + (number + 0.5) * width / counts
+    is_sample = (number < counts) & (place >= -1) & (place <= size)
+    place = place.clamp(0, size - 1).unsqueeze(3)
+    share = 1 - (place - torch.arange(size, device=begin.device)).abs()
+    return (share.clamp(min=0) * is_sample.unsqueeze(3)).sum(dim=2) / counts
+
+
+def roi_align(
+    x: torch.Tensor,
+    boxes: torch.Tensor,
+    pooled: Sequence[int],
+    scale: float,
+    samples: int = -1,
+    aligned: bool = False,
+    by_position: bool = False,
+) -> torch.Tensor:
+    """Return the mean of bilinear samples in each cell of each box (image, left, top, right, bottom)."""
+    boxes = boxes.detach()
+    corners = boxes[:, 1:] * scale - (0.5 if aligned else 0)
+    sizes = corners[:, 2:] - corners[:, :2]
+    if not aligned:
+        sizes = sizes.clamp(min=1)
+    across, down = (
+        roi_weights(corners[:, n], sizes[:, n], pooled[1 - n], x.shape[3 - n], samples)
+        for n in (0, 1)
+    )
+    is_own = boxes[:, :1].long() == torch.arange(x.shape[0], device=x.device)
+    down = down.unsqueeze(2) * is_own[:, None, :, None]
+    y = torch.einsum("rinh,nchw->rciw", down, x)
+    y = torch.einsum("rciw,rjw->rcij", y, across)
+    if by_position:
+        cells = pooled[0] * pooled[1]
+        y = y.reshape(y.shape[0], -1, cells, cells).diagonal(dim1=2, dim2=3)
+        y = y.reshape(y.shape[0], -1, *pooled)
+    return y

@@ -126,12 +126,7 @@ class Renderer:
     """
 
     def __init__(
-        self,
-        program: Program,
-        module: Module,
-        scope: Scope,
-        shared: Dict[int, Module],
-        problems: List[Problem],
+        self, program: Program, module: Module, scope: Scope, shared: Dict[int, Module], problems: List[Problem]
     ) -> None:
         self.program, self.module, self.scope, self.problems = program, module, scope, problems
         self.found = accesses(module)

@@ -19,12 +19,15 @@ _Module = Callable[[Node], Optional[Layer]]
 
 
 def _of_parameters(convert: Callable[[Node, List[Any]], Optional[Layer]]) -> _Module:
-    """Call a conversion with the values of the inputs after the first; there is no module if one is no parameter."""
+    """Call a conversion with the values of the inputs after the first.
+
+    There is no module if one of them is no parameter, or if the operator returns means and variances, too.
+    """
 
     def converted(node: Node) -> Optional[Layer]:
         data, *values = node.values
         absent = data is not None or any(value is None for value in values)
-        return None if absent else convert(node, values)
+        return None if absent or node.flag("output_mean_var") else convert(node, values)
 
     return converted
 
@@ -76,10 +79,8 @@ def _bias(node: Node) -> str:
 
 def _convolution(node: Node) -> str:
     name = "conv_transpose" if node.operator == "Deconvolution" else "conv"
-    called = (
-        f"{name}{_spatial_rank(node)}d({node.x}, {node.inputs[1]}{_bias(node)}{options(**_convolution_options(node))})"
-    )
-    return _cut(node, f"F.{called}")
+    rank, extra = _spatial_rank(node), options(**_convolution_options(node))
+    return _cut(node, f"F.{name}{rank}d({node.x}, {node.inputs[1]}{_bias(node)}{extra})")
 
 
 @_of_parameters
@@ -90,11 +91,6 @@ def _convolution_module(node: Node, values: List[Any]) -> Layer:
     name = "ConvTranspose" if node.operator == "Deconvolution" else "Conv"
     made = _weighted(f"nn.{name}{len(kernel)}d", *channels, state=values, **named)
     return made._replace(call=_cut(node, "{layer}({0})")) if any(node.ints("target_shape")) else made
-
-
-def _fully_connected(node: Node) -> str:
-    """Write a product; its flattening is an operator of its own."""
-    return f"F.linear({node.x}, {node.inputs[1]}{_bias(node)})"
 
 
 @_of_parameters
@@ -136,8 +132,7 @@ def _batch_norm(node: Node) -> str:
 
 @_of_parameters
 def _batch_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
-    special = node.flag("use_global_stats") or node.flag("output_mean_var")
-    if special or not 2 <= node.rank <= 5 or node.axis(1) != 1:
+    if node.flag("use_global_stats") or not 2 <= node.rank <= 5 or node.axis(1) != 1:
         return None
     state = dict(zip(("weight", "bias", "running_mean", "running_var"), values))
     is_fixed = node.flag("fix_gamma")
@@ -158,7 +153,7 @@ def _layer_norm(node: Node) -> str:
 
 @_of_parameters
 def _layer_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
-    if node.axis() != node.rank - 1 or node.flag("output_mean_var"):
+    if node.axis() != node.rank - 1:
         return None
     return _weighted("nn.LayerNorm", ("size", node.shapes[0][-1]), state=values, eps=_eps(node))
 
@@ -172,9 +167,7 @@ def _group_norm(node: Node) -> str:
 
 
 @_of_parameters
-def _group_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
-    if node.flag("output_mean_var"):
-        return None
+def _group_norm_module(node: Node, values: List[Any]) -> Layer:
     groups, channels = node.integer("num_groups"), node.shapes[0][1]
     repeated = [np.repeat(value, channels // groups) for value in values]
     sizes = ("num_groups", groups), ("channels", channels)
@@ -403,7 +396,8 @@ def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, direc
 EXPRESSIONS: Dict[str, Union[str, Conversion]] = {
     **ARRAYS,
     **each("Convolution Deconvolution", _convolution),
-    "FullyConnected": _fully_connected,
+    # its flattening is an operator of its own
+    "FullyConnected": lambda node: f"F.linear({node.x}, {node.inputs[1]}{_bias(node)})",
     **each("BatchNorm _contrib_SyncBatchNorm _contrib_BatchNormWithReLU", _batch_norm),
     "LayerNorm": _layer_norm,
     "GroupNorm": _group_norm,

@@ -119,9 +119,8 @@ class Program:
         # in the order of the computation, which the numbers of the nodes follow
         events = list(self._events(0))
         with switches(numpy):
-            heads = legacy(
-                [one for index, side in events for one in _side(self._calls[index], side) if one is not None]
-            )
+            symbols = [one for index, side in events for one in _side(self._calls[index], side)]
+            heads = legacy([one for one in symbols if one is not None])
             self.internals = mx.sym.Group(heads).get_internals()
             graph = Graph.of(mx.sym.Group([self.internals, *heads]))
             count = len(self.internals.list_outputs())
@@ -318,9 +317,8 @@ class Program:
                 f"export: {place_of(here.path, here.block)} uses {node.operator} {node.name!r}, which "
                 f"{place_of(other.path, other.block)} computed and did not return. Return it, or pass it as an argument"
             )
-        return Operator(
-            *(node.index, node.name, node.operator, node.arguments, list(node.inputs), self._outputs[node.index])
-        )
+        inputs, outputs = list(node.inputs), self._outputs[node.index]
+        return Operator(node.index, node.name, node.operator, node.arguments, inputs, outputs)
 
     def _flattened(self, step: Any) -> List[Union[Operator, Scope]]:
         """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""

@@ -91,9 +91,8 @@ def _output_rows(
     source: Source, inputs: Sequence[Any], outputs: Sequence[Any], label: str
 ) -> Iterator[Tuple[Entry, Row]]:
     batch, entries = _batch_size(source.program, inputs), flat(source.program.root.outputs)
-    for number, (expected, output) in enumerate(
-        zip(net_outputs(source.program.net, inputs, source.program.numpy), outputs)
-    ):
+    pairs = zip(net_outputs(source.program.net, inputs, source.program.numpy), outputs)
+    for number, (expected, output) in enumerate(pairs):
         yield entries[number], compare(f"output {number}", label, batch, expected, output.detach().numpy())
 
 

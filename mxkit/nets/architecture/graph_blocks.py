@@ -175,11 +175,7 @@ SETTINGS: Dict[str, Callable[[Any], Any]] = {
 
 
 def optimized_net(
-    precision: str = "float32",
-    float_layers: Any = (),
-    thresholds: Any = None,
-    joined: bool = True,
-    **graph: Any,
+    precision: str = "float32", float_layers: Any = (), thresholds: Any = None, joined: bool = True, **graph: Any
 ) -> OptimizedNet:
     """Make the block from its description.
 

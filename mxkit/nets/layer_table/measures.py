@@ -10,15 +10,7 @@ from typing import Counter as Counts
 import warnings
 
 from mxkit.core.arrays import is_numpy, item_size, legacy, of_kind, switches
-from mxkit.core.blocks import (
-    blocks_by_path,
-    distinct,
-    is_numpy_net,
-    join_path,
-    net_devices,
-    parameters_by_path,
-    place_of,
-)
+from mxkit.core.blocks import distinct_blocks, is_numpy_net, join_path, net_devices, parameters_by_path, place_of
 from mxkit.core.forward_errors import explained, layer_fault
 from mxkit.core.graph import Entry, Graph, Node
 from mxkit.core.graphs import attributes_restored, run_as_code
@@ -244,7 +236,7 @@ def _takes_symbols(net: Any) -> bool:
     """Return True if all code of a net is written for symbols; other code may accept a symbol and compute nonsense."""
     return all(
         isinstance(block, gluon.HybridBlock) or type(block).forward is gluon.nn.Sequential.forward
-        for _, block in blocks_by_path(net)
+        for block in distinct_blocks(net).values()
     )
 
 
@@ -269,7 +261,7 @@ def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Bloc
 
     The shapes of parameters are written to `shapes`, because a deferred parameter does not keep the shape of this run.
     """
-    blocks = list(distinct(dict(blocks_by_path(net))).values())
+    blocks = list(distinct_blocks(net).values())
     # deferred parameters lose the shapes and values that they get here
     restored = attributes_restored([*blocks, *parameters_by_path(net).values()])
     with restored, recorded_calls(net) as calls, run_as_code(blocks), autograd.pause(train_mode=False):

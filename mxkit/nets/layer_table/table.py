@@ -5,7 +5,7 @@ from numbers import Integral
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
+from mxkit.core.blocks import blocks_by_path, depth_of, parameters_by_path, unknown_path
 from mxkit.errors import nearest
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.measures import Measures, Output, measure
@@ -124,7 +124,7 @@ class LayerTable(Sequence[Layer]):
             self.parameter_bytes += Output((size or 0,), dtype_name(parameter.dtype or "float32")).bytes
         self.not_trained = self.parameters - self.trained
         self._paths = [row.path for row in rows]
-        self._rows = [row for row in rows if depth is None or _depth(row.path) <= depth]
+        self._rows = [row for row in rows if depth is None or depth_of(row.path) <= depth]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -279,10 +279,6 @@ def _home(path: str, blocks: Dict[str, List[str]]) -> str:
     while path and path not in blocks:
         path = path.rpartition(".")[0]
     return path
-
-
-def _depth(path: str) -> int:
-    return path.count(".") + 1 if path else 0
 
 
 def _size(parameter: Any, measures: Optional[Measures]) -> Optional[int]:

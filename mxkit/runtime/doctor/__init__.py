@@ -6,18 +6,10 @@ of its import is a line too.
 
 from concurrent.futures import ThreadPoolExecutor
 
+from mxkit.runtime.doctor import software
 from mxkit.runtime.doctor.findings import Line, Report, Section, render, rows, to_dict, to_json
 from mxkit.runtime.doctor.hardware import accelerator_lines, installed_kernels, resource_lines
 from mxkit.runtime.doctor.probes import probe
-from mxkit.runtime.doctor.software import (
-    WITH_MXNET,
-    build_lines,
-    cache_lines,
-    interpreter_lines,
-    modules,
-    package_lines,
-    variable_lines,
-)
 from mxkit.runtime.gpus import read_driver
 
 __all__ = ["Line", "Report", "Section", "render", "report", "rows", "to_dict", "to_json"]
@@ -35,18 +27,18 @@ def report() -> Report:
     """
     with ThreadPoolExecutor(2) as pool:
         # oneDNN reports its instruction set only in its log.
-        with_mxnet = pool.submit(probe, ["mxnet", *WITH_MXNET], {"DNNL_VERBOSE": "1"})
-        imported = pool.submit(probe, ["numpy", *modules()])
+        with_mxnet = pool.submit(probe, ["mxnet", *software.WITH_MXNET], {"DNNL_VERBOSE": "1"})
+        imported = pool.submit(probe, ["numpy", *software.modules()])
         (answers, noise), others = with_mxnet.result(), imported.result()
     mxnet = answers["mxnet"]
     return Report(
         (
-            Section("python", "Python", interpreter_lines(others.answers["numpy"])),
-            Section("mxnet", "MXNet", build_lines(mxnet, noise)),
+            Section("python", "Python", software.interpreter_lines(others.answers["numpy"])),
+            Section("mxnet", "MXNet", software.build_lines(mxnet, noise)),
             Section("machine", "Machine", resource_lines()),
             Section("gpu", "GPU", accelerator_lines(read_driver(), installed_kernels(), mxnet)),
-            Section("variables", "Environment", variable_lines(noise)),
-            Section("packages", "Packages", package_lines({**others.answers, **answers})),
-            Section("caches", "Caches", cache_lines()),
+            Section("variables", "Environment", software.variable_lines(noise)),
+            Section("packages", "Packages", software.package_lines({**others.answers, **answers})),
+            Section("caches", "Caches", software.cache_lines()),
         )
     )

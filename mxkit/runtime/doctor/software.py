@@ -16,15 +16,7 @@ from typing import Any, List, Mapping, NamedTuple, Tuple
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
 from mxkit.runtime.startup import enabling_file, enabling_text
-from mxkit.runtime.wheels import (
-    RELEASE,
-    Wheel,
-    foreign_name,
-    installed_wheels,
-    package_spec,
-    release,
-    wheel_problem,
-)
+from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
 
 def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:

@@ -277,9 +277,8 @@ class TensorBoardLog(RunLog):
             step = state.updates + 1 if state.updates else None
             self._of_updates = writer(logdir=str(self.folder / "updates"), purge_step=step, filename_suffix=suffix)
         scalars = {name: 0.0 for name in state.columns if name.startswith(("train_", "valid_"))}
-        experiment, session, self._session_end = summary.hparams(
-            {name: one if isinstance(one, (bool, int, float)) else str(one) for name, one in settings.items()}, scalars
-        )
+        plain = {name: one if isinstance(one, (bool, int, float)) else str(one) for name, one in settings.items()}
+        experiment, session, self._session_end = summary.hparams(plain, scalars)
         for part in (experiment, session):
             self._writer.file_writer.add_summary(part)
 
@@ -475,9 +474,8 @@ class MLflowLog(_Tracker):
             return
         name = self.run_name or (None if self.recipe_run is None else self.recipe_run.folder.name)
         self.id = run = str(client.create_run(self._experiment_id(), run_name=name).info.run_id)
-        parameters = [
-            require("mlflow.entities", "mlflow").Param(name, str(value)[:_LETTERS]) for name, value in settings.items()
-        ]
+        parameter = require("mlflow.entities", "mlflow").Param
+        parameters = [parameter(name, str(value)[:_LETTERS]) for name, value in settings.items()]
         for start in range(0, len(parameters), _PARAMETERS):
             client.log_batch(run, params=parameters[start : start + _PARAMETERS])
 
