@@ -5,6 +5,7 @@ One wrong byte in a file of 1.5 KB can cost `mx.nd.load` 12 GB and 20 seconds, o
 refuses what MXNet does not write.
 """
 
+import json
 from pathlib import Path
 import struct
 import tempfile
@@ -105,10 +106,16 @@ def parameter_bytes(arrays: Mapping[str, Any], numpy_shapes: bool = False) -> by
 def read_any_arrays(path: Union[str, Path]) -> Dict[str, Any]:
     """Read a parameter file or, by its ending, a safetensors file.
 
+    A file of a training that went on in PyTorch says by its metadata `gluon` which path each array has in the net.
+
     Raises:
         CheckpointError, OSError: As for `read_arrays` and `read_safetensors`.
     """
-    return read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
+    if not str(path).endswith(".safetensors"):
+        return read_arrays(path)
+    arrays, metadata = read_safetensors(Path(path))
+    paths = json.loads(metadata.get("gluon", "{}"))
+    return {paths[name]: array for name, array in arrays.items() if name in paths} if paths else arrays
 
 
 def read_safetensors(path: Path) -> Tuple[Dict[str, Any], Dict[str, str]]:

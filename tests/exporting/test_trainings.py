@@ -8,14 +8,14 @@ import sys
 import mxkit
 from mxkit.core.arrays import to_host
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings import leaving
+from mxkit.exporting.trainings import leaving, texts
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import record
 from mxkit.exporting.trainings.texts import rate_text
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import open_run
+from mxkit.recipe.run import load_run, open_run
 from mxkit.training.schedules import schedule
 import mxnet as mx
 import numpy as np
@@ -25,15 +25,23 @@ from sharing import command, needs, no_curves
 # The run accumulates over BatchNorm (T48), so that one recipe holds both.
 pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 torched = [pytest.mark.torch, needs("torch")]
-# As much as a run of a small net may hold: BatchNorm, momentum under a schedule, weight decay of some, clipping,
-# accumulation.
+# As much as a run of a small net may hold: BatchNorm, momentum under a schedule, weight decay of some, a factor
+# of the rate, a frozen parameter, clipping, accumulation.
 RECIPE = {
     "name": "leaves",
     "format": 1,
     "data": {"name": "digits", "size": 28, "batch_size": 64},
     "model": {"name": "lenet", "classes": 10, "batch_norm": True},
     "loss": "softmax_ce",
-    "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9, "wd": 0.01, "no_weight_decay": True},
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "wd": 0.01,
+        "no_weight_decay": True,
+        "multipliers": {"9.*": {"lr": 2.0}},
+    },
+    "freeze": ["4.bias"],
     "schedule": {"name": "cosine", "warmup": "8 updates"},
     "accumulate": 2,
     "clip_norm": 0.5,
@@ -74,7 +82,7 @@ class TestARun:
         state = json.loads((folder / "state.json").read_text())
         assert (state["epoch"], state["updates"], state["batches"]) == (2, 16, 10)
         kinds = {row.operator for row in result.proof.rows}
-        assert kinds == {"schedule", "data", "loss", "gradient", "statistic", "value", "slot"}
+        assert kinds == {"schedule", "data", "freeze", "loss", "gradient", "statistic", "value", "slot"}
         assert result.proof.worst.relative < 5e-5
         lines = (folder / "train.py").read_text().splitlines()
         assert len(lines) - len([line for line in lines if line.endswith("0.0),")]) <= 200  # but for a table of factors
@@ -83,6 +91,15 @@ class TestARun:
         assert rows[0].startswith("epoch,updates,samples,learning_rate,train_loss,train_accuracy,valid_loss")
         assert [row.split(",")[:2] for row in rows[1:]] == [["1", "11"], ["2", "22"], ["3", "33"]]
         assert "test: loss" in text
+        # the trained weights come back
+        net = load_run(run)[1]
+        mxkit.load_parameters(net, folder / "last.safetensors")
+        x = np.random.RandomState(0).uniform(size=(4, 1, 28, 28)).astype(np.float32)
+        program = "import sys, torch, numpy as n; from net import load; x = torch.tensor(n.load(sys.argv[1]))"
+        program += "; n.save(sys.argv[1], load('last.safetensors')(x).detach())"
+        np.save(folder / "x.npy", x)
+        subprocess.run([sys.executable, "-c", program, "x.npy"], cwd=folder, check=True)
+        np.testing.assert_allclose(mxkit.predict(net, x).asnumpy(), np.load(folder / "x.npy"), rtol=1e-3, atol=1e-4)
         # MXNet's own end, of the run that nobody killed
         scores = json.loads((run / "scores.json").read_text())
         last = float(text.rpartition("accuracy ")[2])
@@ -91,7 +108,7 @@ class TestARun:
     def test_a_killed_train_py_goes_on_to_the_same_end(self, exported, tmp_path):
         _, folder = exported
         for name in ("whole", "parts"):
-            shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("last.pt", "history.csv"))
+            shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("last.*", "history.csv"))
         whole = train(tmp_path / "whole").splitlines()
         train(tmp_path / "parts", "--epochs", "2")
         assert train(tmp_path / "parts").splitlines() == whole[1:]
@@ -138,6 +155,10 @@ PLANTED = {
         "update 1: 0.weight",
     ),
     "weight decay of all": ([("train.py", "WEIGHT_DECAY * wd", "WEIGHT_DECAY")], "update 1: 1.bias"),
+    "a frozen part trains": (
+        [("train.py", 'FROZEN: list[str] = ["4.bias"]', "FROZEN: list[str] = []")],
+        "which parameters",
+    ),
     "the schedule counts from 0": ([("train.py", "min(update,", "min(update - 1,")], "the rates of all updates"),
     "the mean of the batches' means": (
         [("train.py", "(loss / samples)", "(loss / len(label))")],
@@ -230,6 +251,47 @@ def test_fifty_steps_of_an_optimizer_under_a_schedule(name, settings):
         np.testing.assert_allclose(step.state[copy][slot].numpy(), array.asnumpy(), rtol=5e-5, atol=1e-6)
 
 
+CLASSES, SIGNS, NUMBERS = "classes", "signs", "numbers"
+LOSSES = [
+    ("hinge", {}, SIGNS),
+    ("hinge", {"margin": 0.3}, SIGNS),
+    ("huber", {}, NUMBERS),
+    ("huber", {"rho": 0.4}, NUMBERS),
+    ("l1", {}, NUMBERS),
+    ("l2", {}, NUMBERS),
+    ("label_smoothing", {}, CLASSES),
+    ("label_smoothing", {"epsilon": 0.3}, CLASSES),
+    ("logistic", {}, SIGNS),
+    ("sigmoid_bce", {}, "bits"),
+    ("softmax_ce", {}, CLASSES),
+    ("softmax_ce", {"class_weight": [0.5, 2.0, 1.0]}, CLASSES),
+    ("squared_hinge", {"margin": 2.0}, SIGNS),
+]
+
+
+def test_every_loss_with_code_is_compared():
+    names = {name.partition(" ")[0] for name in texts._LOSSES}
+    assert names == {name for name, _, _ in LOSSES}
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize(("name", "arguments", "kind"), LOSSES)
+def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
+    import torch
+
+    random = np.random.RandomState(0)
+    output = random.normal(size=(6, 3)).astype(np.float32)
+    numbers = random.normal(size=(6, 3))
+    label = {CLASSES: np.arange(6) % 3, SIGNS: np.sign(numbers), NUMBERS: numbers, "bits": numbers > 0}[kind]
+    label = label.astype(np.float32)
+    names = {"torch": torch, "F": torch.nn.functional}
+    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}", names)
+    expected = mxkit.losses.get_loss((name, arguments))(mx.nd.array(output), mx.nd.array(label)).asnumpy()
+    found = names["losses"](torch.tensor(output), torch.tensor(label))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -254,7 +316,7 @@ REFUSED = {
     "nadam": ({"optimizer": {"name": "nadam", "learning_rate": 0.01}}, "optimizer nadam"),
     "clip_weights": ({"optimizer": {"name": "rmsprop", "clip_weights": 1.0}}, "rmsprop with clip_weights"),
     "focal": ({"loss": "focal"}, "loss focal"),
-    "class_weight": ({"loss": {"name": "softmax_ce", "class_weight": [1.0] * 10}}, "loss softmax_ce with class_weight"),
+    "class_weight": ({"loss": {"name": "sigmoid_bce", "class_weight": [1.0, 2.0]}}, "sigmoid_bce with class_weight"),
     "ema": ({"callbacks": [{"name": "ema"}]}, "callback ema"),
     "augment": (
         {"data": {**RECIPE["data"], "size": 28, "augment": [{"name": "flip"}, {"name": "to_tensor"}]}},

@@ -149,8 +149,9 @@ def _contents(recipe: Recipe, data: Any, recording: Recording, beside: Beside) -
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
     tensors["data"] = arrays
+    paths = {"gluon": json.dumps(beside.gluon)} if beside.gluon else {}
     return {
-        **{f"{name}.safetensors": safetensors_bytes(own, metadata) for name, own in tensors.items()},
+        **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
         "data.py": texts.DATA.substitute(

@@ -32,6 +32,7 @@ class Beside:
         text: The code of the net.
         trained: MXNet's Parameters by the keys of those that train.
         frozen: Keys of PyTorch's parameters that do not train.
+        gluon: Gluon's paths by the keys of `state_dict`; empty if an array of PyTorch's holds several of MXNet's.
     """
 
     def __init__(self, net: Any, example: "np.ndarray") -> None:
@@ -45,6 +46,11 @@ class Beside:
                 self.trained[key] = parameters[int(value.flat[0])]
             elif kind is not None:
                 self.frozen.append(key)
+        names = list(self._paths)
+        numbers = {key: np.unique(value) for key, (value, _) in self._state(numbered).items()}
+        found = {key: names[int(own[0])] for key, own in numbers.items() if len(own) == 1 and "num_batches" not in key}
+        alone = len(set(found.values())) == len(names)  # an LSTM's arrays are joined
+        self.gluon = found if alone else {}
         path_of = {id(one): path for path, one in self._paths.items()}
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
@@ -103,10 +109,12 @@ def prove(recipe: Recipe, data: Any, recording: Recording, beside: Beside, folde
     digests = (to_host(x).astype(np.float32).tobytes() + to_host(y).tobytes() for one in windows for x, y in one)
     expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
     rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
+    trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])
     with np.load(str(folder / "found.npz")) as found:
         rows = [
             compare("the rates of all updates", "schedule", 0, rates, found["rates"]),
             compare("the batches of two epochs", "data", 0, expected, found["digests"]),
+            compare("which parameters train", "freeze", 0, trained, found["trained"]),
         ]
         for number, (moment, double) in enumerate(zip(recording.moments[1:], doubled(recipe, recording, windows))):
             rows += _rows_of_update(beside, optimizer, number, moment, double, found)

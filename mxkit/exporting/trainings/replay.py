@@ -33,6 +33,9 @@ def main(folder: str) -> None:
         windows += [own[at : at + train.ACCUMULATE] for at in range(0, len(own), train.ACCUMULATE)]
     digests = (hashlib.sha256(b"".join(one.numpy().tobytes() for one in pair)).digest() for pair in batches)
     found: Dict[str, Any] = {
+        "trained": np.array(
+            [one.requires_grad for _, one in sorted(net.named_parameters(), key=lambda named: named[0])]
+        ),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
         "digests": np.array(list(map(list, digests))),
     }

@@ -3,7 +3,7 @@
 import json
 import math
 from string import Template
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Tuple
 
 TRAIN = Template('''"""Go on with a training that left MXNet after update $updates, in epoch $epoch.
 
@@ -21,7 +21,8 @@ from typing import Any
 
 from data import loaders
 from net import load
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -133,6 +134,9 @@ def main() -> None:
         state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
         torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
         (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
+        with safe_open(HERE / "net.safetensors", "pt") as file:  # mxkit.load_parameters reads Gluon's names there
+            arrays = {name: one.clone() for name, one in net.state_dict().items()}
+            save_file(arrays, HERE / "last.safetensors", file.metadata())
         with (HERE / "history.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             writer.writeheader()
@@ -215,7 +219,8 @@ python train.py
 ```
 
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
-  the place in the training and the history so far. `train.py` writes `last.pt` and `history.csv` after each epoch.
+  the place in the training and the history so far. After each epoch
+  `train.py` writes `last.pt`, `history.csv` and `last.safetensors`, which `mxkit.load_parameters` reads back.
 - `data.py`, `data.safetensors`: the run's arrays, in the order of the run's seed.
 
 ## What is equal
@@ -228,15 +233,36 @@ float32, the learning rates of all updates, and the batches of two epochs.
 - Dropout draws other numbers.
 """)
 
-_LOSSES: Mapping[str, str] = {
-    "huber": 'return F.huber_loss(output, label, reduction="none", delta={rho}).flatten(1).mean(1) / {rho}',
-    "l1": "return (output - label.reshape(output.shape)).abs().flatten(1).mean(1)",
-    "l2": "return (output - label.reshape(output.shape)).square().flatten(1).mean(1) / 2",
-    "sigmoid_bce": (
-        "label = label.reshape(output.shape).to(output.dtype)\n"
-        'return F.binary_cross_entropy_with_logits(output, label, reduction="none").flatten(1).mean(1)'
+_REST = "flatten(1).mean(1)"
+_SAME = "label = label.reshape(output.shape).to(output.dtype)\n"
+# The code of a loss, and its arguments with MXNet's defaults.
+_LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
+    "hinge": (f"{_SAME}return F.relu($margin - output * label).{_REST}", {"margin": 1.0}),
+    "huber": (
+        f'{_SAME}return F.huber_loss(output, label, reduction="none", delta=$rho).{_REST} / $rho',
+        {"rho": 1.0},
     ),
-    "softmax_ce": 'return F.cross_entropy(output, label.long(), reduction="none")',
+    "l1": (f"{_SAME}return (output - label).abs().{_REST}", {}),
+    "l2": (f"{_SAME}return (output - label).square().{_REST} / 2", {}),
+    "label_smoothing": (
+        'return F.cross_entropy(output, label.long(), reduction="none", label_smoothing=$epsilon)',
+        {"epsilon": 0.1},
+    ),
+    "logistic": (
+        f'{_SAME}return F.binary_cross_entropy_with_logits(output, (label + 1) / 2, reduction="none").{_REST}',
+        {},
+    ),
+    "sigmoid_bce": (
+        f'{_SAME}return F.binary_cross_entropy_with_logits(output, label, reduction="none").{_REST}',
+        {},
+    ),
+    "softmax_ce": ('return F.cross_entropy(output, label.long(), reduction="none")', {}),
+    "softmax_ce of weighted classes": (
+        "weights = torch.tensor($class_weight, dtype=output.dtype, device=output.device)\n"
+        'return F.cross_entropy(output, label.long(), weights, reduction="none")',
+        {"class_weight": None},
+    ),
+    "squared_hinge": (f"{_SAME}return F.relu($margin - output * label).square().{_REST}", {"margin": 1.0}),
 }
 _METRICS: Mapping[str, str] = {
     "accuracy": "return (output.argmax(1) == label).sum().item()",
@@ -270,10 +296,11 @@ def tidied(text: str) -> str:
 
 def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
     """The body of `losses`; None if the loss has no code."""
-    known = {"huber": {"rho"}}.get(name, set())
-    if name not in _LOSSES or set(arguments) - known:
+    weights = arguments.get("class_weight")
+    text, known = _LOSSES.get(f"{name} of weighted classes" if isinstance(weights, list) else name, ("", {}))
+    if not text or set(arguments) - set(known):
         return None
-    return indented(_LOSSES[name].replace("{rho}", repr(float(arguments.get("rho", 1.0)))))
+    return indented(Template(text).substitute({**known, **arguments}))
 
 
 def metric_text(names: List[str], loss: str) -> str:
