@@ -139,7 +139,9 @@ def compared(run, tmp_path_factory):
             assert before in changed[file]
             changed[file] = changed[file].replace(before, after)
         leaving._write(folder, changed)
-        return [row for row in prove(recipe, data, recording, beside, folder) if not row.relative <= leaving.TOLERANCE]
+        compared, losses = prove(recipe, data, recording, beside, folder)
+        assert edits or np.allclose(losses, recording.losses, rtol=1e-3)
+        return [row for row in compared if not row.relative <= leaving.TOLERANCE]
 
     return rows
 

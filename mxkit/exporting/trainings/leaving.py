@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 import tempfile
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List, Mapping, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import require
@@ -17,6 +17,7 @@ from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, record, schedule_of
+from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
@@ -60,6 +61,7 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
     data = load_data(recipe)
     _refuse(recipe, data)
     rows, said = [], []
+    curves: Dict[str, Tuple[List[float], List[float]]] = {}
     contents: Contents = {}
     place = (1, 0, 0)
     with tempfile.TemporaryDirectory(prefix="mxkit-") as scratch:
@@ -72,7 +74,9 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
             beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
             contents, place = _contents(recipe, data, recording, beside), recording.place
             _write(own, contents)
-            rows += [row._replace(name=f"{name}, {row.name}") for row in prove(recipe, data, recording, beside, own)]
+            compared, losses = prove(recipe, data, recording, beside, own)
+            rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
+            curves[name] = recording.losses, losses
             said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
     proof = Proof(rows, tolerance, {"mxkit": __version__, "mxnet": mx.__version__, **versions}, "; ".join(said))
     proof.check("train.py")
@@ -83,11 +87,24 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         recipe=recipe.name,
         updates=place[2],
         proof=f"{proof.inputs}: {proof.summary()}",
+        apart=f"{max((abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)), default=0):.1g}",
     )
     target.mkdir(parents=True, exist_ok=True)
     _write(target, contents)
     proof.write(target / "proof.json")
+    _draw(curves, target / "curves.png")
     return proof
+
+
+def _draw(curves: Mapping[str, Tuple[List[float], List[float]]], path: Path) -> None:
+    figure = new_figure(len(curves))
+    for place, (name, pair) in enumerate(curves.items(), 1):
+        axes = figure.add_subplot(1, len(curves), place)
+        for label, losses, line in zip((f"MXNet {mx.__version__}", "train.py"), pair, ("-", "--")):
+            axes.plot(range(1, len(losses) + 1), losses, line, label=label)
+        axes.set(title=f"from the {name}", xlabel="update", ylabel="loss of the update")
+        axes.legend(frameon=False)
+    saved(figure, path)
 
 
 def _write(folder: Path, contents: Contents) -> None:

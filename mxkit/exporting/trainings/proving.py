@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import parameters_by_path
@@ -79,13 +79,18 @@ class Beside:
         return found
 
 
-def prove(recipe: Recipe, data: Any, recording: Recording, beside: Beside, folder: Path) -> List[Row]:
+def prove(
+    recipe: Recipe, data: Any, recording: Recording, beside: Beside, folder: Path
+) -> Tuple[List[Row], List[float]]:
     """Compare the updates of `train.py` in a folder with recorded ones.
 
     From MXNet's weights before an update, `train.py` computes the loss, the gradients after clipping and the running
     statistics, in double precision as MXNet does here again. Then its optimizer makes the step in float32 from the
     gradients and states that MXNet's had, and gives weights and states. So no difference grows, and none hides in one.
     The learning rates of all updates and the batches of two epochs are compared, too. Dropout is off.
+
+    Returns:
+        The comparisons, and the losses of `train.py` without MXNet's help, in float32.
 
     Raises:
         ExportError: `train.py` failed.
@@ -118,7 +123,7 @@ def prove(recipe: Recipe, data: Any, recording: Recording, beside: Beside, folde
         ]
         for number, (moment, double) in enumerate(zip(recording.moments[1:], doubled(recipe, recording, windows))):
             rows += _rows_of_update(beside, optimizer, number, moment, double, found)
-    return rows
+        return rows, found["free"].tolist()
 
 
 def _rows_of_update(

@@ -48,6 +48,7 @@ class Recording(Callback):
 
     Attributes:
         moments: The state at the beginning, and after each update.
+        losses: Mean loss of each update.
         state: The `FitState`.
         place: `(epoch, batches of it, updates)` at the beginning.
         sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
@@ -57,6 +58,7 @@ class Recording(Callback):
 
     def __init__(self, most: int) -> None:
         self.moments: List[Moment] = []
+        self.losses: List[float] = []
         self.state: Any = None
         self.place = (1, 0, 0)
         self.sums: Tuple[float, ...] = ()
@@ -76,6 +78,7 @@ class Recording(Callback):
 
     def on_update(self, state: FitState, update: Update) -> None:
         """Keep the state after an update."""
+        self.losses.append(float(update.loss))
         self.moments.append(_moment(state)._replace(gradients=dict(self._gradients)))
         if len(self.moments) > self._most:
             state.stop("recorded", for_now=True)

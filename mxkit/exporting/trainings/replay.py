@@ -18,10 +18,7 @@ def main(folder: str) -> None:
     train: Any = __import__("train")
     with np.load("given.npz") as file:
         given = {name: file[name] for name in file.files}
-    net, optimizer, state = train.resume("cpu")
-    for module in net.modules():
-        if type(module).__name__.startswith("Dropout"):
-            module.p = 0.0
+    net, optimizer, state = _resumed(train)
     epoch, first = given["place"].tolist()
     loader, order, _ = train.loaders()
     batches: Any = []
@@ -60,7 +57,21 @@ def main(folder: str) -> None:
             found.update(
                 {f"{number} slot {name}:{slot}": np.array(one) for slot, one in optimizer.state[weight].items()}
             )
+    net, optimizer, state = _resumed(train)
+    found["free"] = np.zeros(int(given["updates"]))
+    for number, window in enumerate(windows[: int(given["updates"])]):
+        loss, _ = train.update(net, optimizer, state["updates"] + number + 1, window)
+        found["free"][number] = loss / sum(len(label) for _, label in window)
     np.savez("found.npz", **found)
+
+
+def _resumed(train: Any) -> Any:
+    """The net without Dropout, the optimizer and the place in the training."""
+    net, optimizer, state = train.resume("cpu")
+    for module in net.modules():
+        if type(module).__name__.startswith("Dropout"):
+            module.p = 0.0
+    return net, optimizer, state
 
 
 def _put(net: Any, optimizer: Any, given: Dict[str, Any], number: int) -> None:

@@ -219,8 +219,8 @@ python train.py
 ```
 
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
-  the place in the training and the history so far. After each epoch
-  `train.py` writes `last.pt`, `history.csv` and `last.safetensors`, which `mxkit.load_parameters` reads back.
+  the place in the training and the history so far. After each epoch `train.py` writes `last.pt`, `history.csv` and
+  `last.safetensors`, which `mxkit.load_parameters` reads back.
 - `data.py`, `data.safetensors`: the run's arrays, in the order of the run's seed.
 
 ## What is equal
@@ -229,7 +229,8 @@ $proof.
 float32, the learning rates of all updates, and the batches of two epochs.
 
 ## What differs
-- Numbers of float32 differ in their last digits, and the difference grows with each update.
+- Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
+  losses of these updates, each program going on from its own numbers. They differ by at most $apart of the loss.
 - Dropout draws other numbers.
 """)
 
