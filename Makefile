@@ -70,7 +70,7 @@ notebooks: $(VENV)/.tested
 
 # The PyTorch code, in an environment of its own: torch is large, and not every Python has a build without CUDA.
 torch: .venv/torch/.tested
-	.venv/torch/bin/$(PYTEST) --maxprocesses=$(PROCESSES) -m torch tests/exporting
+	.venv/torch/bin/$(PYTEST) --maxprocesses=$(PROCESSES) -m torch tests/exporting tests/test_notebooks.py
 
 .venv/torch/.tested: pyproject.toml
 	$(INTERPRETER) -m venv .venv/torch

@@ -12,6 +12,7 @@ import sys
 
 import mxkit
 import pytest
+from sharing import needs
 
 ROOT = Path(mxkit.__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -70,8 +71,13 @@ def test_speaks_english_then_chinese(path):
             assert CHINESE.search(paragraphs[-1]), paragraphs[-1]
 
 
-@pytest.mark.notebooks
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def executed(path):
+    """A row of the test below; what needs torch runs in its environment, with `make torch`."""
+    torched = (pytest.mark.torch, needs("torch")) if path.stem == "13-pytorch" else ()
+    return pytest.param(path, marks=[pytest.mark.notebooks, *torched], id=path.stem)
+
+
+@pytest.mark.parametrize("path", list(map(executed, NOTEBOOKS)))
 def test_runs_and_ends_in_a_picture(path, tmp_path):
     kinds = execute(path, tmp_path)
     assert "image/png" in kinds[-1]

@@ -82,8 +82,8 @@ class Exported(NamedTuple):
     """What `export` wrote.
 
     Attributes:
-        files: Paths by their use: "symbol" and "parameters", "onnx", "code" and "weights", or "weights"; and "proof",
-            the comparison as JSON.
+        files: Paths by their use: "symbol" and "parameters", "onnx", "code" and "weights", or "weights"; of a
+            training "training", "code", "data" and "readme"; and "proof", the comparison as JSON.
         inputs: Name, shape and dtype of each input, like "data (N, 3, 224, 224) float32"; empty if not known.
         proof: The comparison with MXNet; None without one. `print(proof)` shows a row for each layer or operator.
         notes: Changes that the export made, a sentence each.
