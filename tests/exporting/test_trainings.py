@@ -328,7 +328,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_code_is_refused_by_name(run, tmp_path, name, monkeypatch):
+def test_what_has_no_code_is_refused_by_name(name):
     changed, words = REFUSED[name]
     recipe = load_recipe({**RECIPE, **changed})
     with pytest.raises(ExportError, match=words):
