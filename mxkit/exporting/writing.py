@@ -153,7 +153,8 @@ def export(
         train: Compare the gradients of a training step, too; for "torch".
         training: Write the training of a run instead, for "torch": `path` becomes a folder with `train.py`, which goes
             on from the run's newest checkpoint with torch alone, and the data, the weights and the optimizer's state.
-            The proof compares 20 updates from the run's start, and 20 from the checkpoint; `tolerance` is at most 5e-5.
+            The proof compares 20 updates from the run's start, and 20 from the checkpoint, fewer of a large net;
+            `tolerance` is at most 5e-5.
         epoch: Number in the name of a graph's parameters: of those that are read, by default the highest, and of those
             that "symbol" writes, by default the same or 0. All epochs of a net share one graph.
         overwrite: Replace existing files. The graph of "symbol" is also replaced without it by the same net's graph.

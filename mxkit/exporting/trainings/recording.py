@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 import shutil
+from time import perf_counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import parameters_by_path
@@ -22,6 +23,10 @@ from mxkit.training.update import updates
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
+
+
+# Double precision takes some ten times as long, and MXNet's state after each update stays in memory.
+_SECONDS, _BYTES = 20, 10**9
 
 
 class Moment(NamedTuple):
@@ -44,7 +49,7 @@ class Recording(Callback):
     """Keeps the state before training and after each of some updates, and then stops.
 
     Args:
-        most: Number of updates.
+        most: Number of updates; of a large net fewer, but at least two.
 
     Attributes:
         moments: The state at the beginning, and after each update.
@@ -64,6 +69,7 @@ class Recording(Callback):
         self.sums: Tuple[float, ...] = ()
         self._most = most
         self._gradients: Dict[str, Any] = {}
+        self._begun = 0.0
 
     def on_fit_begin(self, state: FitState) -> None:
         """Keep the state before the first update."""
@@ -73,6 +79,7 @@ class Recording(Callback):
             metrics = (float(metric.get()) * running.samples for metric in state.metrics)
             self.sums = (running.samples, running.loss_sum, *metrics)
         self.moments.append(_moment(state))
+        self._begun = perf_counter()
         paths = {id(one): path for path, one in parameters_by_path(state.net).items()}
         watch_gradients(state.trainer, lambda one, array: self._gradients.update({paths[id(one)]: array}))
 
@@ -80,7 +87,9 @@ class Recording(Callback):
         """Keep the state after an update."""
         self.losses.append(float(update.loss))
         self.moments.append(_moment(state)._replace(gradients=dict(self._gradients)))
-        if len(self.moments) > self._most:
+        held = sum(array.nbytes for kept in self.moments[-1][:2] for array in kept.values()) * len(self.moments)
+        enough = len(self.moments) > 2 and (held > _BYTES or perf_counter() - self._begun > _SECONDS)
+        if enough or len(self.moments) > self._most:
             state.stop("recorded", for_now=True)
 
 
