@@ -24,7 +24,6 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 
-
 # Double precision takes some ten times as long, and MXNet's state after each update stays in memory.
 _SECONDS, _BYTES = 20, 10**9
 
