@@ -74,6 +74,30 @@ def train(folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_two_devices_make_one_batch_unless_batchnorm_divides_it(tmp_path, batch_norm):
+    model = {**RECIPE["model"], "batch_norm": batch_norm}
+    recipe = {**RECIPE, "model": model, "devices": "cpu:2", "freeze": [], "updates": 12}
+    recipe["optimizer"] = {"name": "adam", "learning_rate": 0.01}
+    del recipe["epochs"]
+    with no_curves():
+        folder = mxkit.run_recipe(recipe, output=tmp_path, progress=False).folder
+    if batch_norm:
+        with pytest.raises(ExportError, match="each device's share"):
+            mxkit.export(folder, tmp_path / "t", training=True)
+    else:
+        assert mxkit.export(folder, tmp_path / "t", training=True).proof.worst.relative < 5e-5
+        # a run of updates goes on by whole epochs
+        assert [row.split(",")[:2] for row in history(tmp_path / "t")] == [["1", "11"], ["2", "22"]]
+
+
+def history(folder):
+    train(folder)
+    return (folder / "history.csv").read_text().splitlines()[1:]
+
+
 class TestARun:
     pytestmark = torched
 

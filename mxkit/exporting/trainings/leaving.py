@@ -8,6 +8,7 @@ import warnings
 
 from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
+from mxkit.core.blocks import net_devices
 from mxkit.core.system import write_atomically
 from mxkit.data.splits import Split
 from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
@@ -16,7 +17,7 @@ from mxkit.exporting.proof import Proof
 from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import Recording, record, schedule_of
+from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
@@ -186,6 +187,11 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: L
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer = fit.trainer.optimizer
     normalized = any(key.endswith(".running_var") for key in beside.values(recording.moments[0].values))
+    if normalized and len(net_devices(fit.net)) > 1:
+        raise ExportError(
+            "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
+            "cannot do: a run on one device leaves"
+        )
     factors = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     constants = {
         "ACCUMULATE": recipe.accumulate,
@@ -198,7 +204,7 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: L
         version=__version__,
         updates=updates,
         epoch=epoch,
-        epochs=fit.epochs or epoch,
+        epochs=epochs_of(fit),
         scores=json.dumps(["loss", *metrics]),
         constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),

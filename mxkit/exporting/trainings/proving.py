@@ -13,7 +13,7 @@ from mxkit.exporting.proof import Row, above, compare
 from mxkit.exporting.to_torch.code import state, torch_files
 from mxkit.exporting.trainings import replay
 from mxkit.exporting.trainings.optimizers import rule_of
-from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubled, schedule_of, windows_of
+from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubled, epochs_of, schedule_of, windows_of
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
@@ -96,7 +96,7 @@ def prove(
         ExportError: `train.py` failed.
     """
     fit, windows = recording.state, windows_of(recipe, data, recording.place)
-    every = fit.updates_per_epoch * (fit.epochs or recording.place[0])
+    every = fit.updates_per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
     for number, (before, after) in enumerate(zip(recording.moments, recording.moments[1:])):

@@ -172,7 +172,7 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any
     paths = {id(one): path for path, one in parameters_by_path(net).items()}
     gradients: Dict[str, Any] = {}
     net.cast("float64")
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30})
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
     options = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value, "loss": recipe.loss.made}
     for moment, window in zip(recording.moments[:-1], windows):
@@ -185,6 +185,11 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any
         found.append(Double(float(update.loss), dict(gradients), statistics))
     net.cast("float32")
     return found
+
+
+def epochs_of(fit: FitState) -> int:
+    """Epochs of a run; one of updates ends with the epoch that holds its last update."""
+    return fit.epochs or -(-(fit.max_updates or 1) // (fit.updates_per_epoch or 1))
 
 
 def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
