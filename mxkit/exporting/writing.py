@@ -181,7 +181,9 @@ def export(
     (2, 3)
     """
     if training:
-        return _training(source, path, format, tolerance)
+        others = {"input_shape": input_shape, "inputs": inputs, "outputs": outputs, "which": which, "epoch": epoch}
+        others.update(train=train or None, overwrite=overwrite or None, verify=None if verify else False)
+        return _training(source, path, format, tolerance, [name for name, one in others.items() if one is not None])
     format = _chosen(format, path)
     if boxes not in ("pixels", "normalized") or (format == "safetensors" and boxes != "pixels"):
         raise ValueError(f"export: boxes={boxes!r}: expected 'pixels' or, of a file that computes, 'normalized'")
@@ -220,11 +222,17 @@ def export(
     return Exported(files, tuple(map(str, job.forms)), proof, notes)
 
 
-def _training(source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float) -> Exported:
+def _training(
+    source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float, others: Sequence[str]
+) -> Exported:
     from mxkit.exporting.trainings.leaving import TOLERANCE, UPDATES, write_training
 
     if format not in (None, "torch") or not isinstance(source, (str, Path)):
         raise ValueError("export: training=True takes the folder of a run, and format='torch'")
+    if others:
+        raise ValueError(
+            f"export: training=True takes no {', '.join(others)}: it writes the newest checkpoint, compared"
+        )
     proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE))
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
     files = {use: Path(folder).expanduser() / name for use, name in names.items()}

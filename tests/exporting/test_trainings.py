@@ -362,6 +362,12 @@ def test_what_has_no_code_is_refused_by_name(name):
 def test_only_runs_leave_as_trainings(tmp_path):
     net = mxkit.models.mlp(3, hidden=[4])
     mxkit.initialize(net)
-    for source, options in ((net, {}), (tmp_path, {"format": "onnx"})):
-        with pytest.raises(ValueError, match="takes the folder of a run"):
+    refusals = [
+        (net, {}, "takes the folder of a run"),
+        (tmp_path, {"format": "onnx"}, "takes the folder of a run"),
+        (tmp_path, {"which": "best", "overwrite": True}, "takes no which, overwrite"),
+        (tmp_path, {"verify": False}, "takes no verify"),
+    ]
+    for source, options, words in refusals:
+        with pytest.raises(ValueError, match=words):
             mxkit.export(source, tmp_path / "t", training=True, **options)
