@@ -179,7 +179,16 @@ def _of_usual_layout(operator: str, attributes: Dict[str, str], before: Channels
 
 
 def _leaky_relu(attributes: Dict[str, str], before: Channels) -> List[Part]:
-    """T139: SELU as `operators.differentiable_selu` computes it."""
+    """T139: SELU as `operators.differentiable_selu` computes it. T287: PReLU whose slopes have the right gradient."""
+    if attributes.get("act_type") == "prelu":
+        swapped = {"dim1": "1", "dim2": "-1"}  # slopes lie along axis 1
+        return [
+            Part("SwapAxis", swapped, (_FIRST,)),
+            Part("broadcast_mul", {}, (0, _REST)),
+            Part("SwapAxis", swapped, (1,)),
+            Part("_greater_scalar", {"scalar": "0"}, (_FIRST,)),
+            Part("where", {}, (3, _FIRST, 2)),
+        ]
     if attributes.get("act_type") != "selu":
         return []
     return [
@@ -207,12 +216,12 @@ _RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
 
 
 def bound_graphs(module: ModuleType) -> None:
-    """T139, T250 to T252 and T275 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
+    """T139, T250 to T252, T275 and T287 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
     replace(module.Symbol, bind=around(bound), simple_bind=around(bound))
 
 
 def compiled_graphs(module: ModuleType) -> None:
-    """T130, T137, T139, T250 to T252 and T275 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    """T130, T137, T139, T250 to T252, T275 and T287 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
     replace(module, CachedOp=predicting_graphs)
 
 

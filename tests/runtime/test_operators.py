@@ -357,6 +357,31 @@ def test_the_gradient_of_selu(how, train):
     np.testing.assert_allclose(gradient, scale * np.where(x > 0, 1, alpha * np.exp(x)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(4, 16), (4, 16, 5), (2, 16, 3, 5)])
+@pytest.mark.parametrize("slopes", [1, 16])
+@every_graph
+def test_the_gradients_of_prelu_behind_another_layer(how, slopes, shape):
+    """T287."""
+    random = np.random.RandomState(0)
+    x, weights = random.normal(size=shape).astype("float32"), random.normal(size=shape).astype("float32")
+    x[0, :3] = 0
+    layer = nn.PReLU(alpha_initializer=mx.init.Uniform(0.5), in_channels=slopes)
+    net = ready(stack(nn.HybridLambda(lambda F, x: x * 2), layer))
+    alpha = layer.alpha.data().asnumpy().reshape(-1, *[1] * (len(shape) - 2))
+    net = hybridized(net, how)
+    given = mx.nd.array(x)
+    given.attach_grad()
+    with mx.autograd.record():
+        output = net(given)
+        total = (output * mx.nd.array(weights)).sum()
+    total.backward()
+    np.testing.assert_allclose(output.asnumpy(), 2 * x * np.where(x > 0, 1, alpha), rtol=1e-6)
+    np.testing.assert_allclose(given.grad.asnumpy(), 2 * weights * np.where(x > 0, 1, alpha), rtol=1e-5)
+    slope = (np.minimum(2 * x, 0) * weights).sum(axis=tuple(axis for axis in range(len(shape)) if axis != 1))
+    slope = slope if slopes == 16 else slope.sum(keepdims=True)
+    np.testing.assert_allclose(layer.alpha.grad().asnumpy(), slope, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("before", "shape", "reverse"),
     [
