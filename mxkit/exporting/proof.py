@@ -96,8 +96,8 @@ class Proof(NamedTuple):
             f"{self.worst.relative:.2g} at {self.worst.name}"
         )
 
-    def check(self, what: str) -> None:
-        """Raise ExportError if a row is above the tolerance; the text names the first ones."""
+    def check(self, what: str, way: str = "If this difference is acceptable, pass tolerance=") -> None:
+        """Raise ExportError if a row is above the tolerance; the text names the first ones, and a way out."""
         if not self.failures:
             return
         first = "\n".join(
@@ -108,7 +108,7 @@ class Proof(NamedTuple):
         raise ExportError(
             f"export: {what} computes other numbers than MXNet, and was not written. Expected relative differences "
             f"up to {self.tolerance:g}; received at {len(self.failures)} of {len(self.rows)} arrays, the first ones:\n"
-            f"{first}\nThe first line is where it begins. If this difference is acceptable, pass tolerance="
+            f"{first}\nThe first line is where it begins. {way}"
         )
 
     def write(self, path: Path) -> Path:

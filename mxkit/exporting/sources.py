@@ -95,7 +95,12 @@ def find_source(source: Any, which: Optional[str] = None, epoch: Optional[int] =
 
 
 _MARKS: Dict[str, Dict[str, Any]] = {
-    "boxes": {"outputs": ["class", "score", "left, top, right, bottom"], "unit": "pixels of the input", "empty": -1},
+    "boxes": {
+        "outputs": ["class", "score", "left, top, right, bottom"],
+        "unit": "pixels of the input",
+        "clipped": False,
+        "empty": -1,
+    },
     "mask": {"outputs": ["scores of the classes for each pixel", "those of the auxiliary head"]},
     "points": {"outputs": ["heat map of each point"]},
 }
@@ -126,7 +131,9 @@ def normalized(source: Source, shape: Optional[Tuple[int, ...]]) -> Source:
         ValueError: The shape is not known, or the net gives something else than classes, scores and boxes.
     """
     if shape is None or len(shape) != 4:
-        raise ValueError(f"export: boxes='normalized' needs a shape (1, 3, height, width); received {shape}")
+        raise ValueError(
+            f"export: boxes='normalized' is for a detector, with an input (1, 3, height, width); received {shape}"
+        )
     outputs = graph_of(source.net, [shape]).symbol.list_outputs()
     if len(outputs) != 3:
         raise ValueError(

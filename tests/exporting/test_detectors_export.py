@@ -138,7 +138,7 @@ def test_shares_need_a_detector_and_its_size(trained, tmp_path):
     net, _ = trained("small_ssd")
     mlp = ready(mxkit.models.mlp(3, hidden=[4]), sample=mx.nd.ones((1, 3, 8, 8)))
     refusals = [
-        (net, {}, "needs a shape"),
+        (net, {}, "is for a detector"),
         (net, {"input_shape": (1, 3, 64, 64), "format": "safetensors"}, "that computes"),
         (net, {"input_shape": (1, 3, 64, 64), "boxes": "shares"}, "boxes='shares'"),
         (mlp, {"input_shape": (1, 3, 8, 8)}, "is for a detector"),

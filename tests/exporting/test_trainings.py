@@ -13,6 +13,7 @@ from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import record
 from mxkit.exporting.trainings.texts import rate_text
+from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, open_run
@@ -91,6 +92,35 @@ def test_two_devices_make_one_batch_unless_batchnorm_divides_it(tmp_path, batch_
         assert mxkit.export(folder, tmp_path / "t", training=True).proof.worst.relative < 5e-5
         # a run of updates goes on by whole epochs
         assert [row.split(",")[:2] for row in history(tmp_path / "t")] == [["1", "11"], ["2", "22"]]
+
+
+def shared_and_fixed(classes=10):
+    """Two layers of one weight, a gamma that stays 1, and Dropout."""
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(24, in_units=64), mx.gluon.nn.BatchNorm(scale=False), mx.gluon.nn.Dense(24, in_units=24))
+    net.add(mx.gluon.nn.Dense(24, in_units=24, params=net[2].params), mx.gluon.nn.Dropout(0.3))
+    net.add(mx.gluon.nn.PReLU(), mx.gluon.nn.Dense(classes))
+    return net
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_rare_layers_leave_with_their_dropout(tmp_path, monkeypatch):
+    """The newest checkpoint stands at the end of an epoch, whose last batch is short."""
+    monkeypatch.setitem(MODELS, "shared_and_fixed", shared_and_fixed)
+    data = {"name": "digits", "size": 8, "batch_size": 64}
+    recipe = {**RECIPE, "model": {"name": "shared_and_fixed"}, "data": data, "freeze": [], "accumulate": 1}
+    recipe["optimizer"] = {"name": "adam", "learning_rate": 0.003}
+    recipe.update(epochs=2, checkpoints={"every": "1 updates", "keep_last": 100})
+    with no_curves():
+        folder = mxkit.run_recipe(recipe, output=tmp_path, progress=False).folder
+    for later in sorted((folder / "checkpoints").glob("step-*")):
+        if int(later.name[5:]) > 22:
+            shutil.rmtree(later)
+    assert mxkit.export(folder, tmp_path / "t", training=True).proof.worst.relative < 5e-5
+    assert "nn.Dropout(0.3)" in (tmp_path / "t" / "net.py").read_text()
+    rows = [row.split(",") for row in history(tmp_path / "t")]
+    assert [row[:3] for row in rows] == [["1", "22", "1354"], ["2", "44", "1354"]]
 
 
 def history(folder):

@@ -80,13 +80,15 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
             curves[name] = recording.losses, losses
             said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
     proof = Proof(rows, tolerance, {"mxkit": __version__, "mxnet": mx.__version__, **versions}, "; ".join(said))
-    proof.check("train.py")
+    proof.check("train.py", "Report this recipe: its training would go on as another one")
     contents["README.md"] = texts.README.substitute(
         version=__version__,
         mxnet=mx.__version__,
         run=Path(run).name,
         recipe=recipe.name,
         updates=place[2],
+        epochs=max(epochs_of(recording.state), place[0]),
+        missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
         proof=f"{proof.inputs}: {proof.summary()}",
         apart=f"{max((abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)), default=0):.1g}",
     )
@@ -135,7 +137,8 @@ def _refuse(recipe: Recipe, data: Any) -> None:
         "data.balance": getattr(recipe.data, "balance", None),
         "amp": recipe.amp,
         "limit_batches": recipe.limit_batches,
-        "accumulate_samples": recipe.accumulate_samples,
+        "accumulate in samples": recipe.accumulate_samples or not isinstance(recipe.accumulate, int),
+        "arrays: np": recipe.arrays == "np",
     }
     problems += [name for name, value in values.items() if value]
     problems += [f"callback {one.name}" for one in recipe.callbacks if one.name not in _WATCHING]

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Tuple
 
 from mxkit.core.arrays import to_host
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import first_paths, parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import Row, above, compare
 from mxkit.exporting.to_torch.code import state, torch_files
@@ -39,23 +39,27 @@ class Beside:
         self.net = net
         self.text, _, self._source = torch_files(net, {"data": example})
         self._paths = parameters_by_path(net)
-        numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items())}
+        # from 2: a fixed gamma is written as ones
+        numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items(), 2)}
         parameters, self.trained, self.frozen = list(self._paths.values()), {}, []  # type: List[Any], Dict[str, Any], List[str]
         for key, (value, kind) in self._state(numbered).items():
-            if kind is not None and parameters[int(value.flat[0])].grad_req != "null":
-                self.trained[key] = parameters[int(value.flat[0])]
+            if kind and np.size(value):
+                one = parameters[int(value.flat[0]) - 2]
+                if id(one) not in map(id, self.trained.values()):  # PyTorch names a shared parameter once, too
+                    self.trained[key] = one
             elif kind is not None:
                 self.frozen.append(key)
         names = list(self._paths)
         numbers = {key: np.unique(value) for key, (value, _) in self._state(numbered).items()}
-        found = {key: names[int(own[0])] for key, own in numbers.items() if len(own) == 1 and "num_batches" not in key}
+        found = {key: names[int(own[0]) - 2] for key, own in numbers.items() if len(own) == 1 and own[0] > 1}
         alone = len(set(found.values())) == len(names)  # an LSTM's arrays are joined
         self.gluon = found if alone else {}
-        path_of = {id(one): path for path, one in self._paths.items()}
+        path_of = first_paths(self._paths)
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
     def _state(self, by_path: Mapping[str, Any]) -> Dict[str, Any]:
-        return state(self._source, {id(one): by_path[path] for path, one in self._paths.items()})
+        # a shared parameter has its array at its first path
+        return state(self._source, {one: by_path[path] for one, path in first_paths(self._paths).items()})
 
     def values(self, by_path: Mapping[str, Any]) -> Dict[str, "np.ndarray"]:
         """All of `state_dict`."""
@@ -111,7 +115,8 @@ def prove(
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
-    digests = (to_host(x).astype(np.float32).tobytes() + to_host(y).tobytes() for one in windows for x, y in one)
+    pairs = ((to_host(x).astype(np.float32), to_host(y).astype(np.float64)) for one in windows for x, y in one)
+    digests = (x.tobytes() + y.tobytes() for x, y in pairs)
     expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
     rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
     trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])

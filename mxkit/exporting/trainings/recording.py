@@ -1,12 +1,13 @@
 """The first updates of a run, made again by MXNet and kept: losses, rates, weights and the optimizer's states."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 import shutil
 from time import perf_counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import first_paths, parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
 from mxkit.data.splits import Splits
@@ -79,7 +80,7 @@ class Recording(Callback):
             self.sums = (running.samples, running.loss_sum, *metrics)
         self.moments.append(_moment(state))
         self._begun = perf_counter()
-        paths = {id(one): path for path, one in parameters_by_path(state.net).items()}
+        paths = first_paths(parameters_by_path(state.net))
         watch_gradients(state.trainer, lambda one, array: self._gradients.update({paths[id(one)]: array}))
 
     def on_update(self, state: FitState, update: Update) -> None:
@@ -119,9 +120,6 @@ def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Op
     if checkpoint is not None:
         shutil.copytree(str(checkpoint.path), str(folder / "checkpoints" / checkpoint.path.name))
     results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data, "folder": folder}, recipe.name)
-    for block in _blocks(results["net"]):
-        if isinstance(block, gluon.nn.Dropout):
-            block._rate = 0.0
     if checkpoint is None:  # the first values of layers that wait for a first batch
         first = next(iter(results["train"]))[0]
         results["train"].epoch = 0
@@ -132,7 +130,8 @@ def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Op
     named = {name: value for name, value in call.named.items() if name != "valid"}
     named.update(callbacks=[recording, *schedule], progress=False)
     named["checkpoint"] = Call(Checkpoints, (InFolder("checkpoints"),))
-    execute([replace(call, named=named)], results, recipe.name)
+    with _without_dropout(results["net"]):
+        execute([replace(call, named=named)], results, recipe.name)
     return recording
 
 
@@ -169,17 +168,22 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any
         The recording's net holds other weights.
     """
     net, found = recording.state.net, []
-    paths = {id(one): path for path, one in parameters_by_path(net).items()}
+    paths = first_paths(parameters_by_path(net))
     gradients: Dict[str, Any] = {}
-    net.cast("float64")
+    layers: List[Any] = []
+    net.apply(layers.append)
+    # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only
+    dtype = "float32" if any(getattr(layer, "_num_layers", 1) > 1 for layer in layers) else "float64"
+    net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
     options = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value, "loss": recipe.loss.made}
     for moment, window in zip(recording.moments[:-1], windows):
         for path, one in parameters_by_path(net).items():
-            one.set_data(mx.nd.array(moment.values[path], dtype="float64"))
-        wide = [(x.astype("float64"), y) for x, y in window]
-        (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
+            one.set_data(mx.nd.array(moment.values[path], dtype=dtype))
+        wide = [(x.astype(dtype), y) for x, y in window]
+        with _without_dropout(net):
+            (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
         kept = {path: one for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
         statistics = {path: _host(one) for path, one in kept.items()}
         found.append(Double(float(update.loss), dict(gradients), statistics))
@@ -200,7 +204,17 @@ def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
     return get_schedule((recipe.schedule.name, recipe.schedule.arguments)).completed(base, fit.length)
 
 
-def _blocks(net: Any) -> List[Any]:
-    found: List[Any] = []
-    net.apply(found.append)
-    return found
+@contextmanager
+def _without_dropout(net: Any) -> Iterator[List[Any]]:
+    """Let no Dropout of a net draw, nor those between recurrent layers; give the net's blocks."""
+    blocks: List[Any] = []
+    net.apply(blocks.append)
+    rates = [(block, name) for block in blocks for name in ("_rate", "_dropout") if getattr(block, name, 0)]
+    before = [getattr(*one) for one in rates]
+    for block, name in rates:
+        setattr(block, name, 0.0)
+    try:
+        yield blocks
+    finally:
+        for (block, name), rate in zip(rates, before):
+            setattr(block, name, rate)

@@ -127,7 +127,8 @@ def main() -> None:
             loss, scores = update(net, optimizer, state["updates"], window)
             sums = [one + more for one, more in zip(sums, [sum(len(y) for _, y in window), loss, *scores])]
             window = []
-        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"]), *(one / sums[0] for one in sums[1:])]
+        means = [one / sums[0] for one in sums[1:]]
+        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"] + 1), *means]
         row += evaluate(net, others["valid"], given.device) if "valid" in others else []
         state["history"].append(dict(zip(COLUMNS, row)))
         print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
@@ -141,6 +142,7 @@ def main() -> None:
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(state["history"])
+    print(f"{len(state['history'])} epochs are done: --epochs takes more")
     for part, batches in others.items():
         found = zip(SCORES, evaluate(net, batches, given.device))
         print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in found))
@@ -190,7 +192,7 @@ class Order(Sampler):
 
     def begin(self, epoch: int, batches: int) -> None:
         """Say which epoch is read next, from 1, and how many of its batches are left out."""
-        self.epoch, self.first = epoch, batches * self.batch_size
+        self.epoch, self.first = epoch, min(batches * self.batch_size, self.size)
 
     def __len__(self) -> int:
         return self.size - self.first
@@ -215,7 +217,7 @@ mxkit $version wrote this folder from `$run` ($recipe), which had made $updates 
 
 ```console
 pip install torch safetensors numpy
-python train.py
+python train.py --epochs $epochs
 ```
 
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
@@ -232,6 +234,8 @@ float32, the learning rates of all updates, and the batches of two epochs.
 - Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
   losses of these updates, each program going on from its own numbers. They differ by at most $apart of the loss.
 - Dropout draws other numbers.
+- A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
+- Metrics without code here: $missing.
 """)
 
 _REST = "flatten(1).mean(1)"
@@ -246,7 +250,7 @@ _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
     "l1": (f"{_SAME}return (output - label).abs().{_REST}", {}),
     "l2": (f"{_SAME}return (output - label).square().{_REST} / 2", {}),
     "label_smoothing": (
-        'return F.cross_entropy(output, label.long(), reduction="none", label_smoothing=$epsilon)',
+        'return F.cross_entropy(output, label.flatten().long(), reduction="none", label_smoothing=$epsilon)',
         {"epsilon": 0.1},
     ),
     "logistic": (
@@ -257,16 +261,16 @@ _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
         f'{_SAME}return F.binary_cross_entropy_with_logits(output, label, reduction="none").{_REST}',
         {},
     ),
-    "softmax_ce": ('return F.cross_entropy(output, label.long(), reduction="none")', {}),
+    "softmax_ce": ('return F.cross_entropy(output, label.flatten().long(), reduction="none")', {}),
     "softmax_ce of weighted classes": (
         "weights = torch.tensor($class_weight, dtype=output.dtype, device=output.device)\n"
-        'return F.cross_entropy(output, label.long(), weights, reduction="none")',
+        'return F.cross_entropy(output, label.flatten().long(), weights, reduction="none")',
         {"class_weight": None},
     ),
     "squared_hinge": (f"{_SAME}return F.relu($margin - output * label).square().{_REST}", {"margin": 1.0}),
 }
-_METRICS: Mapping[str, str] = {
-    "accuracy": "return (output.argmax(1) == label).sum().item()",
+METRICS: Mapping[str, str] = {
+    "accuracy": "return (output.argmax(1) == label.flatten()).sum().item()",
     "accuracy of labels": (
         "return ((output > 0) == (label.reshape(output.shape) > 0.5)).flatten(1).float().mean(1).sum().item()"
     ),
@@ -309,7 +313,7 @@ def metric_text(names: List[str], loss: str) -> str:
     of_labels = " of labels" if loss == "sigmoid_bce" else ""
     functions = [
         f'def {name}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
-        f"{indented(_METRICS[name + of_labels])}\n\n\n"
+        f"{indented(METRICS[name + of_labels])}\n\n\n"
         for name in names
     ]
     return f"{''.join(functions)}METRICS: list = [{', '.join(names)}]"
@@ -317,7 +321,7 @@ def metric_text(names: List[str], loss: str) -> str:
 
 def known_metrics(names: List[str]) -> List[str]:
     """Those of the names that have code."""
-    return [name for name in names if name in _METRICS]
+    return [name for name in names if name in METRICS]
 
 
 def rate_text(schedule: Any, per_epoch: int) -> str:
