@@ -9,6 +9,7 @@ import cv2
 from gluoncv.data import COCODetection, RecordFileDetection, VOCDetection
 import mxkit
 from mxkit.data import box_records, boxes_csv, coco_boxes, coco_points, mask_folder, voc_boxes, voc_masks, yolo_boxes
+from mxkit.data.augment_labels import BoxCrop, Moved
 from mxkit.errors import DataError, TrapWarning
 from mxkit.recipe.marks import CocoResults
 from mxkit.recipe.net_facts import ImageForm, image_reader
@@ -379,6 +380,17 @@ def test_the_augmented_loader_gives_boxes_that_fit_the_pixels(tmp_path):
         if len(own):
             seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             np.testing.assert_allclose(own[0, :4], seen, atol=1.1)
+
+
+def test_a_crop_around_boxes_lies_in_the_image():
+    image, box = np.zeros((8, 6, 3), np.uint8), np.array([[1, 1, 5, 7, 0, 0]], np.float32)
+    ends = set()
+    for seed in range(600):
+        top, left, height, width = BoxCrop().draw_for(np.random.default_rng(seed), image, Moved(box, "boxes"))
+        assert min(top, left) >= 0
+        ends.add((top + height, left + width))
+    assert max(bottom for bottom, _ in ends) == 8
+    assert max(right for _, right in ends) == 6
 
 
 def test_shares_in_a_table_of_pixels_are_refused(tmp_path):
