@@ -32,6 +32,8 @@ BUILT = {"horovod", "psutil"}
 OF_GLUONCV = {"scipy"}
 # MXNet's own need, which pip leaves out with --no-deps.
 OF_MXNET = {"graphviz"}
+# Modules beside an exported `train.py`.
+OF_A_TRAINING = {"data", "net"}
 
 
 def names(requirements):
@@ -43,7 +45,7 @@ def test_every_imported_package_is_declared_and_every_declared_one_is_imported()
     statement = re.compile(r"^ *(?:import|from) (\w+)(?:[.\w]*| as \w+|[.\w]* import .*)$", re.MULTILINE)
     files = (ROOT / "mxkit").rglob("*.py")
     imported = {name for file in files for name in statement.findall(file.read_text(encoding="utf-8"))}
-    imported -= {"mxkit", *sys.stdlib_module_names}
+    imported -= {"mxkit", *sys.stdlib_module_names, *OF_A_TRAINING}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {DISTRIBUTIONS.get(name, name) for name in imported}
     assert found - OPTIONAL - BUILT - OF_GLUONCV == names(project["dependencies"]) - OF_MXNET

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import mxkit
-from mxkit.core.arrays import to_host
 from mxkit.errors import ExportError
 from mxkit.exporting.trainings import leaving, texts
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
@@ -21,7 +20,7 @@ from mxkit.training.schedules import schedule
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import command, needs, no_curves
+from sharing import command, image_run, needs, no_curves
 
 # The run accumulates over BatchNorm (T48), so that one recipe holds both.
 pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
@@ -123,8 +122,17 @@ def test_rare_layers_leave_with_their_dropout(tmp_path, monkeypatch):
     assert [row[:3] for row in rows] == [["1", "22", "1354"], ["2", "44", "1354"]]
 
 
-def history(folder):
-    train(folder)
+@pytest.mark.torch
+@needs("torch")
+def test_image_files_leave_as_the_net_reads_them(tmp_path):
+    exported = mxkit.export(image_run(tmp_path), tmp_path / "t", training=True)
+    assert exported.proof.worst.relative < 5e-5
+    epochs = [row.split(",")[0] for row in history(tmp_path / "t", "--epochs", "4")]
+    assert epochs == ["1", "2", "3", "4"]
+
+
+def history(folder, *arguments):
+    train(folder, *arguments)
     return (folder / "history.csv").read_text().splitlines()[1:]
 
 
@@ -184,8 +192,9 @@ def compared(run, tmp_path_factory):
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
     recording = record(recipe, data, folder / "mxnet", 6, checkpoint)  # the last one is smaller
-    beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
-    contents = leaving._contents(recipe, data, recording, beside)
+    arrays = leaving.arrays_of(recipe, data)
+    beside = Beside(recording.state.net, arrays["train.x"][:2])
+    contents = leaving._contents(recipe, arrays, recording, beside)
 
     def rows(*edits):
         changed = dict(contents)

@@ -19,6 +19,7 @@ from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
 from mxkit.plots.plotting import new_figure, saved
+from mxkit.recipe.building import batches, has_samples, is_loader
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
@@ -61,6 +62,7 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
     _refuse(recipe, data)
+    arrays = arrays_of(recipe, data)
     rows, said = [], []
     curves: Dict[str, Tuple[List[float], List[float]]] = {}
     contents: Contents = {}
@@ -72,8 +74,8 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
                 warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
                 warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
                 recording = record(recipe, data, own / "mxnet", updates, where)
-            beside = Beside(recording.state.net, to_host(data.train.x[:2]).astype(np.float32))
-            contents, place = _contents(recipe, data, recording, beside), recording.place
+            beside = Beside(recording.state.net, arrays["train.x"][:2])
+            contents, place = _contents(recipe, arrays, recording, beside), recording.place
             _write(own, contents)
             compared, losses = prove(recipe, data, recording, beside, own)
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
@@ -126,13 +128,11 @@ def _refuse(recipe: Recipe, data: Any) -> None:
     except KeyError as error:
         problems.append(f"optimizer {error.args[0]}")
     parts = [part for part in (data.train, data.valid, data.test) if part is not None]
-    if not all(isinstance(part, Split) and not isinstance(part.x, tuple) for part in parts) or any(
-        isinstance(part.y, tuple) for part in parts
-    ):
-        problems.append(f"data {recipe.data.name}, which is no array of inputs with an array of labels")
+    several = any(isinstance(one, tuple) for part in parts if isinstance(part, Split) for one in (part.x, part.y))
+    if several or any(map(is_loader, parts)):
+        problems.append(f"data {recipe.data.name}, which has several arrays, or makes its batches itself")
     values = {
         "data.augment": recipe.data.augment,
-        "data.eval_augment": recipe.data.eval_augment,
         "data.pairs": recipe.data.pairs,
         "data.balance": getattr(recipe.data, "balance", None),
         "amp": recipe.amp,
@@ -149,14 +149,19 @@ def _refuse(recipe: Recipe, data: Any) -> None:
         )
 
 
-def _contents(recipe: Recipe, data: Any, recording: Recording, beside: Beside) -> Contents:
+def arrays_of(recipe: Recipe, data: Any) -> Dict[str, "np.ndarray"]:
+    """Inputs and labels of each part by `PART.x` and `PART.y`, as the net gets them, in the order of the data."""
+    found = {}
+    for name in _PARTS:
+        if has_samples(getattr(data, name)):
+            inputs, labels = zip(*((to_host(x), to_host(y)) for x, y in batches(recipe, data, name)))
+            found.update({f"{name}.x": np.concatenate(inputs).astype(np.float32), f"{name}.y": np.concatenate(labels)})
+    return found
+
+
+def _contents(recipe: Recipe, arrays: Dict[str, Any], recording: Recording, beside: Beside) -> Contents:
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
-    arrays = {}
-    for name in _PARTS:
-        part = getattr(data, name)
-        if part is not None and len(part.x):
-            arrays.update({f"{name}.x": to_host(part.x).astype(np.float32), f"{name}.y": to_host(part.y)})
     epoch, done, updates = recording.place
     metrics = texts.known_metrics([one.name for one in fit.metrics])
     columns = [*_COLUMNS, *(f"{part}_{name}" for part in ("train", "valid") for name in ("loss", *metrics))]

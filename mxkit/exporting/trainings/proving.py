@@ -52,9 +52,8 @@ class Beside:
         names = list(self._paths)
         numbers = {key: np.unique(value) for key, (value, _) in self._state(numbered).items()}
         found = {key: names[int(own[0]) - 2] for key, own in numbers.items() if len(own) == 1 and own[0] > 1}
-        alone = len(set(found.values())) == len(names)  # an LSTM's arrays are joined
-        self.gluon = found if alone else {}
         path_of = first_paths(self._paths)
+        self.gluon = found if set(path_of.values()) <= set(found.values()) else {}  # an LSTM's arrays are joined
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
     def _state(self, by_path: Mapping[str, Any]) -> Dict[str, Any]:
