@@ -41,8 +41,8 @@ long: $(VENV)/.tested
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 24 --seed 0
-	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 1 --seed 0
-	PYTHONPATH=.:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --family ssd yolo3 fcn pose --kinds SIGKILL --each 1 --seed 0
+	PYTHONPATH=.:tests:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --each 1 --seed 0
+	PYTHONPATH=.:tests:tests/recipe $(BIN)/python tests/recipe/torture_runs.py --family ssd yolo3 fcn pose --kinds SIGKILL --each 1 --seed 0
 
 # Short trainings, one after the other, under glibc's debug allocator: a program that damages memory ends there. Twice, with
 # other numbers in freed memory and in another order. glibc before 2.34 has the check in itself.
