@@ -155,6 +155,11 @@ class TestRecalibration:
             function(symbols, X)
 
 
+def test_a_net_without_batch_norm_has_nothing_to_recalibrate():
+    with pytest.raises(ValueError, match="has no BatchNorm"):
+        recalibrate_batch_norm(ready(mx.gluon.nn.Dense(2), sample=X), [X])
+
+
 class TestMonteCarloDropout:
     @pytest.mark.parametrize("hybridize", [False, True])
     @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])

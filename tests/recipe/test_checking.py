@@ -232,6 +232,7 @@ def test_own_code_that_calls_exit_is_named(code, settings, expected, tmp_path):
     with pytest.raises(RecipeError, match=expected):
         run_recipe(recipe, output=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+    assert str(tmp_path) not in sys.path  # where modules are searched is as before
 
 
 def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path, capsys):
