@@ -84,14 +84,16 @@ def test_fit_equals_the_plain_loop(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_accumulated_batches_and_two_devices_equal_one_big_batch(family):
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_accumulated_batches_and_two_devices_equal_one_big_batch(family, accumulate):
     """The tail, images without objects, and batches of which one device has fewer are exact too."""
     big = make(family)
-    windows = [(X[first:last], FAMILIES[family][1][first:last]) for first, last in ((0, 6), (6, 12), (12, 14))]
+    whole = [slice(first, first + 3 * accumulate) for first in range(0, len(X), 3 * accumulate)]
+    windows = [(X[part], FAMILIES[family][1][part]) for part in whole]
     plain_loop(family, big, windows)
     accumulated, divided = make(family), make(family, [mx.cpu(0), mx.cpu(1)])
-    trained(family, accumulated, accumulate=2)
-    trained(family, divided, accumulate=2)
+    trained(family, accumulated, accumulate=accumulate)
+    trained(family, divided, accumulate=accumulate)
     assert largest_difference(big, accumulated) < 2e-5
     assert largest_difference(big, divided) < 2e-5
 
