@@ -117,7 +117,7 @@ def wait_until(true, seconds=60):
     """Look every few milliseconds until a function gives something, which is returned, or the time is over."""
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
-        time.sleep(0.005)
+        time.sleep(0.005)  # another process is at work
     return true()
 
 

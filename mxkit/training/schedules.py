@@ -26,7 +26,7 @@ def _length(value: Any, name: str) -> Length:
     return length(value, name, ("epochs", "updates"), fractions=("epochs",), zero=True)
 
 
-def _updates(moment: Length, updates_per_epoch: Optional[int]) -> int:
+def updates_of(moment: Length, updates_per_epoch: Optional[int]) -> int:
     """Number of updates of a length, rounded; at least 1 if the length is not 0.
 
     Raises:
@@ -112,23 +112,23 @@ class Schedule:
             raise ValueError(
                 f"schedule {self.name!r} has no base rate: pass base=..., or let LearningRate take the optimizer's"
             )
-        warm = _updates(self.warmup, updates_per_epoch) if self.warmup else 0
+        warm = updates_of(self.warmup, updates_per_epoch) if self.warmup else 0
         common = {"base_lr": self.base, "warmup_steps": warm}
         if self.name == "constant":
             return _Constant(**common)
         if self.name == "step":
-            every = _updates(self.every, updates_per_epoch) if self.every else 1
+            every = updates_of(self.every, updates_per_epoch) if self.every else 1
             self._refuse_warmup(warm, every, "the first reduction")
             return lr_scheduler.FactorScheduler(every, self.factor, self.final, **common)
         if self.name == "multi_step":
-            steps = [_updates(moment, updates_per_epoch) for moment in self.at]
+            steps = [updates_of(moment, updates_per_epoch) for moment in self.at]
             self._refuse_warmup(warm, steps[0], "the first reduction")
             return lr_scheduler.MultiFactorScheduler(steps, self.factor, **common)
         if self.total is None:
             raise ValueError(
                 f"schedule {self.name!r} has no end: pass total='90 epochs', or let LearningRate take the fit's"
             )
-        total = _updates(self.total, updates_per_epoch)
+        total = updates_of(self.total, updates_per_epoch)
         self._refuse_warmup(warm, total - 1, "the end")
         if self.name == "poly":
             curve = lr_scheduler.PolyScheduler(total, pwr=self.power, final_lr=self.final, **common)

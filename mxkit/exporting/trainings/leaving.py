@@ -134,7 +134,6 @@ def _refuse(recipe: Recipe, data: Any) -> None:
     values = {
         "data.augment": recipe.data.augment,
         "data.pairs": recipe.data.pairs,
-        "data.balance": getattr(recipe.data, "balance", None),
         "amp": recipe.amp,
         "limit_batches": recipe.limit_batches,
         "accumulate in samples": recipe.accumulate_samples or not isinstance(recipe.accumulate, int),

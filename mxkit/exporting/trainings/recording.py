@@ -205,8 +205,8 @@ def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
 
 
 @contextmanager
-def _without_dropout(net: Any) -> Iterator[List[Any]]:
-    """Let no Dropout of a net draw, nor those between recurrent layers; give the net's blocks."""
+def _without_dropout(net: Any) -> Iterator[None]:
+    """Let no Dropout of a net draw, nor those between recurrent layers."""
     blocks: List[Any] = []
     net.apply(blocks.append)
     rates = [(block, name) for block in blocks for name in ("_rate", "_dropout") if getattr(block, name, 0)]
@@ -214,7 +214,7 @@ def _without_dropout(net: Any) -> Iterator[List[Any]]:
     for block, name in rates:
         setattr(block, name, 0.0)
     try:
-        yield blocks
+        yield
     finally:
         for (block, name), rate in zip(rates, before):
             setattr(block, name, rate)

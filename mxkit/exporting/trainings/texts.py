@@ -5,6 +5,8 @@ import math
 from string import Template
 from typing import Any, List, Mapping, Optional, Tuple
 
+from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
+
 TRAIN = Template('''"""Go on with a training that left MXNet after update $updates, in epoch $epoch.
 
 mxkit $version wrote it; README.md says what is equal.
@@ -328,26 +330,19 @@ def rate_text(schedule: Any, per_epoch: int) -> str:
     """The body of `rate` of a `Schedule` that has its base and its end."""
     base = repr(float(schedule.base))
 
-    def updates(length: Any) -> int:
-        exact = length.number * per_epoch if length.unit == "epochs" else length.number
-        return max(1, round(exact)) if exact else 0
-
-    warm = updates(schedule.warmup) if schedule.warmup else 0
+    warm = updates_of(schedule.warmup, per_epoch) if schedule.warmup else 0
     lines = [f"if update < {warm}:", f"    return {base} * update / {warm}"] if warm else []
     name, final = schedule.name, repr(float(schedule.final))
-    total = updates(schedule.total) if schedule.total else 0
+    total = updates_of(schedule.total, per_epoch) if schedule.total else 0
     if name == "constant":
         lines.append(f"return {base}")
     elif name == "step":
-        lines.append(
-            f"return max({base} * {schedule.factor!r} ** ((update - 1) // {updates(schedule.every)}), {final})"
-        )
+        every = updates_of(schedule.every, per_epoch)
+        lines.append(f"return max({base} * {schedule.factor!r} ** ((update - 1) // {every}), {final})")
     elif name == "multi_step":
-        moments = [updates(one) for one in schedule.at]
+        moments = [updates_of(one, per_epoch) for one in schedule.at]
         lines.append(f"return {base} * {schedule.factor!r} ** sum(update > moment for moment in {moments})")
     elif name == "one_cycle":
-        from mxkit.training.schedules import RISE, START_DIVISOR
-
         start = repr(float(schedule.base / START_DIVISOR if schedule.start is None else schedule.start))
         rise = warm or max(1, round(RISE * total))
         lines = [
