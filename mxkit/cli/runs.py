@@ -185,6 +185,7 @@ def export(
     tolerance: float = typer.Option(1e-4, "--tolerance", min=0.0, help="Largest relative difference from MXNet."),
     verify: bool = typer.Option(True, help="Compare with MXNet operator by operator before writing."),
     training: bool = typer.Option(False, "--training", help="Write the training, as a folder PATH with train.py."),
+    partial: bool = typer.Option(False, "--partial", help="Write a training without the parts that have no code."),
     table: bool = typer.Option(False, "--table", help="Show the difference of every layer."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace existing files."),
     json: bool = JSON,
@@ -194,7 +195,7 @@ def export(
 
     shapes = [_shape(text) for text in shape or []] or None
     options: Any = {"which": which, "input_shape": shapes, "outputs": outputs or None, "boxes": boxes}
-    options.update(verify=verify, tolerance=tolerance, overwrite=overwrite, training=training)
+    options.update(verify=verify, tolerance=tolerance, overwrite=overwrite, training=training, partial=partial)
     files = source if params is None else (source, params)
     try:
         exported = export_net(files, path, format=format, **options)

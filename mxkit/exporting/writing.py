@@ -114,6 +114,7 @@ def export(
     tolerance: float = 1e-4,
     train: bool = False,
     training: bool = False,
+    partial: bool = False,
     epoch: Optional[int] = None,
     overwrite: bool = False,
 ) -> Exported:
@@ -155,6 +156,8 @@ def export(
             on from the run's newest checkpoint with torch alone, and the data, the weights and the optimizer's state.
             The proof compares 20 updates from the run's start, and 20 from the checkpoint, fewer of a large net;
             `tolerance` is at most 5e-5.
+        partial: Write a training of which a part has no PyTorch code, such as a loss in Python: `train.py` raises
+            NotImplementedError there, with MXNet's code as a comment, and the proof compares the rest.
         epoch: Number in the name of a graph's parameters: of those that are read, by default the highest, and of those
             that "symbol" writes, by default the same or 0. All epochs of a net share one graph.
         overwrite: Replace existing files. The graph of "symbol" is also replaced without it by the same net's graph.
@@ -183,7 +186,10 @@ def export(
     if training:
         others = {"input_shape": input_shape, "inputs": inputs, "outputs": outputs, "which": which, "epoch": epoch}
         others.update(train=train or None, overwrite=overwrite or None, verify=None if verify else False)
-        return _training(source, path, format, tolerance, [name for name, one in others.items() if one is not None])
+        wrong = [name for name, one in others.items() if one is not None]
+        return _training(source, path, format, tolerance, wrong, partial)
+    if partial:
+        raise ValueError("export: partial=True writes a training: it needs training=True")
     format = _chosen(format, path)
     if boxes not in ("pixels", "normalized") or (format == "safetensors" and boxes != "pixels"):
         raise ValueError(f"export: boxes={boxes!r}: expected 'pixels' or, of a file that computes, 'normalized'")
@@ -223,7 +229,7 @@ def export(
 
 
 def _training(
-    source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float, others: Sequence[str]
+    source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float, others: Sequence[str], partial: bool
 ) -> Exported:
     from mxkit.exporting.trainings.leaving import TOLERANCE, UPDATES, write_training
 
@@ -233,7 +239,7 @@ def _training(
         raise ValueError(
             f"export: training=True takes no {', '.join(others)}: it writes the newest checkpoint, compared"
         )
-    proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE))
+    proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE), partial)
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
     files = {use: Path(folder).expanduser() / name for use, name in names.items()}
     return Exported(files, (), proof, (proof.inputs,))

@@ -337,7 +337,10 @@ class Source(NamedTuple):
 
 
 def torch_files(
-    net: Any, inputs: Mapping[str, Any], constants: Optional[Mapping[str, Any]] = None
+    net: Any,
+    inputs: Mapping[str, Any],
+    constants: Optional[Mapping[str, Any]] = None,
+    unwritten: Optional[List[Problem]] = None,
 ) -> Tuple[str, Dict[str, Any], Source]:
     """Convert a net to the text of a Python file and the arrays of its weights' file.
 
@@ -345,6 +348,7 @@ def torch_files(
         net: An initialized block that can be traced with symbols.
         inputs: An example of each argument by name, as NumPy's arrays, in nested lists.
         constants: Constants of the file by name.
+        unwritten: Takes the operators without an equivalent, where the code then raises NotImplementedError.
 
     Returns:
         The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
@@ -360,7 +364,9 @@ def torch_files(
     for module in _inner_first(root):
         if module.kind == "class" or (module.kind == "sequential" and not module.target):
             made[module.target] = _instance(program, module, shared, problems, made)
-    refuse(problems)
+    if unwritten is not None:
+        unwritten += [one for one in problems if one.marked]
+    refuse([one for one in problems if unwritten is None or not one.marked])
     source = Source(program, root, made, [], _docstring(net, inputs), dict(constants or {}))
     made[""].statements.extend(_shared_statements(source))
     source.classes.extend(classes_of(list(made.values()), _root_name(net)))

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 
+def not_written(operator: str, *inputs: torch.Tensor | None) -> torch.Tensor:
+    """Stand where MXNet's net computes an operator without an equivalent: replace the call."""
+    raise NotImplementedError(operator)
+
+
 def cut_to(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Cut all dimensions after the second to sizes, at the front half a pixel more than at the end."""
     for dim, size in enumerate(sizes, start=2):

@@ -1,6 +1,7 @@
 """The forward pass of one block as lines of Python."""
 
 import inspect
+import json
 import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
@@ -259,8 +260,9 @@ class Renderer:
             return expression(self.program.node_of(operator, inputs))
         except ExportError as error:
             reason = str(error).rpartition("cannot be converted to PyTorch: ")[2]
-            self.problems.append(Problem(self.scope.path, self.scope.block, operator.operator, reason))
-            return "None"
+            self.problems.append(Problem(self.scope.path, self.scope.block, operator.operator, reason, marked=True))
+            name = operator.attrs.get("op_type", operator.operator)  # of a custom operator
+            return f"not_written({', '.join([json.dumps(name), *inputs])})"
 
     def _operand(self, entry: Entry) -> str:
         if entry in self.program.parameters:

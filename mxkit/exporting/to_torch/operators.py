@@ -509,12 +509,16 @@ def names_used(code: str) -> List[str]:
 
 
 class Problem(NamedTuple):
-    """An operator that cannot be converted, the path and block that use it, and the reason."""
+    """An operator that cannot be converted, the path and block that use it, and the reason.
+
+    `marked` says that the code calls `not_written` in its place.
+    """
 
     path: str
     block: Any
     operator: str
     reason: str
+    marked: bool = False
 
 
 def refuse(problems: Sequence[Problem]) -> None:

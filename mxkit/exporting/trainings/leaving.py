@@ -3,23 +3,24 @@
 import json
 from pathlib import Path
 import tempfile
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import net_devices
 from mxkit.core.system import write_atomically
-from mxkit.data.splits import Split
 from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
+from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
-from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
+from mxkit.exporting.trainings.missing import Missing, marked_texts, missing_parts, of_net, refuse
+from mxkit.exporting.trainings.optimizers import optimizer_class
 from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
+from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, record, schedule_of
 from mxkit.plots.plotting import new_figure, saved
-from mxkit.recipe.building import batches, has_samples, is_loader
+from mxkit.recipe.building import batches, first_inputs, has_samples
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
@@ -27,17 +28,16 @@ from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
 
-# They watch the training, and change nothing of it.
-_WATCHING = ("csv", "mlflow", "tensorboard", "time_limit", "wandb")
 # Updates compared from either place, and the largest relative difference: that of `1 - beta2` in float32 is 1.3e-5
 UPDATES, TOLERANCE = 20, 5e-5
 _PARTS = ("train", "valid", "test")
-_COLUMNS = ("epoch", "updates", "samples", "learning_rate")
 
 Contents = Dict[str, Union[str, bytes]]
 
 
-def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int, tolerance: float) -> Proof:
+def write_training(
+    run: Union[str, Path], folder: Union[str, Path], updates: int, tolerance: float, partial: bool = False
+) -> Proof:
     """Write the training of a run for PyTorch, and prove that it goes on as MXNet would.
 
     The folder holds `train.py`, which needs torch, NumPy and safetensors only, `net.py` and `data.py`, the weights, the
@@ -48,9 +48,10 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         folder: A new or empty folder.
         updates: Updates that are compared, from the start and from the checkpoint, as `prove` does.
         tolerance: Largest relative difference of an array.
+        partial: Write what has code, if some has none; the rest raises NotImplementedError, and is not compared.
 
     Raises:
-        ExportError: The recipe holds something that has no code yet, all of which the text names; or `train.py`
+        ExportError: The training holds something that has no code, all of which the text names; or `train.py`
             computes something else. Nothing was written.
         ImportError: torch or safetensors is missing.
         ValueError: The folder is not empty.
@@ -61,8 +62,13 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
     versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
-    _refuse(recipe, data)
-    arrays = arrays_of(recipe, data)
+    missing = missing_parts(recipe, data)
+    if not partial:
+        refuse(recipe.name, missing)
+    arrays = {} if any(one.part == "data" for one in missing) else arrays_of(recipe, data)
+    example = arrays["train.x"][:2] if arrays else np.repeat(to_host(first_inputs(recipe, data)[0]), 2, axis=0)
+    # amp of a run needs its processor
+    recipe = recipe.model_copy(update={"amp": None, "limit_batches": None})
     rows, said = [], []
     curves: Dict[str, Tuple[List[float], List[float]]] = {}
     contents: Contents = {}
@@ -74,13 +80,16 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
                 warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
                 warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
                 recording = record(recipe, data, own / "mxnet", updates, where)
-            beside = Beside(recording.state.net, arrays["train.x"][:2])
-            contents, place = _contents(recipe, arrays, recording, beside), recording.place
+            problems: List[Problem] = []
+            beside = Beside(recording.state.net, example, problems if partial else None)
+            every = [*missing, *of_net(problems)]
+            contents, place = _contents(recipe, arrays, recording, beside, every), recording.place
             _write(own, contents)
-            compared, losses = prove(recipe, data, recording, beside, own)
+            compared, losses = prove(recipe, data, recording, beside, own, [one.part for one in every])
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
             curves[name] = recording.losses, losses
             said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
+    said += [f"not written: {one}" for one in every]
     proof = Proof(rows, tolerance, {"mxkit": __version__, "mxnet": mx.__version__, **versions}, "; ".join(said))
     proof.check("train.py", "Report this recipe: its training would go on as another one")
     contents["README.md"] = texts.README.substitute(
@@ -93,6 +102,7 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
         proof=f"{proof.inputs}: {proof.summary()}",
         apart=f"{max((abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)), default=0):.1g}",
+        unwritten=texts.README_UNWRITTEN + "".join(f"- {one}\n" for one in every) if every else "",
     )
     target.mkdir(parents=True, exist_ok=True)
     _write(target, contents)
@@ -117,37 +127,6 @@ def _write(folder: Path, contents: Contents) -> None:
         write_atomically(folder / name, content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def _refuse(recipe: Recipe, data: Any) -> None:
-    """Raise ExportError with all that has no code yet."""
-    problems = []
-    loss, arguments = str(recipe.loss.name), recipe.loss.arguments
-    if texts.loss_text(loss, arguments) is None:
-        problems.append(" with ".join(filter(None, (f"loss {loss}", ", ".join(arguments)))))
-    try:
-        rule_of(mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments))
-    except KeyError as error:
-        problems.append(f"optimizer {error.args[0]}")
-    parts = [part for part in (data.train, data.valid, data.test) if part is not None]
-    several = any(isinstance(one, tuple) for part in parts if isinstance(part, Split) for one in (part.x, part.y))
-    if several or any(map(is_loader, parts)):
-        problems.append(f"data {recipe.data.name}, which has several arrays, or makes its batches itself")
-    values = {
-        "data.augment": recipe.data.augment,
-        "data.pairs": recipe.data.pairs,
-        "amp": recipe.amp,
-        "limit_batches": recipe.limit_batches,
-        "accumulate in samples": recipe.accumulate_samples or not isinstance(recipe.accumulate, int),
-        "arrays: np": recipe.arrays == "np",
-    }
-    problems += [name for name, value in values.items() if value]
-    problems += [f"callback {one.name}" for one in recipe.callbacks if one.name not in _WATCHING]
-    if problems:
-        raise ExportError(
-            f"export: the training of {recipe.name} holds what mxkit has no PyTorch code for: {'; '.join(problems)}. "
-            "Without training= the net alone is written"
-        )
-
-
 def arrays_of(recipe: Recipe, data: Any) -> Dict[str, "np.ndarray"]:
     """Inputs and labels of each part by `PART.x` and `PART.y`, as the net gets them, in the order of the data."""
     found = {}
@@ -158,12 +137,14 @@ def arrays_of(recipe: Recipe, data: Any) -> Dict[str, "np.ndarray"]:
     return found
 
 
-def _contents(recipe: Recipe, arrays: Dict[str, Any], recording: Recording, beside: Beside) -> Contents:
+def _contents(
+    recipe: Recipe, arrays: Dict[str, Any], recording: Recording, beside: Beside, missing: Sequence[Missing] = ()
+) -> Contents:
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
     epoch, done, updates = recording.place
     metrics = texts.known_metrics([one.name for one in fit.metrics])
-    columns = [*_COLUMNS, *(f"{part}_{name}" for part in ("train", "valid") for name in ("loss", *metrics))]
+    columns = _columns(metrics)
     state = {
         "epoch": epoch,
         "batches": done,
@@ -171,28 +152,41 @@ def _contents(recipe: Recipe, arrays: Dict[str, Any], recording: Recording, besi
         "sums": list(recording.sums[: 2 + len(metrics)]) or None,
         "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
     }
+    average, marked = average_of(fit), marked_texts(recipe, missing)
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
-    tensors["data"] = arrays
+    if arrays:
+        tensors["data"] = arrays
+    if average is not None:
+        tensors["average"], state["averaged"] = beside.values({**begin.values, **begin.averages}), begin.averaged
     paths = {"gluon": json.dumps(beside.gluon)} if beside.gluon else {}
     return {
         **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
-        "data.py": texts.DATA.substitute(
+        "data.py": texts.NO_DATA.substitute(body=marked["data"])
+        if not arrays
+        else texts.DATA.substitute(
             seed=recipe.seed % 2**32,
             parts=json.dumps([name for name in _PARTS if f"{name}.x" in arrays]),
             batch_size=recipe.data.batch_size,
             eval_batch_size=recipe.data.eval_batch_size,
             drop_last=bool(recipe.data.drop_last),
         ),
-        "train.py": _train_text(recipe, recording, beside, metrics),
+        "train.py": _train_text(recipe, recording, beside, metrics, marked),
     }
 
 
-def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str]) -> str:
+def _columns(metrics: List[str]) -> List[str]:
+    scores = [f"{part}_{name}" for part in ("train", "valid") for name in ("loss", *metrics)]
+    return ["epoch", "updates", "samples", "learning_rate", *scores]
+
+
+def _train_text(
+    recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], marked: Mapping[str, str]
+) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
-    optimizer = fit.trainer.optimizer
+    optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized = any(key.endswith(".running_var") for key in beside.values(recording.moments[0].values))
     if normalized and len(net_devices(fit.net)) > 1:
         raise ExportError(
@@ -201,21 +195,30 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: L
         )
     factors = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     constants = {
-        "ACCUMULATE": recipe.accumulate,
+        "ACCUMULATE": int(accumulate.number),
         "WEIGHT_DECAY": float(optimizer.wd),
         "FACTORS": {key: pair for key, pair in factors.items() if pair != (1.0, 1.0)},
         "FROZEN": beside.frozen,
-        "SEED": recipe.seed % 2**32,
     }
+    if "dropout" in beside.text.lower():
+        constants["SEED"] = recipe.seed % 2**32
     text = texts.TRAIN.substitute(
         version=__version__,
         updates=updates,
         epoch=epoch,
         epochs=epochs_of(fit),
         scores=json.dumps(["loss", *metrics]),
+        columns=", ".join(map(json.dumps, _columns(metrics))),
         constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
+        windows=texts.WINDOWS.substitute(
+            size="len(window)" if accumulate.unit == "batches" else "sum(len(x) for x, *_ in window)"
+        ),
+        labels="label",
+        seeded=texts.SEEDED if "SEED" in constants else "",
+        **{name: marked[name] for name in ("unwritten", "after", "after_epoch")},
+        **texts.average_parts(None if average is None else (average.decay, average.warmup)),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments),
+        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments) or marked["loss"],
         metric=texts.metric_text(metrics, str(recipe.loss.name)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,

@@ -2,12 +2,16 @@
 
 from typing import Any, Dict, List, NamedTuple, Tuple
 
+from mxkit.exporting.trainings.texts import source_of, unwritten
+import mxnet as mx
+
 
 class Rule(NamedTuple):
     """One update of one weight, as lines of Python.
 
     The lines see `weight`, `grad`, `rate`, `decay`, the slots as tensors by name, `count` (updates of this weight, from
-    1), and the settings as `self.NAME`.
+    1), and the settings as `self.NAME`. Those of Nadam also see `state["product"]`, MXNet's `m_schedule`, and
+    `state["turn"]`, the place of the weight in MXNet's order of updates, from 1 to `self.weights`.
 
     Attributes:
         says: What differs from PyTorch's own class, a sentence.
@@ -122,6 +126,21 @@ RULES: Dict[str, Rule] = {
         ),
         clips="after",
     ),
+    "nadam": Rule(
+        "MXNet's Nadam: each weight, in its turn, multiplies one product of momentums that all weights share.",
+        ("mean", "variance"),
+        ("beta1", "beta2", "epsilon", "schedule_decay", "weights"),
+        (
+            _DECAYED,
+            "now, then = (self.beta1 * (1 - 0.5 * 0.96 ** (n * self.schedule_decay)) for n in (count, count + 1))",
+            'product = state["product"] * now ** state["turn"]',
+            'state["product"] = state["product"] * now**self.weights',
+            *_MOMENTS,
+            "step = (1 - now) * grad / (1 - product) + then * mean / (1 - product * then)",
+            "weight.sub_(rate * step / ((variance / (1 - self.beta2**count)).sqrt() + self.epsilon))",
+        ),
+        clips="after",
+    ),
     "ftrl": Rule(
         "MXNet's FTRL, which PyTorch lacks.",
         ("z", "n"),
@@ -172,19 +191,44 @@ def rule_of(optimizer: Any) -> Rule:
     return rule
 
 
+def any_rule_of(optimizer: Any) -> Rule:
+    """As `rule_of`; that of an optimizer without one has no lines, and numbers its slots."""
+    try:
+        return rule_of(optimizer)
+    except KeyError:
+        state = optimizer.create_state(0, mx.nd.zeros((1, 1)))
+        slots = len(state) if isinstance(state, tuple) else int(state is not None)
+        text = f"MXNet's {type(optimizer).__name__}, whose step is not written."
+        return Rule(text, tuple(f"slot{number}" for number in range(slots)), (), ())
+
+
+def turns_of(optimizer: Any) -> Dict[int, int]:
+    """The place of each trained Parameter in the Trainer's order of updates, from 1, by its id."""
+    trained = [one for _, one in sorted(optimizer.param_dict.items()) if one.grad_req != "null"]
+    return {id(one): turn for turn, one in enumerate(trained, 1)}
+
+
 def optimizer_class(optimizer: Any) -> str:
     """The code of a class of PyTorch that updates as this optimizer of MXNet's."""
-    rule, name = rule_of(optimizer), type(optimizer).__name__
+    rule, name = any_rule_of(optimizer), type(optimizer).__name__
     clip = optimizer.clip_gradient
     lines: List[str] = list(rule.lines)
     if clip:
         place = lines.index(_DECAYED) + 1 if rule.clips == "after" and _DECAYED in lines else 0
         lines.insert(place, f"grad = grad.clamp(-{clip!r}, {clip!r})")
-    settings = [f"self.{key} = {float(getattr(optimizer, key))!r}" for key in rule.settings]
+    known = {**vars(optimizer), "weights": len(turns_of(optimizer)) or 1}
+    settings = [f"self.{key} = {float(known[key])!r}" for key in rule.settings]
     unpacked = [f'{slot} = state.setdefault("{slot}", torch.zeros_like(weight))' for slot in rule.slots]
     if rule.counts:
         unpacked.append('count = state["count"] = state.get("count", 0) + 1')
     body = ["grad = weight.grad", *(["state = self.state[weight]"] if unpacked else []), *unpacked, *lines]
+    loop = [
+        "for group in self.param_groups:",
+        '    rate, decay = group["lr"], group["weight_decay"]',
+        '    for weight in (one for one in group["params"] if one.grad is not None):',
+        *(f"        {line}" for line in body),
+    ]
+    marked = unwritten(f"write the step of MXNet's {name}", source_of(optimizer)).split("\n")
     return "\n".join(
         [
             f"class {name}(torch.optim.Optimizer):",
@@ -196,9 +240,6 @@ def optimizer_class(optimizer: Any) -> str:
             "",
             "    @torch.no_grad()",
             "    def step(self) -> None:  # type: ignore[override]",
-            "        for group in self.param_groups:",
-            '            rate, decay = group["lr"], group["weight_decay"]',
-            '            for weight in (one for one in group["params"] if one.grad is not None):',
-            *(f"                {line}" for line in body),
+            *(f"        {line}" for line in (loop if rule.lines else marked)),
         ]
     )

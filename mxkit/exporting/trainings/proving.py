@@ -4,21 +4,33 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.proof import Row, above, compare
 from mxkit.exporting.to_torch.code import state, torch_files
+from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import replay
-from mxkit.exporting.trainings.optimizers import rule_of
-from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubled, epochs_of, schedule_of, windows_of
+from mxkit.exporting.trainings.optimizers import any_rule_of, turns_of
+from mxkit.exporting.trainings.recording import (
+    Double,
+    Moment,
+    Recording,
+    batches_of,
+    doubled,
+    epochs_of,
+    schedule_of,
+    windows_of,
+)
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
 # Share of the largest gradient below which another one is rounding
 _SMALL = 1e-3
+# A product of momentums below this changes no number
+_NOTHING = 1e-12
 
 
 class Beside:
@@ -27,6 +39,7 @@ class Beside:
     Args:
         net: The net.
         example: An input, NumPy.
+        unwritten: Takes the operators without an equivalent, which are else refused.
 
     Attributes:
         text: The code of the net.
@@ -35,9 +48,9 @@ class Beside:
         gluon: Gluon's paths by the keys of `state_dict`; empty if an array of PyTorch's holds several of MXNet's.
     """
 
-    def __init__(self, net: Any, example: "np.ndarray") -> None:
+    def __init__(self, net: Any, example: "np.ndarray", unwritten: Optional[List[Problem]] = None) -> None:
         self.net = net
-        self.text, _, self._source = torch_files(net, {"data": example})
+        self.text, _, self._source = torch_files(net, {"data": example}, unwritten=unwritten)
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
         numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items(), 2)}
@@ -71,7 +84,7 @@ class Beside:
 
     def slots(self, moment: Moment, optimizer: Any) -> Dict[str, "np.ndarray"]:
         """The optimizer's arrays by `key:slot`, the slot in the words of `train.py`."""
-        rule, found = rule_of(optimizer), {}
+        rule, found = any_rule_of(optimizer), {}
         for number, slot in enumerate(rule.slots):
             names = {path: [f"{path}:{number}", f"{path}:"] for path in self._paths}
             held = {path: moment.slots[name] for path, both in names.items() for name in both if name in moment.slots}
@@ -79,11 +92,15 @@ class Beside:
         if rule.counts:
             counts = {key: moment.counts.get(path, 0) for key, path in self._path_of.items()}
             found.update({f"{key}:count": np.array(count, np.int64) for key, count in counts.items() if count})
+        if "weights" in rule.settings:  # Nadam's product of momentums
+            turns = turns_of(optimizer)
+            found.update({f"{key}:turn": np.array(turns[id(one)]) for key, one in self.trained.items()})
+            found.update({f"{key}:product": np.array(moment.product) for key in self.trained})
         return found
 
 
 def prove(
-    recipe: Recipe, data: Any, recording: Recording, beside: Beside, folder: Path
+    recipe: Recipe, data: Any, recording: Recording, beside: Beside, folder: Path, unwritten: Sequence[str] = ()
 ) -> Tuple[List[Row], List[float]]:
     """Compare the updates of `train.py` in a folder with recorded ones.
 
@@ -92,21 +109,39 @@ def prove(
     gradients and states that MXNet's had, and gives weights and states. So no difference grows, and none hides in one.
     The learning rates of all updates and the batches of two epochs are compared, too. Dropout is off.
 
+    Args:
+        recipe: The run's recipe.
+        data: Its data.
+        recording: The updates.
+        beside: The recorded net in PyTorch's words.
+        folder: Of `train.py`.
+        unwritten: Parts of it that are not written: without a "loss" the squares of the output are the loss, without
+            "data" the batches are given, and what the other parts would give is not compared.
+
     Returns:
         The comparisons, and the losses of `train.py` without MXNet's help, in float32.
 
     Raises:
         ExportError: `train.py` failed.
     """
-    fit, windows = recording.state, windows_of(recipe, data, recording.place)
-    every = fit.updates_per_epoch * epochs_of(fit)
+    fit, own = recording.state, batches_of(recipe, data, recording)
+    windows, per_epoch = windows_of(own, recording), fit.updates_per_epoch or 1
+    every = per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
+    given["unwritten"] = np.array(list(unwritten), "U9")
+    own = [[to_host(one) for part in batch for one in part] for batch in own]
+    if "data" in unwritten:
+        sizes = np.cumsum([len(window) for window in windows])
+        given["cuts"] = sizes
+        given.update({f"batch {at} {part}": one for at, batch in enumerate(own) for part, one in enumerate(batch)})
     for number, (before, after) in enumerate(zip(recording.moments, recording.moments[1:])):
+        given[f"{number} averages"] = before.averaged
         for kind, arrays in (
             ("before", beside.values(before.values)),
             ("held", beside.slots(before, optimizer)),
             ("gradient", beside.of_trained(after.gradients)),
+            ("averaged", beside.values({**before.values, **before.averages}) if after.averages else {}),
         ):
             given.update({f"{number} {kind} {key}": value for key, value in arrays.items()})
     np.savez(str(folder / "given.npz"), **given)
@@ -114,24 +149,26 @@ def prove(
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
-    pairs = ((to_host(x).astype(np.float32), to_host(y).astype(np.float64)) for one in windows for x, y in one)
-    digests = (x.tobytes() + y.tobytes() for x, y in pairs)
-    expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
-    rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
+    pairs = ((x.astype(np.float32), *(y.astype(np.float64) for y in labels)) for x, *labels in own)
+    expected = np.array([list(hashlib.sha256(b"".join(map(bytes, one))).digest()) for one in pairs])
+    rates = np.array(schedule_of(recipe, fit).rates(every, per_epoch))
     trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])
     with np.load(str(folder / "found.npz")) as found:
         rows = [
             compare("the rates of all updates", "schedule", 0, rates, found["rates"]),
-            compare("the batches of two epochs", "data", 0, expected, found["digests"]),
             compare("which parameters train", "freeze", 0, trained, found["trained"]),
         ]
-        for number, (moment, double) in enumerate(zip(recording.moments[1:], doubled(recipe, recording, windows))):
-            rows += _rows_of_update(beside, optimizer, number, moment, double, found)
+        if "data" not in unwritten:
+            rows.append(compare("the batches of two epochs", "data", 0, expected, found["digests"]))
+            rows.append(compare("samples of the updates", "data", 0, np.array(recording.samples), found["samples"]))
+        doubles = doubled(recipe, recording, windows, "loss" in unwritten)
+        for number, (moment, double) in enumerate(zip(recording.moments[1:], doubles)):
+            rows += _rows_of_update(beside, optimizer, number, moment, double, found, bool(unwritten))
         return rows, found["free"].tolist()
 
 
 def _rows_of_update(
-    beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any]
+    beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any], partial: bool
 ) -> List[Row]:
     gradients = beside.of_trained(double.gradients)
     # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
@@ -143,10 +180,14 @@ def _rows_of_update(
         "statistic": {key: one for key, one in running.items() if key.rpartition(".")[2].startswith("running_")},
         "value": {key: one for key, one in after.items() if key in gradients},
         "slot": beside.slots(moment, optimizer),
+        "average": beside.of_trained(moment.averages),
     }
     rows = []
     for kind, arrays in kinds.items():
         for key, expected in arrays.items():
+            if partial and f"{number} {kind} {key}" not in found:
+                continue
             row = compare(f"update {number + 1}: {key or kind}", kind, 0, expected, found[f"{number} {kind} {key}"])
-            rows.append(above(smallest, row) if kind == "gradient" else row)
+            least = smallest if kind == "gradient" else _NOTHING if key.endswith(":product") else 0.0
+            rows.append(above(least, row))
     return rows

@@ -2,20 +2,25 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 import shutil
 from time import perf_counter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import first_paths, parameters_by_path
+from mxkit.core.device import unpack
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
+from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
-from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, loader_calls, net_calls
+from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, is_loader, loader_calls, net_calls
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.storage.directory import Checkpoint
 from mxkit.storage.optimizer_state import optimizer_state
 from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks.learning_rate import LearningRate
+from mxkit.training.callbacks.weights import EMA
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.ledger import Update
 from mxkit.training.schedules import Schedule, get_schedule, schedule
@@ -27,6 +32,8 @@ import numpy as np
 
 # Double precision takes some ten times as long, and MXNet's state after each update stays in memory.
 _SECONDS, _BYTES = 20, 10**9
+# Batches that are read of a loader whose order is its own
+_BATCHES = 32
 
 
 class Moment(NamedTuple):
@@ -36,12 +43,18 @@ class Moment(NamedTuple):
         values: Parameters by path, NumPy.
         slots: The optimizer's arrays by `path:slot`, as `optimizer_state` names them.
         counts: Updates of each parameter by path.
+        product: Nadam's product of momentums.
+        averages: Moving averages of the weights by path; empty without any.
+        averaged: Number of updates in them.
         gradients: Averages over the samples of the update by path, after clipping.
     """
 
     values: Dict[str, Any]
     slots: Dict[str, Any]
     counts: Dict[str, int]
+    product: float = 1.0
+    averages: Dict[str, Any] = {}
+    averaged: int = 0
     gradients: Dict[str, Any] = {}
 
 
@@ -54,6 +67,7 @@ class Recording(Callback):
     Attributes:
         moments: The state at the beginning, and after each update.
         losses: Mean loss of each update.
+        samples: Samples of each update.
         state: The `FitState`.
         place: `(epoch, batches of it, updates)` at the beginning.
         sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
@@ -64,6 +78,7 @@ class Recording(Callback):
     def __init__(self, most: int) -> None:
         self.moments: List[Moment] = []
         self.losses: List[float] = []
+        self.samples: List[int] = []
         self.state: Any = None
         self.place = (1, 0, 0)
         self.sums: Tuple[float, ...] = ()
@@ -86,6 +101,7 @@ class Recording(Callback):
     def on_update(self, state: FitState, update: Update) -> None:
         """Keep the state after an update."""
         self.losses.append(float(update.loss))
+        self.samples.append(update.samples)
         self.moments.append(_moment(state)._replace(gradients=dict(self._gradients)))
         held = sum(array.nbytes for kept in self.moments[-1][:2] for array in kept.values()) * len(self.moments)
         enough = len(self.moments) > 2 and (held > _BYTES or perf_counter() - self._begun > _SECONDS)
@@ -102,7 +118,16 @@ def _moment(state: FitState) -> Moment:
     values = {path: _host(one) for path, one in parameters_by_path(state.net).items()}
     arrays, described = optimizer_state(state.net, state.trainer)
     counts = described["replicas"][0]["updates"] if described["replicas"] else {}
-    return Moment(values, {name: array.asnumpy() for name, array in arrays.items()}, dict(counts))
+    slots = {name: array.asnumpy() for name, array in arrays.items()}
+    product = described["numbers"].get("m_schedule", 1.0)
+    average = average_of(state)
+    averages = {} if average is None else {path: one.asnumpy() for path, one in average.state_arrays().items()}
+    return Moment(values, slots, dict(counts), product, averages, 0 if average is None else average.updates)
+
+
+def average_of(state: FitState) -> Optional[EMA]:
+    """The callback that averages the weights, or None."""
+    return next((one for one in state.callbacks if isinstance(one, EMA)), None)
 
 
 @under_switches
@@ -121,14 +146,13 @@ def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Op
         shutil.copytree(str(checkpoint.path), str(folder / "checkpoints" / checkpoint.path.name))
     results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data, "folder": folder}, recipe.name)
     if checkpoint is None:  # the first values of layers that wait for a first batch
-        first = next(iter(results["train"]))[0]
-        results["train"].epoch = 0
+        first, _ = unpack(next(source_of(results["train"]).read(keep_count=True)))
         with autograd.pause():
-            results["net"](*(first if isinstance(first, (list, tuple)) else [first]))
+            results["net"](*first)
     recording, call = Recording(most), fit_call(recipe, data)
-    schedule = [one for one in call.named.get("callbacks", []) if isinstance(one, Call)][: recipe.schedule is not None]
+    kept = [one for one in call.named.get("callbacks", []) if getattr(one, "function", None) in (LearningRate, EMA)]
     named = {name: value for name, value in call.named.items() if name != "valid"}
-    named.update(callbacks=[recording, *schedule], progress=False)
+    named.update(callbacks=[*kept, recording], progress=False)
     named["checkpoint"] = Call(Checkpoints, (InFolder("checkpoints"),))
     with _without_dropout(results["net"]):
         execute([replace(call, named=named)], results, recipe.name)
@@ -149,20 +173,45 @@ class Double(NamedTuple):
     statistics: Dict[str, Any]
 
 
-def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> List[List[Any]]:
-    """The batches of each update of the rest of an epoch, and of the next epoch."""
-    loader, found = batches(recipe, data, "train", training=True), []
-    for epoch, first in ((place[0], place[1]), (place[0] + 1, 0)):
+def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> List[Any]:
+    """Inputs and labels from where a recording began to the end of its last epoch, or the next; of a user's loader
+    those that come first."""
+    loader = batches(recipe, data, "train", training=True)
+    if is_loader(data.train):  # an iterator of MXNet fills its arrays again
+        read = map(unpack, islice(source_of(loader).read(), _BATCHES))
+        return [tuple(tuple(one.copy() for one in part) for part in pair) for pair in read]
+    found: List[Any] = []
+    epoch, first, _ = recording.place
+    while epoch < recording.place[0] + 2 or sum(len(inputs[0]) for inputs, _ in found) < sum(recording.samples):
         loader.epoch = epoch - 1
         loader.skip(first)
-        own = list(loader)
-        found += [own[at : at + recipe.accumulate] for at in range(0, len(own), recipe.accumulate)]
+        found += map(unpack, loader)
+        epoch, first = epoch + 1, 0
+    return found
+
+
+def windows_of(own: Sequence[Any], recording: Recording) -> List[List[Any]]:
+    """The batches of each recorded update, cut by its number of samples."""
+    left, found = list(own), []
+    for samples in recording.samples:
+        window: List[Any] = []
+        while left and sum(len(inputs[0]) for inputs, _ in window) < samples:
+            window.append(left.pop(0))
+        found.append(window)
     return found
 
 
 @under_switches
-def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any]]) -> List[Double]:
+def doubled(
+    recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any]], stand_in: bool = False
+) -> List[Double]:
     """Make the recorded updates in double precision, each from the recorded weights before it.
+
+    Args:
+        recipe: The run's recipe.
+        recording: The updates.
+        windows: The batches of each.
+        stand_in: Take the squares of the net's output as the loss.
 
     Side effects:
         The recording's net holds other weights.
@@ -177,11 +226,12 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any
     net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
-    options = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value, "loss": recipe.loss.made}
+    options: Dict[str, Any] = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value}
+    options["loss"] = squares if stand_in else recipe.loss.made
     for moment, window in zip(recording.moments[:-1], windows):
         for path, one in parameters_by_path(net).items():
             one.set_data(mx.nd.array(moment.values[path], dtype=dtype))
-        wide = [(x.astype(dtype), y) for x, y in window]
+        wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
         with _without_dropout(net):
             (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
         kept = {path: one for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
@@ -189,6 +239,11 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any
         found.append(Double(float(update.loss), dict(gradients), statistics))
     net.cast("float32")
     return found
+
+
+def squares(output: Any, *labels: Any) -> Any:
+    """The loss that stands in for one that `train.py` does not have."""
+    return (output * output).reshape((output.shape[0], -1)).mean(axis=1)
 
 
 def epochs_of(fit: FitState) -> int:

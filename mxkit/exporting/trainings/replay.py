@@ -1,5 +1,6 @@
 """Makes updates of an exported `train.py` in a process of its own, for the proof: replay.py FOLDER."""
 
+from contextlib import suppress
 import copy
 import hashlib
 import os
@@ -18,17 +19,14 @@ def main(folder: str) -> None:
     train: Any = __import__("train")
     with np.load("given.npz") as file:
         given = {name: file[name] for name in file.files}
-    net, optimizer, state = _resumed(train)
-    epoch, first = given["place"].tolist()
-    loader, order, _ = train.loaders()
-    batches: Any = []
-    windows: Any = []
-    for number, begun in ((epoch, first), (epoch + 1, 0)):
-        order.begin(number, begun)
-        own = list(loader)
-        batches += own
-        windows += [own[at : at + train.ACCUMULATE] for at in range(0, len(own), train.ACCUMULATE)]
-    parts = ((x.numpy().tobytes(), label.double().numpy().tobytes()) for x, label in batches)
+    unwritten, updates = given["unwritten"].tolist(), int(given["updates"])
+    marked = suppress(*[NotImplementedError] * bool(unwritten))
+    if "loss" in unwritten:  # as `squares` of recording.py
+        train.losses = lambda output, *labels: output.flatten(1).square().mean(1)
+    net, optimizer, state, *average = _resumed(train)
+    windows = _given_windows(given) if "data" in unwritten else _windows(train, updates, *given["place"])
+    batches = [batch for window in windows for batch in window]
+    parts = ((x.numpy().tobytes(), *(one.double().numpy().tobytes() for one in labels)) for x, *labels in batches)
     digests = (hashlib.sha256(b"".join(pair)).digest() for pair in parts)
     found: Dict[str, Any] = {
         "trained": np.array(
@@ -36,60 +34,91 @@ def main(folder: str) -> None:
         ),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
         "digests": np.array(list(map(list, digests))),
+        "samples": np.array([sum(len(x) for x, *_ in window) for window in windows[:updates]]),
+        "free": np.full(updates, np.nan),
     }
-    for number, window in enumerate(windows[: int(given["updates"])]):
+    for number, window in enumerate(windows[:updates]):
         update = state["updates"] + number + 1
         _put(net, optimizer, given, number)
         wide = copy.deepcopy(net).double()
-        doubles = [(x.double(), label) for x, label in window]
-        loss, _ = train.update(wide, train.new_optimizer(wide), update, doubles)
-        found[f"{number} loss "] = np.array(loss / sum(len(label) for _, label in window))
-        for name, weight in wide.named_parameters():
-            found[f"{number} gradient {name}"] = np.array(0.0 if weight.grad is None else weight.grad)
-        found.update({f"{number} statistic {name}": np.array(one) for name, one in wide.named_buffers()})
+        doubles = [(x.double(), *labels) for x, *labels in window]
+        gradients = train.new_optimizer(wide)
+        gradients.step = lambda: None
+        with marked:
+            samples, loss, *_ = train.update(wide, gradients, update, doubles)
+            found[f"{number} loss "] = np.array(loss / samples)
+            for name, weight in wide.named_parameters():
+                found[f"{number} gradient {name}"] = np.array(0.0 if weight.grad is None else weight.grad)
+            found.update({f"{number} statistic {name}": np.array(one) for name, one in wide.named_buffers()})
         for name, weight in net.named_parameters():
             gradient = given.get(f"{number} gradient {name}")
             weight.grad = None if gradient is None else torch.tensor(gradient, dtype=weight.dtype)
         for group in optimizer.param_groups:
             group["lr"] = train.rate(update) * group["factor"]
-        optimizer.step()
-        for name, weight in net.named_parameters():
-            found[f"{number} value {name}"] = weight.detach().numpy().copy()
-            found.update(
-                {f"{number} slot {name}:{slot}": np.array(one) for slot, one in optimizer.state[weight].items()}
-            )
-    net, optimizer, state = _resumed(train)
-    found["free"] = np.zeros(int(given["updates"]))
-    for number, window in enumerate(windows[: int(given["updates"])]):
-        loss, _ = train.update(net, optimizer, state["updates"] + number + 1, window)
-        found["free"][number] = loss / sum(len(label) for _, label in window)
+        with marked:
+            optimizer.step()
+            for name, weight in net.named_parameters():
+                found[f"{number} value {name}"] = weight.detach().numpy().copy()
+                slots = optimizer.state[weight].items()
+                found.update({f"{number} slot {name}:{slot}": np.array(one) for slot, one in slots})
+            for own in average:
+                own.module.load_state_dict(_part(given, f"{number} averaged "))
+                own.n_averaged.fill_(int(given[f"{number} averages"]))
+                own.update_parameters(net)
+                for name, one in own.module.named_parameters():
+                    found[f"{number} average {name}"] = one.detach().numpy().copy()
+    net, optimizer, state, *_ = _resumed(train)
+    with marked:
+        for number, window in enumerate([] if {"loss", "data"} & {*unwritten} else windows[:updates]):
+            samples, loss, *_ = train.update(net, optimizer, state["updates"] + number + 1, window)
+            found["free"][number] = loss / samples
     np.savez("found.npz", **found)
 
 
+def _windows(train: Any, updates: int, begin: int, first: int) -> Any:
+    """The batches of each update of two epochs or more, as `train.py` reads them."""
+    loader, order, _ = train.loaders()
+    epoch, found = int(begin), []  # type: Any
+    while epoch < begin + 2 or len(found) < updates:
+        order.begin(epoch, int(first))
+        found += train.windows(loader, "cpu")
+        epoch, first = epoch + 1, 0
+    return found
+
+
+def _given_windows(given: Dict[str, Any]) -> Any:
+    """The batches of each update, of MXNet's loader."""
+    batches = [list(_part(given, f"batch {at} ").values()) for at in range(given["cuts"][-1])]
+    return [batches[begin:end] for begin, end in zip([0, *given["cuts"]], given["cuts"])]
+
+
+def _part(given: Dict[str, Any], beginning: str) -> Dict[str, Any]:
+    """Arrays whose names begin so, as tensors by the rest of their names."""
+    import torch
+
+    return {name[len(beginning) :]: torch.tensor(one) for name, one in given.items() if name.startswith(beginning)}
+
+
 def _resumed(train: Any) -> Any:
-    """The net without Dropout, the optimizer and the place in the training."""
+    """The net without Dropout, the optimizer and the place in the training, and the averages if there are any."""
     import torch
 
     torch.nn.functional.dropout = lambda x, *args, **kwargs: x
-    net, optimizer, state = train.resume("cpu")
+    net, optimizer, state, *average = train.resume("cpu")
     for module in net.modules():
         if type(module).__name__.startswith("Dropout"):
             module.p = 0.0
         if isinstance(module, torch.nn.RNNBase):
             module.dropout = 0.0
-    return net, optimizer, state
+    return (net, optimizer, state, *average)
 
 
 def _put(net: Any, optimizer: Any, given: Dict[str, Any], number: int) -> None:
     """Give the net and the optimizer what MXNet holds before an update."""
-    import torch
-
-    key = f"{number} before "
-    net.load_state_dict({name[len(key) :]: torch.tensor(one) for name, one in given.items() if name.startswith(key)})
+    net.load_state_dict(_part(given, f"{number} before "))
     optimizer.state.clear()
     for name, weight in net.named_parameters():
-        start = f"{number} held {name}:"
-        own = {one[len(start) :]: torch.tensor(value) for one, value in given.items() if one.startswith(start)}
+        own = _part(given, f"{number} held {name}:")
         if own:
             optimizer.state[weight] = {slot: int(one) if slot == "count" else one for slot, one in own.items()}
 

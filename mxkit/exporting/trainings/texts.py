@@ -1,9 +1,11 @@
 """The files of a training in PyTorch: `train.py`, `data.py` and `README.md`, as templates that read like the files."""
 
+import inspect
 import json
 import math
 from string import Template
-from typing import Any, List, Mapping, Optional, Tuple
+import textwrap
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 
@@ -12,28 +14,30 @@ TRAIN = Template('''"""Go on with a training that left MXNet after update $updat
 mxkit $version wrote it; README.md says what is equal.
 
     python train.py --epochs $epochs     # it goes on from last.pt if there is one
-"""
+$unwritten"""
 
 import argparse
 import csv
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data import loaders
-from net import load
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
+
+from data import loaders
+from net import load
 
 HERE = Path(__file__).parent
 $constants
-PARTS = "train", "valid"
 SCORES = $scores
-COLUMNS = ["epoch", "updates", "samples", "learning_rate", *(f"{part}_{one}" for part in PARTS for one in SCORES)]
+COLUMNS = $columns
 
 
 def rate(update: int) -> float:
@@ -54,100 +58,98 @@ $optimizer
 
 def new_optimizer(net: nn.Module) -> $name:
     """The optimizer, with a group of parameters for each pair of factors of the rate and the weight decay."""
-    groups: dict[tuple, list] = {}
+    made: dict[tuple, list] = {}
     for name, weight in net.named_parameters():
         weight.requires_grad_(name not in FROZEN)
         if weight.requires_grad:
-            groups.setdefault(FACTORS.get(name, (1.0, 1.0)), []).append(weight)
-    made = groups.items()
-    return $name([{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in made])
+            made.setdefault(FACTORS.get(name, (1.0, 1.0)), []).append(weight)
+    return $name([{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in made.items()])
 
 
-${biased}def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: int, window: list) -> tuple[float, list]:
-    """Make update `number` from the batches of a window; return the sums of the losses and the metrics."""
-    samples = sum(len(label) for _, label in window)
+${biased}${averaged}$windows
+
+
+def update(net: nn.Module, optimizer: Any, number: int, window: list, amp: str | None = None) -> list[float]:
+    """Make update `number` from the batches of a window; return its samples, and the sums of losses and metrics."""
+    samples = sum(len(x) for x, *_ in window)
     optimizer.zero_grad()
-    total, scores = 0.0, [0.0] * len(METRICS)
-    for x, label in window:
-        output = net(x)
-        loss = losses(output, label).sum()
+    sums = [0.0] * (1 + len(METRICS))
+    for x, $labels in window:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
+            output = net(x)
+            loss = losses(output, $labels).sum()
         (loss / samples).backward()
-        total += loss.item()
-        scores = [one + metric(output.detach(), label) for one, metric in zip(scores, METRICS)]
+        found = [loss.item(), *(metric(output.detach(), label) for metric in METRICS)]
+        sums = [one + more for one, more in zip(sums, found)]
 $clip    for group in optimizer.param_groups:
         group["lr"] = rate(number) * group["factor"]
     optimizer.step()
-    return total, scores
+    return [samples, *sums]
 
 
 @torch.no_grad()
-def evaluate(net: nn.Module, batches: Any, device: str) -> list[float]:
+def evaluate(net: nn.Module, batches: Any, device: str, amp: str | None) -> list[float]:
     """The mean loss and metrics over batches."""
     net.eval()
     samples, sums = 0, [0.0] * (1 + len(METRICS))
-    for x, label in batches:
-        output, label = net(x.to(device)), label.to(device)
-        found = [losses(output, label).sum().item(), *(metric(output, label) for metric in METRICS)]
-        sums, samples = [one + more for one, more in zip(sums, found)], samples + len(label)
+    for batch in batches:
+        x, $labels = (one.to(device) for one in batch)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
+            output = net(x)
+            found = [losses(output, $labels).sum().item(), *(metric(output, label) for metric in METRICS)]
+        sums, samples = [one + more for one, more in zip(sums, found)], samples + len(x)
     net.train()
     return [one / samples for one in sums]
 
 
-def resume(device: str) -> tuple[nn.Module, torch.optim.Optimizer, dict]:
-    """The net, the optimizer and the place in the training, of last.pt or as MXNet left them."""
+def resume(device: str) -> tuple[nn.Module, Any, dict$average_type]:
+    """The net, the optimizer$and_averages and the place in the training, of last.pt or as MXNet left them."""
     net = load(HERE / "net.safetensors").to(device).train()
-${keep}    optimizer = new_optimizer(net)
+${keep}    optimizer$and_average = new_optimizer(net)$make_average
     if (HERE / "last.pt").exists():
         saved = torch.load(HERE / "last.pt", map_location=device, weights_only=True)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
-        return net, optimizer, saved["state"]
-    slots = load_file(HERE / "optimizer.safetensors", device)
-    for name, weight in net.named_parameters():
-        own = {key.rpartition(":")[2]: slot for key, slot in slots.items() if key.rpartition(":")[0] == name}
-        if own:
-            optimizer.state[weight] = {key: int(slot) if key == "count" else slot for key, slot in own.items()}
-    return net, optimizer, json.loads((HERE / "state.json").read_text())
+${load_average}        return net, optimizer, saved["state"]$and_average
+    weights = dict(net.named_parameters())
+    for key, array in load_file(HERE / "optimizer.safetensors", device).items():
+        name, _, slot = key.rpartition(":")
+        optimizer.state[weights[name]][slot] = int(array) if slot == "count" else array
+    state = json.loads((HERE / "state.json").read_text())
+${given_average}    return net, optimizer, state$and_average
 
 
-def main() -> None:
+${after}def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=$epochs)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--amp", choices=["bfloat16"], help="compute the net in 16 bits, which MXNet's run did not")
     given = parser.parse_args()
-    net, optimizer, state = resume(given.device)
-    torch.manual_seed(SEED + state["updates"])  # of Dropout
-    train, order, others = loaders()
+    net, optimizer, state$and_average = resume(given.device)
+$seeded    train, order, others = loaders()
     while state["epoch"] <= given.epochs:
         order.begin(state["epoch"], state["batches"])
-        sums, window = state["sums"] or [0, 0.0, *[0.0] * len(METRICS)], []
-        for number, (x, label) in enumerate(train, 1):
-            window.append((x.to(given.device), label.to(given.device)))
-            if len(window) < ACCUMULATE and number < len(train):
-                continue
+        sums = state["sums"] or [0, 0.0, *[0.0] * len(METRICS)]
+        for window in windows(train, given.device):
             state["updates"] += 1
-            loss, scores = update(net, optimizer, state["updates"], window)
-            sums = [one + more for one, more in zip(sums, [sum(len(y) for _, y in window), loss, *scores])]
-            window = []
-        means = [one / sums[0] for one in sums[1:]]
-        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"] + 1), *means]
-        row += evaluate(net, others["valid"], given.device) if "valid" in others else []
+            found = update(net, optimizer, state["updates"], window, given.amp)
+${move_average}            sums = [one + more for one, more in zip(sums, found)]
+        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"] + 1)]
+        row += [one / sums[0] for one in sums[1:]]
+        row += evaluate($judged, others["valid"], given.device, given.amp) if "valid" in others else []
         state["history"].append(dict(zip(COLUMNS, row)))
         print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
-        state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
-        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
-        (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
+${after_epoch}        state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
+$save        (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
+        arrays = {name: one.clone() for name, one in $judged.state_dict().items()}
         with safe_open(HERE / "net.safetensors", "pt") as file:  # mxkit.load_parameters reads Gluon's names there
-            arrays = {name: one.clone() for name, one in net.state_dict().items()}
             save_file(arrays, HERE / "last.safetensors", file.metadata())
-        with (HERE / "history.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(state["history"])
+        with (HERE / "history.csv").open("w", newline="") as table:
+            csv.writer(table).writerows([COLUMNS, *([row.get(one) for one in COLUMNS] for row in state["history"])])
     print(f"{len(state['history'])} epochs are done: --epochs takes more")
     for part, batches in others.items():
-        found = zip(SCORES, evaluate(net, batches, given.device))
-        print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in found))
+        values = zip(SCORES, evaluate($judged, batches, given.device, given.amp))
+        print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in values))
 
 
 if __name__ == "__main__":
@@ -157,22 +159,82 @@ if __name__ == "__main__":
 BIASED = '''def keep_biased_variance(net: nn.Module) -> None:
     """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
 
-    def before(layer: Any, inputs: tuple) -> None:
-        layer.before = layer.running_var.clone()
-
-    def after(layer: Any, inputs: tuple, output: torch.Tensor) -> None:
-        if layer.training:
-            values = output.numel() / output.shape[1]
-            kept = (1 - layer.momentum) * layer.before
-            layer.running_var = kept + (layer.running_var - kept) * (values - 1) / values
+    def scale(layer: Any, inputs: tuple, output: Any = None) -> None:
+        values = inputs[0].numel() / inputs[0].shape[1]
+        share = (values - 1) / values if layer.training else 1.0
+        layer.running_var = layer.running_var / share if output is None else layer.running_var * share
 
     for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_var is not None:
-            layer.register_forward_pre_hook(before)
-            layer.register_forward_hook(after)
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.register_forward_pre_hook(scale)
+            layer.register_forward_hook(scale)
 
 
 '''
+
+_AVERAGED = Template('''def averaged(net: nn.Module) -> AveragedModel:
+    """The moving average of the weights, which begins as those after the first update."""
+
+    def moved(average: Any, weight: Any, updates: Any) -> Any:
+        return average + (1 - $decay) * (weight - average)
+
+    return AveragedModel(net, avg_fn=moved)
+
+
+''')
+_SAVE = """        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
+"""
+# What TRAIN has for a moving average of the weights, by its names.
+_AVERAGE = {
+    "and_average": ", average",
+    "and_averages": ", the averages",
+    "average_type": ", AveragedModel",
+    "make_average": ", averaged(net)",
+    "load_average": '        average.load_state_dict(saved["average"])\n',
+    "given_average": (
+        '    average.module.load_state_dict(load_file(HERE / "average.safetensors", device))\n'
+        '    average.n_averaged.fill_(state["averaged"])\n'
+    ),
+    "move_average": "            average.update_parameters(net)\n",
+    "save": (
+        '        parts = {"net": net, "optimizer": optimizer, "average": average}\n'
+        "        saved = {name: part.state_dict() for name, part in parts.items()}\n"
+        '        torch.save({**saved, "state": state}, HERE / "new.pt")\n'
+    ),
+    "judged": "average.module",
+}
+
+WINDOWS = Template('''def windows(batches: Any, device: str) -> Iterator[list]:
+    """The batches of each update; the last ones of an epoch may be fewer."""
+    window: list = []
+    for number, batch in enumerate(batches, 1):
+        window.append([one.to(device) for one in batch])
+        if $size >= ACCUMULATE or number == len(batches):
+            yield window
+            window = []''')
+
+AFTER_EPOCH = Template('''def after_epoch(state: dict, net: nn.Module, optimizer: Any) -> None:
+    """Called after each epoch; the last row of the history is state["history"][-1]."""
+$body
+
+
+''')
+
+NO_DATA = Template('''"""The run's data, which is not written: README.md says why."""
+
+from typing import Any
+
+
+def loaders() -> tuple[Any, Any, dict[str, Any]]:
+    """Batches for training with their order, and those of the other parts by name.
+
+    A batch is a list of an input and a label, and `len` is the number of batches. `order.begin(epoch, batches)` says
+    which epoch is read next, from 1, and how many of its batches are left out.
+    """
+$body
+''')
+
+SEEDED = '    torch.manual_seed(SEED + state["updates"])  # of Dropout\n'
 
 DATA = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run."""
 
@@ -213,6 +275,12 @@ def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
     return train, order, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
 ''')
 
+README_UNWRITTEN = """
+## What is not written
+These parts raise NotImplementedError, or are left out, and were not compared. MXNet's code stands there as a comment.
+
+"""
+
 README = Template("""# A training that goes on in PyTorch
 
 mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
@@ -238,10 +306,10 @@ float32, the learning rates of all updates, and the batches of two epochs.
 - Dropout draws other numbers.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
 - Metrics without code here: $missing.
-""")
+$unwritten""")
 
 _REST = "flatten(1).mean(1)"
-_SAME = "label = label.reshape(output.shape).to(output.dtype)\n"
+_SAME = "label = label.reshape(output.shape).float()\n"
 # The code of a loss, and its arguments with MXNet's defaults.
 _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
     "hinge": (f"{_SAME}return F.relu($margin - output * label).{_REST}", {"margin": 1.0}),
@@ -295,10 +363,41 @@ def constant(name: str, value: Any) -> str:
 
 def tidied(text: str) -> str:
     """The text of a program without imports that it does not use."""
-    for name, line in (("math.", "import math\n"), ("F.", "from torch.nn import functional as F\n")):
+    for name, line in (
+        ("math.", "import math\n"),
+        ("F.", "from torch.nn import functional as F\n"),
+        ("AveragedModel", "from torch.optim.swa_utils import AveragedModel\n"),
+    ):
         if f" {name}" not in text.replace(line, ""):
             text = text.replace(line, "")
     return text
+
+
+def average_parts(decay: Optional[Tuple[float, bool]]) -> Dict[str, str]:
+    """What stands in TRAIN for a moving average of the weights; None for a run without."""
+    if decay is None:
+        return {"averaged": "", **dict.fromkeys(_AVERAGE, ""), "judged": "net", "save": _SAVE}
+    text = f"min({decay[0]!r}, (1 + updates) / (10 + updates))" if decay[1] else repr(decay[0])
+    return {"averaged": _AVERAGED.substitute(decay=text), **_AVERAGE}
+
+
+def unwritten(what: str, source: str = "") -> str:
+    """Lines of a function's body for what has no code here, with the Python code of the MXNet run as a comment."""
+    lines = [f"# {line}".rstrip() for line in source.splitlines()]
+    return "\n".join([*lines, f"raise NotImplementedError({json.dumps(what)})"])
+
+
+def source_of(made: Any) -> str:
+    """The Python code with which a user's loss, optimizer or callback computes; empty if it cannot be read."""
+    kind = type(made)
+    names = ("update", "_losses", "hybrid_forward", "forward", "__call__")
+    own = [vars(kind)[name] for name in names if name in vars(kind)]
+    own += [] if kind.__module__.startswith(("mxkit.", "mxnet.", "builtins")) else [kind]
+    code: Any = made if inspect.isroutine(made) else next(iter(own), None)
+    try:
+        return textwrap.dedent(inspect.getsource(code))
+    except (OSError, TypeError):  # no file, as of a class of a notebook
+        return ""
 
 
 def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
