@@ -242,7 +242,8 @@ def _training(
     proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE), partial)
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
     files = {use: Path(folder).expanduser() / name for use, name in names.items()}
-    return Exported(files, (), proof, (proof.inputs,))
+    notes = (proof.inputs, *(f"not written: {one}" for one in proof.not_compared))
+    return Exported(files, (), proof, notes)
 
 
 def base_path(path: Union[str, Path], ending: str) -> Path:

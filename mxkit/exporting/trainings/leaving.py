@@ -89,8 +89,13 @@ def write_training(
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
             curves[name] = recording.losses, losses
             said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
-    said += [f"not written: {one}" for one in every]
-    proof = Proof(rows, tolerance, {"mxkit": __version__, "mxnet": mx.__version__, **versions}, "; ".join(said))
+    proof = Proof(
+        rows,
+        tolerance,
+        {"mxkit": __version__, "mxnet": mx.__version__, **versions},
+        "; ".join(said),
+        list(map(str, every)),
+    )
     proof.check("train.py", "Report this recipe: its training would go on as another one")
     contents["README.md"] = texts.README.substitute(
         version=__version__,
@@ -101,7 +106,7 @@ def write_training(
         epochs=max(epochs_of(recording.state), place[0]),
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
         proof=f"{proof.inputs}: {proof.summary()}",
-        apart=f"{max((abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)), default=0):.1g}",
+        apart=_apart([abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)]),
         unwritten=texts.README_UNWRITTEN + "".join(f"- {one}\n" for one in every) if every else "",
     )
     target.mkdir(parents=True, exist_ok=True)
@@ -109,6 +114,11 @@ def write_training(
     proof.write(target / "proof.json")
     _draw(curves, target / "curves.png")
     return proof
+
+
+def _apart(shares: Sequence[float]) -> str:
+    known = [one for one in shares if one == one]
+    return f" They differ by at most {max(known):.1g} of the loss." if known else ""
 
 
 def _draw(curves: Mapping[str, Tuple[List[float], List[float]]], path: Path) -> None:

@@ -7,6 +7,7 @@ from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.optimizers import rule_of
+from mxkit.losses.named_losses import get_batch_loss
 from mxkit.recipe.building import is_loader
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
@@ -94,8 +95,9 @@ def marked_texts(recipe: Recipe, missing: Sequence[Missing]) -> Dict[str, str]:
     """
     lines = "".join(f"- {one}\n" for one in missing)
     callbacks = [one for one in recipe.callbacks if one.name not in _WATCHING and one.name != "ema"]
+    loss = get_batch_loss(recipe.loss.made)
     sources = {
-        "loss": texts.source_of(recipe.loss.made),
+        "loss": texts.source_of(loss.user_forward or loss.loss),
         "callbacks": "\n".join(texts.source_of(one.made) or repr(one) for one in callbacks),
     }
     texts_of = {

@@ -163,12 +163,18 @@ def prove(
             rows.append(compare("samples of the updates", "data", 0, np.array(recording.samples), found["samples"]))
         doubles = doubled(recipe, recording, windows, "loss" in unwritten)
         for number, (moment, double) in enumerate(zip(recording.moments[1:], doubles)):
-            rows += _rows_of_update(beside, optimizer, number, moment, double, found, bool(unwritten))
+            rows += _rows_of_update(beside, optimizer, number, moment, double, found, unwritten)
         return rows, found["free"].tolist()
 
 
 def _rows_of_update(
-    beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any], partial: bool
+    beside: Beside,
+    optimizer: Any,
+    number: int,
+    moment: Moment,
+    double: Double,
+    found: Mapping[str, Any],
+    unwritten: Sequence[str],
 ) -> List[Row]:
     gradients = beside.of_trained(double.gradients)
     # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
@@ -185,9 +191,10 @@ def _rows_of_update(
     rows = []
     for kind, arrays in kinds.items():
         for key, expected in arrays.items():
-            if partial and f"{number} {kind} {key}" not in found:
+            if unwritten and f"{number} {kind} {key}" not in found:
                 continue
-            row = compare(f"update {number + 1}: {key or kind}", kind, 0, expected, found[f"{number} {kind} {key}"])
+            name = key or ("squares of the output" if "loss" in unwritten else kind)
+            row = compare(f"update {number + 1}: {name}", kind, 0, expected, found[f"{number} {kind} {key}"])
             least = smallest if kind == "gradient" else _NOTHING if key.endswith(":product") else 0.0
             rows.append(above(least, row))
     return rows

@@ -147,7 +147,7 @@ def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Op
     results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data, "folder": folder}, recipe.name)
     if checkpoint is None:  # the first values of layers that wait for a first batch
         first, _ = unpack(next(source_of(results["train"]).read(keep_count=True)))
-        with autograd.pause():
+        with autograd.pause(), _without_dropout(results["net"]):  # the graph that it makes stays
             results["net"](*first)
     recording, call = Recording(most), fit_call(recipe, data)
     kept = [one for one in call.named.get("callbacks", []) if getattr(one, "function", None) in (LearningRate, EMA)]

@@ -39,7 +39,8 @@ def main(folder: str) -> None:
     }
     for number, window in enumerate(windows[:updates]):
         update = state["updates"] + number + 1
-        _put(net, optimizer, given, number)
+        if number:  # the first update begins as `resume` does
+            _put(net, optimizer, given, number)
         wide = copy.deepcopy(net).double()
         doubles = [(x.double(), *labels) for x, *labels in window]
         gradients = train.new_optimizer(wide)
@@ -62,8 +63,9 @@ def main(folder: str) -> None:
                 slots = optimizer.state[weight].items()
                 found.update({f"{number} slot {name}:{slot}": np.array(one) for slot, one in slots})
             for own in average:
-                own.module.load_state_dict(_part(given, f"{number} averaged "))
-                own.n_averaged.fill_(int(given[f"{number} averages"]))
+                if number:
+                    own.module.load_state_dict(_part(given, f"{number} averaged "))
+                    own.n_averaged.fill_(int(given[f"{number} averages"]))
                 own.update_parameters(net)
                 for name, one in own.module.named_parameters():
                     found[f"{number} average {name}"] = one.detach().numpy().copy()
@@ -78,7 +80,7 @@ def main(folder: str) -> None:
 def _windows(train: Any, updates: int, begin: int, first: int) -> Any:
     """The batches of each update of two epochs or more, as `train.py` reads them."""
     loader, order, _ = train.loaders()
-    epoch, found = int(begin), []  # type: Any
+    epoch, found = int(begin), []  # type: Any, Any
     while epoch < begin + 2 or len(found) < updates:
         order.begin(epoch, int(first))
         found += train.windows(loader, "cpu")

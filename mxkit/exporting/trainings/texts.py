@@ -123,7 +123,7 @@ ${after}def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=$epochs)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--amp", choices=["bfloat16"], help="compute the net in 16 bits, which MXNet's run did not")
+    parser.add_argument("--amp", choices=["bfloat16"], help="compute the net in 16 bits")
     given = parser.parse_args()
     net, optimizer, state$and_average = resume(given.device)
 $seeded    train, order, others = loaders()
@@ -182,7 +182,8 @@ _AVERAGED = Template('''def averaged(net: nn.Module) -> AveragedModel:
 
 
 ''')
-_SAVE = """        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
+_SAVE = """\
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "state": state}, HERE / "new.pt")
 """
 # What TRAIN has for a moving average of the weights, by its names.
 _AVERAGE = {
@@ -302,7 +303,7 @@ float32, the learning rates of all updates, and the batches of two epochs.
 
 ## What differs
 - Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
-  losses of these updates, each program going on from its own numbers. They differ by at most $apart of the loss.
+  losses of these updates, each program going on from its own numbers.$apart
 - Dropout draws other numbers.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
 - Metrics without code here: $missing.
@@ -312,6 +313,11 @@ _REST = "flatten(1).mean(1)"
 _SAME = "label = label.reshape(output.shape).float()\n"
 # The code of a loss, and its arguments with MXNet's defaults.
 _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
+    "focal": (
+        'log = -F.cross_entropy(output, label.flatten().long(), reduction="none")\n'
+        "return -((-torch.expm1(log)).clamp(min=1e-12) ** $gamma) * log",
+        {"gamma": 2.0},
+    ),
     "hinge": (f"{_SAME}return F.relu($margin - output * label).{_REST}", {"margin": 1.0}),
     "huber": (
         f'{_SAME}return F.huber_loss(output, label, reduction="none", delta=$rho).{_REST} / $rho',
@@ -332,13 +338,15 @@ _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
         {},
     ),
     "softmax_ce": ('return F.cross_entropy(output, label.flatten().long(), reduction="none")', {}),
-    "softmax_ce of weighted classes": (
-        "weights = torch.tensor($class_weight, dtype=output.dtype, device=output.device)\n"
-        'return F.cross_entropy(output, label.flatten().long(), weights, reduction="none")',
-        {"class_weight": None},
-    ),
     "squared_hinge": (f"{_SAME}return F.relu($margin - output * label).square().{_REST}", {"margin": 1.0}),
 }
+_WEIGHTED_BCE = Template(
+    f"{_SAME}weights, positive = $zero + $more * label, output.new_tensor($positive)\n"
+    'loss = F.binary_cross_entropy_with_logits(output, label, weights, reduction="none", pos_weight=positive)\n'
+    f"return loss.{_REST}"
+)
+# Losses of one class a sample, which a weight of its class multiplies.
+_OF_CLASSES = ("focal", "label_smoothing", "softmax_ce")
 METRICS: Mapping[str, str] = {
     "accuracy": "return (output.argmax(1) == label.flatten()).sum().item()",
     "accuracy of labels": (
@@ -390,7 +398,7 @@ def unwritten(what: str, source: str = "") -> str:
 def source_of(made: Any) -> str:
     """The Python code with which a user's loss, optimizer or callback computes; empty if it cannot be read."""
     kind = type(made)
-    names = ("update", "_losses", "hybrid_forward", "forward", "__call__")
+    names = ("_update_impl", "update", "_losses", "hybrid_forward", "forward", "__call__")
     own = [vars(kind)[name] for name in names if name in vars(kind)]
     own += [] if kind.__module__.startswith(("mxkit.", "mxnet.", "builtins")) else [kind]
     code: Any = made if inspect.isroutine(made) else next(iter(own), None)
@@ -402,11 +410,35 @@ def source_of(made: Any) -> str:
 
 def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
     """The body of `losses`; None if the loss has no code."""
-    weights = arguments.get("class_weight")
-    text, known = _LOSSES.get(f"{name} of weighted classes" if isinstance(weights, list) else name, ("", {}))
-    if not text or set(arguments) - set(known):
+    own = dict(arguments)
+    text, known = _LOSSES.get(name, ("", {}))
+    classes, scale, lines = own.pop("class_weight", None), own.pop("weight", None), []  # type: Any, Any, List[str]
+    if classes is not None and name in _OF_CLASSES:
+        lines = ["label = label.flatten().long()", *_class_weights(classes)]
+        text = text.replace("label.flatten().long()", "label") + " * weights[label]"
+    elif name == "sigmoid_bce" and (classes is not None or own.get("pos_weight") is not None):
+        zero, one = (float(dict(_pairs(classes or ())).get(key, 1.0)) for key in (0, 1))
+        listed = own.pop("pos_weight", None) or 1.0
+        listed = [float(value) for value in (listed if isinstance(listed, (list, tuple)) else [listed])]
+        text = _WEIGHTED_BCE.substitute(zero=zero, more=one - zero, positive=listed)
+    elif classes is not None:
         return None
-    return indented(Template(text).substitute({**known, **arguments}))
+    if not text or set(own) - set(known):
+        return None
+    text = Template("\n".join([*lines, text])).substitute({**known, **own})
+    return indented(text + ("" if scale is None else f" * {float(scale)!r}"))
+
+
+def _pairs(weights: Any) -> List[Tuple[int, float]]:
+    items = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
+    return [(int(key), float(one)) for key, one in items]
+
+
+def _class_weights(weights: Any) -> List[str]:
+    keys, values = map(list, zip(*_pairs(weights)))
+    if not isinstance(weights, Mapping):
+        return [f"weights = output.new_tensor({values})"]
+    return ["weights = output.new_ones(output.shape[1])", f"weights[{keys}] = output.new_tensor({values})"]
 
 
 def metric_text(names: List[str], loss: str) -> str:
