@@ -113,7 +113,7 @@ def export(
     verify: bool = True,
     tolerance: float = 1e-4,
     train: bool = False,
-    training: bool = False,
+    training: Union[bool, Mapping[str, Any]] = False,
     partial: bool = False,
     epoch: Optional[int] = None,
     overwrite: bool = False,
@@ -155,7 +155,9 @@ def export(
         training: Write the training of a run instead, for "torch": `path` becomes a folder with `train.py`, which goes
             on from the run's newest checkpoint with torch alone, and the data, the weights and the optimizer's state.
             The proof compares 20 updates from the run's start, and 20 from the checkpoint, fewer of a large net;
-            `tolerance` is at most 5e-5.
+            `tolerance` is at most 5e-5. Or the arguments of a `fit` of the net `source`, by name, such as
+            `{"train": train, "loss": "l2", "trainer": "adam", "epochs": 9, "checkpoint": "checkpoints"}`: the training
+            goes on from the newest checkpoint, or begins with the net, if there is none; updates are compared there.
         partial: Write a training of which a part has no PyTorch code, such as a loss in Python: `train.py` raises
             NotImplementedError there, with MXNet's code as a comment, and the proof compares the rest.
         epoch: Number in the name of a graph's parameters: of those that are read, by default the highest, and of those
@@ -187,7 +189,8 @@ def export(
         others = {"input_shape": input_shape, "inputs": inputs, "outputs": outputs, "which": which, "epoch": epoch}
         others.update(train=train or None, overwrite=overwrite or None, verify=None if verify else False)
         wrong = [name for name, one in others.items() if one is not None]
-        return _training(source, path, format, tolerance, wrong, partial)
+        fit = training if isinstance(training, Mapping) else None
+        return _training(source, path, format, tolerance, wrong, partial, fit)
     if partial:
         raise ValueError("export: partial=True writes a training: it needs training=True")
     format = _chosen(format, path)
@@ -229,17 +232,24 @@ def export(
 
 
 def _training(
-    source: Any, folder: Union[str, Path], format: Optional[str], tolerance: float, others: Sequence[str], partial: bool
+    source: Any,
+    folder: Union[str, Path],
+    format: Optional[str],
+    tolerance: float,
+    others: Sequence[str],
+    partial: bool,
+    fit: Optional[Mapping[str, Any]],
 ) -> Exported:
     from mxkit.exporting.trainings.leaving import TOLERANCE, UPDATES, write_training
 
-    if format not in (None, "torch") or not isinstance(source, (str, Path)):
-        raise ValueError("export: training=True takes the folder of a run, and format='torch'")
+    if format not in (None, "torch") or isinstance(source, (str, Path)) == (fit is not None):
+        text = "a net and the arguments of its fit" if fit is not None else "True takes the folder of a run"
+        raise ValueError(f"export: training={text}, and format='torch'".replace("=a net", "={...} takes a net"))
     if others:
         raise ValueError(
             f"export: training=True takes no {', '.join(others)}: it writes the newest checkpoint, compared"
         )
-    proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE), partial)
+    proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE), partial, fit)
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}
     files = {use: Path(folder).expanduser() / name for use, name in names.items()}
     notes = (proof.inputs, *(f"not written: {one}" for one in proof.not_compared))

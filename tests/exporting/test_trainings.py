@@ -320,6 +320,45 @@ def test_averages_nadam_and_windows_of_samples_leave(averaged, tmp_path):
 
 @pytest.mark.torch
 @needs("torch")
+def test_a_script_leaves_by_the_arguments_of_its_fit(tmp_path):
+    random = np.random.RandomState(0)
+    x, y = random.normal(size=(400, 6)).astype(np.float32), random.normal(size=(400, 2)).astype(np.float32)
+    net = mxkit.models.mlp(2, hidden=[8])
+    mxkit.initialize(net)
+    train_loader = mxkit.data.ArrayLoader(x, y, batch_size=16, shuffle=True)
+    ema = mxkit.callbacks.EMA(0.9, warmup=False)
+    settings = {
+        "train": train_loader,
+        "valid": mxkit.data.ArrayLoader(x[:64], y[:64], batch_size=32),
+        "loss": mx.gluon.loss.L2Loss(),
+        "trainer": ("adam", {"learning_rate": 0.02, "wd": 0.01}),
+        "epochs": 1,
+        "checkpoint": tmp_path / "checkpoints",
+        "callbacks": [mxkit.callbacks.LearningRate(("step", {"every": "10 updates", "factor": 0.7})), ema],
+    }
+    mxkit.fit(net, **settings, progress=False)
+    before = {path: one.data().asnumpy() for path, one in net.collect_params().items()}
+    averages = {path: one.asnumpy() for path, one in ema.state_arrays().items()}
+    with pytest.raises(ValueError, match="pass more"):
+        mxkit.export(net, tmp_path / "t", training=settings)
+    exported = mxkit.export(net, tmp_path / "t", training={**settings, "epochs": 2})
+    assert exported.proof.worst.relative < 5e-5
+    kinds = [row.operator for row in exported.proof.rows]
+    assert kinds.count("loss") == 20
+    assert "average" in kinds
+    assert history(tmp_path / "t")[-1].startswith("2,50,400,")
+    # what the script holds is as before
+    for path, one in net.collect_params().items():
+        np.testing.assert_array_equal(one.data().asnumpy(), before[path])
+    for path, one in ema.state_arrays().items():
+        np.testing.assert_array_equal(one.asnumpy(), averages[path])
+    for wrong, words in (({"los": "l2"}, "did you mean 'loss'"), ({"loss": "l2"}, "expected the arguments of fit")):
+        with pytest.raises(ValueError, match=words):
+            mxkit.export(net, tmp_path / "u", training=wrong)
+
+
+@pytest.mark.torch
+@needs("torch")
 def test_mistakes_in_averages_and_turns_are_found(averaged, tmp_path):
     rows = comparing(averaged, tmp_path, start=True)  # later Nadam's product is nothing
     assert rows() == []

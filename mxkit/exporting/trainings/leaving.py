@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 import tempfile
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import require
@@ -15,15 +15,17 @@ from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.fits import recipe_of_fit
 from mxkit.exporting.trainings.missing import Missing, marked_texts, missing_parts, of_net, refuse
 from mxkit.exporting.trainings.optimizers import optimizer_class
 from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, record, schedule_of
+from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, example_of, record, schedule_of
 from mxkit.plots.plotting import new_figure, saved
-from mxkit.recipe.building import batches, first_inputs, has_samples
+from mxkit.recipe.building import batches, has_samples
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
+from mxkit.storage.directory import Checkpoint
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -36,7 +38,12 @@ Contents = Dict[str, Union[str, bytes]]
 
 
 def write_training(
-    run: Union[str, Path], folder: Union[str, Path], updates: int, tolerance: float, partial: bool = False
+    source: Any,
+    folder: Union[str, Path],
+    updates: int,
+    tolerance: float,
+    partial: bool = False,
+    fit: Optional[Mapping[str, Any]] = None,
 ) -> Proof:
     """Write the training of a run for PyTorch, and prove that it goes on as MXNet would.
 
@@ -44,10 +51,11 @@ def write_training(
     optimizer's state, the history, and the data as arrays.
 
     Args:
-        run: A run's folder, finished or not; its newest checkpoint is where the training goes on.
+        source: A run's folder, finished or not; its newest checkpoint is where the training goes on. With `fit` a net.
         folder: A new or empty folder.
         updates: Updates that are compared, from the start and from the checkpoint, as `prove` does.
         tolerance: Largest relative difference of an array.
+        fit: The arguments of the net's `fit`. The training goes on at its newest checkpoint, or begins with the net.
         partial: Write what has code, if some has none; the rest raises NotImplementedError, and is not compared.
 
     Raises:
@@ -60,13 +68,19 @@ def write_training(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"export: {target} exists and is not empty: choose a new folder for the training's files")
     versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
-    recipe, _, checkpoint = open_run(run, "last")
-    data = load_data(recipe)
+    places: List[Tuple[str, Optional[Checkpoint]]] = [("start", None)]
+    if fit is None:
+        recipe, _, checkpoint = open_run(source, "last")
+        data, net = load_data(recipe), None
+        places.append(("checkpoint", checkpoint))
+    else:
+        (recipe, data, newest), net = recipe_of_fit(source, fit), source
+        places = places if newest is None else [("checkpoint", newest)]
     missing = missing_parts(recipe, data)
     if not partial:
         refuse(recipe.name, missing)
     arrays = {} if any(one.part == "data" for one in missing) else arrays_of(recipe, data)
-    example = arrays["train.x"][:2] if arrays else np.repeat(to_host(first_inputs(recipe, data)[0]), 2, axis=0)
+    example = arrays["train.x"][:2] if arrays else example_of(recipe, data)
     # amp of a run needs its processor
     recipe = recipe.model_copy(update={"amp": None, "limit_batches": None})
     rows, said = [], []
@@ -74,12 +88,14 @@ def write_training(
     contents: Contents = {}
     place = (1, 0, 0)
     with tempfile.TemporaryDirectory(prefix="mxkit-") as scratch:
-        for name, where in (("start", None), ("checkpoint", checkpoint)):
+        for name, where in places:
             own = Path(scratch) / name
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
                 warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
-                recording = record(recipe, data, own / "mxnet", updates, where)
+                recording = record(recipe, data, own / "mxnet", updates, where, net)
+            if fit is not None and not recording.losses:
+                raise ValueError("export: training: the checkpoint is the end of these epochs: pass more, to go on")
             problems: List[Problem] = []
             beside = Beside(recording.state.net, example, problems if partial else None)
             every = [*missing, *of_net(problems)]
@@ -100,7 +116,7 @@ def write_training(
     contents["README.md"] = texts.README.substitute(
         version=__version__,
         mxnet=mx.__version__,
-        run=Path(run).name,
+        run="fit" if fit is not None else Path(source).name,
         recipe=recipe.name,
         updates=place[2],
         epochs=max(epochs_of(recording.state), place[0]),

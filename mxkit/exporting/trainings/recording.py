@@ -8,18 +8,19 @@ import shutil
 from time import perf_counter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
 from mxkit.core.device import unpack
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
+from mxkit.nets.finetuning import copy_net
 from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, is_loader, loader_calls, net_calls
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.storage.directory import Checkpoint
 from mxkit.storage.optimizer_state import optimizer_state
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.callbacks.learning_rate import LearningRate
 from mxkit.training.callbacks.weights import EMA
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.ledger import Update
@@ -131,7 +132,9 @@ def average_of(state: FitState) -> Optional[EMA]:
 
 
 @under_switches
-def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Optional[Checkpoint]) -> Recording:
+def record(
+    recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Optional[Checkpoint], net: Any = None
+) -> Recording:
     """Make updates as the recipe's run would, and keep them. Dropout is off.
 
     Args:
@@ -140,19 +143,22 @@ def record(recipe: Recipe, data: Splits, folder: Path, most: int, checkpoint: Op
         folder: An empty folder for the files of the training.
         most: Number of updates.
         checkpoint: Where the training begins; None for its start.
+        net: The net; it does not change. None for that of the recipe.
     """
     folder.mkdir(parents=True)
     if checkpoint is not None:
         shutil.copytree(str(checkpoint.path), str(folder / "checkpoints" / checkpoint.path.name))
-    results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data, "folder": folder}, recipe.name)
+    calls = [*loader_calls(recipe, data), *(net_calls(recipe) if net is None else [])]
+    given = {"data": data, "folder": folder, "net": None if net is None else copy_net(net)}
+    results = execute(calls, given, recipe.name)
     if checkpoint is None:  # the first values of layers that wait for a first batch
         first, _ = unpack(next(source_of(results["train"]).read(keep_count=True)))
         with autograd.pause(), _without_dropout(results["net"]):  # the graph that it makes stays
             results["net"](*first)
-    recording, call = Recording(most), fit_call(recipe, data)
-    kept = [one for one in call.named.get("callbacks", []) if getattr(one, "function", None) in (LearningRate, EMA)]
+    averages = [one for one in recipe.callbacks if one.name == "ema"]
+    recording, call = Recording(most), fit_call(recipe.model_copy(update={"callbacks": averages}), data)
     named = {name: value for name, value in call.named.items() if name != "valid"}
-    named.update(callbacks=[*kept, recording], progress=False)
+    named.update(callbacks=[*named.get("callbacks", []), recording], progress=False)
     named["checkpoint"] = Call(Checkpoints, (InFolder("checkpoints"),))
     with _without_dropout(results["net"]):
         execute([replace(call, named=named)], results, recipe.name)
@@ -188,6 +194,13 @@ def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> List[Any]:
         found += map(unpack, loader)
         epoch, first = epoch + 1, 0
     return found
+
+
+@under_switches
+def example_of(recipe: Recipe, data: Splits) -> "np.ndarray":
+    """Two samples of the training part, as the net gets them."""
+    inputs, _ = unpack(next(source_of(batches(recipe, data, "train", training=True)).read(keep_count=True)))
+    return to_host(inputs[0][:2])
 
 
 def windows_of(own: Sequence[Any], recording: Recording) -> List[List[Any]]:
@@ -256,7 +269,7 @@ def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
     base = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments).lr or 1.0
     if recipe.schedule is None:
         return schedule("constant", base=base)
-    return get_schedule((recipe.schedule.name, recipe.schedule.arguments)).completed(base, fit.length)
+    return get_schedule(recipe.schedule.made).completed(base, fit.length)
 
 
 @contextmanager

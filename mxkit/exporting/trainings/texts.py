@@ -408,6 +408,11 @@ def source_of(made: Any) -> str:
         return ""
 
 
+def losses_with_code() -> List[str]:
+    """Names of the losses that have code."""
+    return list(_LOSSES)
+
+
 def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
     """The body of `losses`; None if the loss has no code."""
     own = dict(arguments)
