@@ -357,6 +357,85 @@ def test_a_script_leaves_by_the_arguments_of_its_fit(tmp_path):
             mxkit.export(net, tmp_path / "u", training=wrong)
 
 
+def asymmetric(output, label):
+    """Too much costs twice as much as too little."""
+    apart = output - label
+    return mx.nd.maximum(2 * apart, -apart).mean(axis=1)
+
+
+class Shouts(mxkit.Callback):
+    def on_epoch(self, state, row):
+        state.stop("loud enough") if row["train_loss"] < 0 else None
+
+
+class Cube(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] ** 3)
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], 3 * in_data[0] ** 2 * out_grad[0])
+
+
+@mx.operator.register("cube_of_a_user")
+class CubeProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Cube()
+
+
+class WithCube(mx.gluon.nn.HybridSequential):
+    def hybrid_forward(self, F, x):
+        return F.Custom(super().hybrid_forward(F, x), op_type="cube_of_a_user")
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_what_has_no_code_is_marked_and_the_rest_is_compared(tmp_path):
+    for name, size in (("x", 6), ("y", 2)):
+        np.savetxt(tmp_path / name, np.random.RandomState(0).normal(size=(80, size)), delimiter=",")
+    files = {"data_csv": str(tmp_path / "x"), "label_csv": str(tmp_path / "y")}
+    rows = mx.io.CSVIter(**files, data_shape=(6,), label_shape=(2,), batch_size=16)
+    net = mxkit.models.mlp(2, hidden=[8])
+    mxkit.initialize(net)
+    settings = {"train": rows, "loss": asymmetric, "trainer": ("adam", {"learning_rate": 0.01}), "epochs": 2}
+    settings.update(callbacks=[Shouts()], clip_norm=0.1)
+    with pytest.raises(ExportError) as refused:
+        mxkit.export(net, tmp_path / "t", training=settings)
+    for words in (
+        "loss asymmetric: write `losses`",
+        "whose batches a MXDataIter makes: write `loaders`",
+        "callback Shouts",
+    ):
+        assert words in str(refused.value)
+    exported = mxkit.export(net, tmp_path / "t", training=settings, partial=True)
+    assert len(exported.notes) == 4
+    kinds = [row.operator for row in exported.proof.rows]
+    assert set(kinds) == {"schedule", "freeze", "loss", "gradient", "value", "slot"}
+    assert kinds.count("loss") == 10
+    text = (tmp_path / "t" / "train.py").read_text()
+    assert "    # def asymmetric(output, label):\n" in text
+    assert '    #         state.stop("loud enough")' in text
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path / "t", capture_output=True, text=True, check=False)
+    assert "NotImplementedError: data train, whose batches" in done.stderr
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_an_operator_and_an_optimizer_without_code_are_marked(tmp_path):
+    x = np.random.RandomState(0).normal(size=(80, 6)).astype(np.float32)
+    net = WithCube()
+    net.add(mx.gluon.nn.Dense(2))
+    mxkit.initialize(net)
+    loader = mxkit.data.ArrayLoader(x, x[:, :2], batch_size=16, shuffle=True)
+    settings = {"train": loader, "loss": "l2", "trainer": ("signum", {"learning_rate": 0.01}), "epochs": 2}
+    with pytest.raises(ExportError, match="optimizer signum"):
+        mxkit.export(net, tmp_path / "t", training=settings)
+    exported = mxkit.export(net, tmp_path / "t", training=settings, partial=True)
+    assert {row.operator for row in exported.proof.rows} == {"schedule", "data", "freeze"}
+    assert 'not_written("cube_of_a_user", ' in (tmp_path / "t" / "net.py").read_text()
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path / "t", capture_output=True, text=True, check=False)
+    assert "NotImplementedError: cube_of_a_user" in done.stderr
+
+
 @pytest.mark.torch
 @needs("torch")
 def test_mistakes_in_averages_and_turns_are_found(averaged, tmp_path):

@@ -185,7 +185,8 @@ def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> List[Any]:
     loader = batches(recipe, data, "train", training=True)
     if is_loader(data.train):  # an iterator of MXNet fills its arrays again
         read = map(unpack, islice(source_of(loader).read(), _BATCHES))
-        return [tuple(tuple(one.copy() for one in part) for part in pair) for pair in read]
+        copies = [tuple(tuple(one.copy() for one in part) for part in pair) for pair in read]
+        return copies * (1 + sum(recording.samples) // sum(len(inputs[0]) for inputs, _ in copies))
     found: List[Any] = []
     epoch, first, _ = recording.place
     while epoch < recording.place[0] + 2 or sum(len(inputs[0]) for inputs, _ in found) < sum(recording.samples):
