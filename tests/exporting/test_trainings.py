@@ -270,10 +270,11 @@ def test_without_a_mistake_nothing_is_found(compared):
     assert compared() == []
 
 
-# What `RECIPE` lacks: averages of weights, windows of samples, Nadam's product, weights of classes, a BatchNorm that
-# uses its running statistics.
+# What `RECIPE` lacks: arrays of mx.np, averages of weights, windows of samples, Nadam's product, weights of classes, a
+# BatchNorm that uses its running statistics.
 AVERAGED = {
     **{key: value for key, value in RECIPE.items() if key != "clip_norm"},
+    "arrays": "np",
     "data": {"name": "digits", "size": 8, "batch_size": 32},
     "model": {"name": "shared_and_fixed"},
     "loss": {"name": "label_smoothing", "class_weight": [0.5] + [2.0] * 9},

@@ -123,6 +123,7 @@ def write_training(
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
         proof=f"{proof.inputs}: {proof.summary()}",
         apart=_apart([abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)]),
+        averages="" if average_of(recording.state) is None else texts.README_AVERAGES,
         unwritten=texts.README_UNWRITTEN + "".join(f"- {one}\n" for one in every) if every else "",
     )
     target.mkdir(parents=True, exist_ok=True)

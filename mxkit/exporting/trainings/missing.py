@@ -51,8 +51,6 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
         found.append(Missing("data", "limit_batches", _LOADERS))
     if recipe.amp:
         found.append(Missing("", f"amp {recipe.amp}", "train.py takes --amp bfloat16, and else computes in float32"))
-    if recipe.arrays == "np":
-        found.append(Missing("net", "arrays: np", "write the net with mx.nd's layers"))
     names = [one.name for one in recipe.callbacks]
     others = [one for one in names if one not in (*_WATCHING, "ema")] + ["ema"] * (names.count("ema") > 1)
     return found + [Missing("callbacks", f"callback {one}", "write it in `after_epoch`") for one in others]

@@ -8,8 +8,8 @@ import shutil
 from time import perf_counter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.arrays import to_host
-from mxkit.core.blocks import first_paths, parameters_by_path
+from mxkit.core.arrays import of_kind, to_host
+from mxkit.core.blocks import first_paths, is_numpy_net, parameters_by_path
 from mxkit.core.device import unpack
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
@@ -244,7 +244,7 @@ def doubled(
     options["loss"] = squares if stand_in else recipe.loss.made
     for moment, window in zip(recording.moments[:-1], windows):
         for path, one in parameters_by_path(net).items():
-            one.set_data(mx.nd.array(moment.values[path], dtype=dtype))
+            one.set_data(of_kind(mx.nd.array(moment.values[path], dtype=dtype), is_numpy_net(net)))
         wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
         with _without_dropout(net):
             (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)

@@ -282,6 +282,11 @@ These parts raise NotImplementedError, or are left out, and were not compared. M
 
 """
 
+README_AVERAGES = """\
+- `train.py` validates, scores and writes `last.safetensors` with the averages of the weights; `last.pt` has both. The
+  last scores of the MXNet run were those of its weights.
+"""
+
 README = Template("""# A training that goes on in PyTorch
 
 mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
@@ -307,7 +312,7 @@ float32, the learning rates of all updates, and the batches of two epochs.
 - Dropout draws other numbers.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
 - Metrics without code here: $missing.
-$unwritten""")
+$averages$unwritten""")
 
 _REST = "flatten(1).mean(1)"
 _SAME = "label = label.reshape(output.shape).float()\n"
