@@ -314,7 +314,7 @@ def test_averages_nadam_and_windows_of_samples_leave(averaged, tmp_path):
     train(tmp_path / "t", "--epochs", "2")
     assert train(tmp_path / "t").splitlines() == whole[1:]
     tools = ("ruff check --isolated --no-cache", "ruff format --check --isolated --no-cache --line-length 120")
-    for tool in (*tools, "mypy --config-file= --disallow-untyped-defs"):
+    for tool in (*tools, "mypy --config-file= --disallow-untyped-defs --follow-imports=skip"):
         done = subprocess.run([sys.executable, "-m", *tool.split(), "."], cwd=tmp_path / "t", capture_output=True)
         assert done.returncode == 0, done.stdout.decode()
 
@@ -446,7 +446,7 @@ def test_mistakes_in_averages_and_turns_are_found(averaged, tmp_path):
         ("state.json", '"averaged": 0', '"averaged": 1', "average"),
         ("train.py", '** state["turn"]', "", "value"),
         ("train.py", ">= ACCUMULATE", "> 2 * ACCUMULATE", "data"),
-        ("train.py", " * weights[label.flatten().long()]", "", "loss"),
+        ("train.py", " * weights[label]", "", "loss"),
     ]
     for *edit, kind in planted:
         assert kind in {row.operator for row in rows(edit)}, edit

@@ -16,7 +16,7 @@ from mxkit.exporting.proof import Proof
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.fits import recipe_of_fit
-from mxkit.exporting.trainings.missing import Missing, marked_texts, missing_parts, of_net, refuse
+from mxkit.exporting.trainings.missing import Missing, marked_bodies, missing_parts, of_net, refuse
 from mxkit.exporting.trainings.optimizers import optimizer_class
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, example_of, record, schedule_of
@@ -35,6 +35,8 @@ UPDATES, TOLERANCE = 20, 5e-5
 _PARTS = ("train", "valid", "test")
 
 Contents = Dict[str, Union[str, bytes]]
+# Losses of MXNet and of `train.py`, by where they begin
+Curves = Dict[str, Tuple[List[float], List[float]]]
 
 
 def write_training(
@@ -84,9 +86,7 @@ def write_training(
     # amp of a run needs its processor
     recipe = recipe.model_copy(update={"amp": None, "limit_batches": None})
     rows, said = [], []
-    curves: Dict[str, Tuple[List[float], List[float]]] = {}
-    contents: Contents = {}
-    place = (1, 0, 0)
+    curves: Curves = {}
     with tempfile.TemporaryDirectory(prefix="mxkit-") as scratch:
         for name, where in places:
             own = Path(scratch) / name
@@ -99,33 +99,17 @@ def write_training(
             problems: List[Problem] = []
             beside = Beside(recording.state.net, example, problems if partial else None)
             every = [*missing, *of_net(problems)]
-            contents, place = _contents(recipe, arrays, recording, beside, every), recording.place
+            contents = _contents(recipe, arrays, recording, beside, every)
             _write(own, contents)
             compared, losses = prove(recipe, data, recording, beside, own, [one.part for one in every])
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
             curves[name] = recording.losses, losses
-            said.append(f"{len(recording.moments) - 1} updates from epoch {place[0]}, batch {place[1]}")
-    proof = Proof(
-        rows,
-        tolerance,
-        {"mxkit": __version__, "mxnet": mx.__version__, **versions},
-        "; ".join(said),
-        list(map(str, every)),
-    )
+            said.append(f"{len(recording.losses)} updates from epoch {recording.place[0]}, batch {recording.place[1]}")
+    versions.update(mxkit=__version__, mxnet=mx.__version__)
+    proof = Proof(rows, tolerance, versions, "; ".join(said), list(map(str, every)))
     proof.check("train.py", "Report this recipe: its training would go on as another one")
-    contents["README.md"] = texts.README.substitute(
-        version=__version__,
-        mxnet=mx.__version__,
-        run="fit" if fit is not None else Path(source).name,
-        recipe=recipe.name,
-        updates=place[2],
-        epochs=max(epochs_of(recording.state), place[0]),
-        missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
-        proof=f"{proof.inputs}: {proof.summary()}",
-        apart=_apart([abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair)]),
-        averages="" if average_of(recording.state) is None else texts.README_AVERAGES,
-        unwritten=texts.README_UNWRITTEN + "".join(f"- {one}\n" for one in every) if every else "",
-    )
+    run = "fit" if fit is not None else Path(source).name
+    contents["README.md"] = _readme(run, recipe, recording, proof, curves)
     target.mkdir(parents=True, exist_ok=True)
     _write(target, contents)
     proof.write(target / "proof.json")
@@ -133,12 +117,26 @@ def write_training(
     return proof
 
 
-def _apart(shares: Sequence[float]) -> str:
-    known = [one for one in shares if one == one]
-    return f" They differ by at most {max(known):.1g} of the loss." if known else ""
+def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves) -> str:
+    fit, (epoch, _, updates) = recording.state, recording.place
+    shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one]
+    return texts.README.substitute(
+        version=__version__,
+        mxnet=mx.__version__,
+        run=run,
+        recipe=recipe.name,
+        updates=updates,
+        epochs=max(epochs_of(fit), epoch),
+        missing=", ".join(one.name for one in fit.metrics if one.name not in texts.METRICS) or "none",
+        proof=f"{proof.inputs}: {proof.summary()}",
+        apart=f" They differ by at most {max(shares):.1g} of the loss." if shares else "",
+        averages="" if average_of(fit) is None else texts.README_AVERAGES,
+        unwritten=texts.README_UNWRITTEN * bool(proof.not_compared)
+        + "".join(f"- {one}\n" for one in proof.not_compared),
+    )
 
 
-def _draw(curves: Mapping[str, Tuple[List[float], List[float]]], path: Path) -> None:
+def _draw(curves: Curves, path: Path) -> None:
     figure = new_figure(len(curves))
     for place, (name, pair) in enumerate(curves.items(), 1):
         axes = figure.add_subplot(1, len(curves), place)
@@ -179,7 +177,7 @@ def _contents(
         "sums": list(recording.sums[: 2 + len(metrics)]) or None,
         "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
     }
-    average, marked = average_of(fit), marked_texts(recipe, missing)
+    average = average_of(fit)
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
     if arrays:
@@ -191,7 +189,7 @@ def _contents(
         **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
-        "data.py": texts.NO_DATA.substitute(body=marked["data"])
+        "data.py": texts.NO_DATA.substitute(body=marked_bodies(recipe, missing)["data"])
         if not arrays
         else texts.DATA.substitute(
             seed=recipe.seed % 2**32,
@@ -200,7 +198,7 @@ def _contents(
             eval_batch_size=recipe.data.eval_batch_size,
             drop_last=bool(recipe.data.drop_last),
         ),
-        "train.py": _train_text(recipe, recording, beside, metrics, marked),
+        "train.py": _train_text(recipe, recording, beside, metrics, missing),
     }
 
 
@@ -210,8 +208,9 @@ def _columns(metrics: List[str]) -> List[str]:
 
 
 def _train_text(
-    recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], marked: Mapping[str, str]
+    recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], missing: Sequence[Missing]
 ) -> str:
+    marked, said = marked_bodies(recipe, missing), "".join(f"- {one}\n" for one in missing)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized = any(key.endswith(".running_var") for key in beside.values(recording.moments[0].values))
@@ -242,7 +241,9 @@ def _train_text(
         ),
         labels="label",
         seeded=texts.SEEDED if "SEED" in constants else "",
-        **{name: marked[name] for name in ("unwritten", "after", "after_epoch")},
+        unwritten=f"\nNot written:\n{said}" if said else "",
+        after=texts.AFTER_EPOCH.substitute(body=marked["callbacks"]) if "callbacks" in marked else "",
+        after_epoch=texts.CALL_AFTER_EPOCH if "callbacks" in marked else "",
         **texts.average_parts(None if average is None else (average.decay, average.warmup)),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
         loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments) or marked["loss"],

@@ -84,31 +84,12 @@ def refuse(name: str, missing: List[Missing]) -> None:
         )
 
 
-def marked_texts(recipe: Recipe, missing: Sequence[Missing]) -> Dict[str, str]:
-    """What stands in `train.py` and `data.py` for missing parts: bodies that raise NotImplementedError, and notes.
-
-    Returns:
-        "unwritten", the end of the docstring; "loss" and "data", bodies of functions; "after", the function
-        `after_epoch`, and "after_epoch", its call. Empty texts where nothing is missing.
-    """
-    lines = "".join(f"- {one}\n" for one in missing)
-    callbacks = [one for one in recipe.callbacks if one.name not in _WATCHING and one.name != "ema"]
+def marked_bodies(recipe: Recipe, missing: Sequence[Missing]) -> Dict[str, str]:
+    """By part, the body of the function that stands for what is missing: MXNet's code as a comment, and an error."""
     loss = get_batch_loss(recipe.loss.made)
-    sources = {
-        "loss": texts.source_of(loss.user_forward or loss.loss),
-        "callbacks": "\n".join(texts.source_of(one.made) or repr(one) for one in callbacks),
-    }
-    texts_of = {
-        part: texts.indented(texts.unwritten("; ".join(found), sources.get(part, "")))
-        for part in ("loss", "data", "callbacks")
-        for found in [[str(one) for one in missing if one.part == part]]
-        if found
-    }
-    after = texts_of.get("callbacks")
-    return {
-        "unwritten": f"\nNot written:\n{lines}" if missing else "",
-        "loss": texts_of.get("loss", ""),
-        "data": texts_of.get("data", ""),
-        "after": texts.AFTER_EPOCH.substitute(body=after) if after else "",
-        "after_epoch": "        after_epoch(state, net, optimizer)\n" if after else "",
-    }
+    made = {"loss": [loss.user_forward or loss.loss], "callbacks": [one.made for one in recipe.callbacks]}
+    said: Dict[str, List[str]] = {}
+    for one in missing:
+        said.setdefault(one.part, []).append(str(one))
+    sources = {part: "\n".join(map(texts.source_of, made.get(part, ()))) for part in said}
+    return {part: texts.indented(texts.unwritten("; ".join(own), sources[part])) for part, own in said.items()}

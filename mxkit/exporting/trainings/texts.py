@@ -221,16 +221,16 @@ $body
 
 ''')
 
+CALL_AFTER_EPOCH = "        after_epoch(state, net, optimizer)\n"
+
 NO_DATA = Template('''"""The run's data, which is not written: README.md says why."""
 
 from typing import Any
 
 
 def loaders() -> tuple[Any, Any, dict[str, Any]]:
-    """Batches for training with their order, and those of the other parts by name.
-
-    A batch is a list of an input and a label, and `len` is the number of batches. `order.begin(epoch, batches)` says
-    which epoch is read next, from 1, and how many of its batches are left out.
+    """Batches (x, label) for training, an object whose `begin(epoch, batches)` sets which ones are read next, and those
+    of the parts "valid" and "test" by name.
     """
 $body
 ''')
