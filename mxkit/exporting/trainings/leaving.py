@@ -213,7 +213,7 @@ def _train_text(
     marked, said = marked_bodies(recipe, missing), "".join(f"- {one}\n" for one in missing)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
-    normalized = any(key.endswith(".running_var") for key in beside.values(recording.moments[0].values))
+    normalized = "nn.BatchNorm" in beside.text
     if normalized and len(net_devices(fit.net)) > 1:
         raise ExportError(
             "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
