@@ -223,7 +223,7 @@ def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch)
     for text in (
         "cannot be bit-equal to an uninterrupted run: devices was ['cpu(0)'], is ['cpu(0)', 'cpu(1)']; OMP_NUM_THREADS",
         "is '7'; kernels of OpenBLAS was",
-        "is 'Z80'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1, sparse_label=",
+        "is 'Z80'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1,",
         "class_weight=None, gamma=1.0)'; accumulate was 1, is 2; clip_norm was None, is 1.0",
     ):
         assert text in told
