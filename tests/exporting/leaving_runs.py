@@ -4,7 +4,7 @@ import shutil
 
 import mxkit
 from mxkit.exporting.trainings import leaving
-from mxkit.exporting.trainings.data import data_of
+from mxkit.exporting.trainings.data_file import data_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import record
 from mxkit.recipe.building import batches

@@ -11,9 +11,8 @@ from mxkit.data.augment import STEPS
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import ExportError
 from mxkit.exporting.params import safetensors_bytes
-from mxkit.exporting.trainings import data as data_text
-from mxkit.exporting.trainings import leaving
-from mxkit.exporting.trainings.data import data_of, problems_of
+from mxkit.exporting.trainings import data_file, leaving
+from mxkit.exporting.trainings.data_file import data_of, problems_of
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
@@ -221,18 +220,20 @@ def test_data_without_code_is_refused_by_name(name):
 
 
 def test_data_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_text, "_BYTES", 10**4)
+    monkeypatch.setattr(data_file, "_BYTES", 10**4)
     with pytest.raises(ExportError, match="image_folder come to more than .*reduce_to="):
         data_of(*loaded("files", tmp_path))
 
 
+CROP = '    ResizedCrop(size=20, area=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation="bilinear"),\n'
+FLIP = "    Flip(p=0.5),\n"
 SQUARE = [{"name": "resize", "size": [32, 32]}, "flip", *COLOURS, *TENSOR]
 # A run of each kind of samples; mistakes in `data.py`: what is written, and what stands there then.
 RUNS = {
     "files": (
         {"data": {"augment": [{"name": "resized_crop", "size": 20}, "flip", *TENSOR], "batch_size": 2, "test": 0.2}},
         [
-            ("    ResizedCrop(size=20),\n    Flip(),", "    Flip(),\n    ResizedCrop(size=20),"),
+            (CROP + FLIP, FLIP + CROP),
             ("image.transpose(2, 0, 1)", "image[:, :, ::-1].transpose(2, 0, 1)"),
         ],
     ),

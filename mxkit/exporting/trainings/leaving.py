@@ -14,7 +14,7 @@ from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.trainings import texts
-from mxkit.exporting.trainings.data import Data, data_of, problems_of
+from mxkit.exporting.trainings.data_file import Data, data_of, problems_of
 from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
@@ -92,7 +92,7 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         run=Path(run).name,
         recipe=recipe.name,
         packages=" ".join(versions),
-        changed=", which are changed by the same random steps" if recipe.data.augment is not None else "",
+        changed=", changed by its random steps" if recipe.data.augment is not None else "",
         updates=place[2],
         epochs=max(epochs_of(recording.state), place[0]),
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",

@@ -187,7 +187,7 @@ python train.py --epochs $epochs
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
   the place in the training and the history so far. After each epoch `train.py` writes `last.pt`, `history.csv` and
   `last.safetensors`, which `mxkit.load_parameters` reads back.
-- `data.py`, `data.safetensors`: the run's samples, in the order of the run's seed$changed.
+- `data.py`, `data.safetensors`: the run's samples$changed, in the order of the run's seed.
 
 ## What is equal
 $proof.

@@ -4,7 +4,6 @@ The code of the steps is that of mxkit's own, taken from their source, so that e
 """
 
 import ast
-from dataclasses import fields
 import inspect
 from itertools import islice
 import json
@@ -90,7 +89,7 @@ class Images(Dataset):
 
     def __getitem__(self, key: tuple[int, int, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         epoch, $batch, rows = key
-        generators = [np.random.Generator(np.random.PCG64([SEED, epoch, $generators
+        generators = $generators
         samples = [self.sample(row, rng) for row, rng in zip(rows, generators)]
         images, labels = (torch.from_numpy(np.stack(part)) for part in zip(*samples))
         return images, labels
@@ -290,28 +289,22 @@ def _lists(recipe: Recipe, data: Any, names: List[str]) -> Tuple[str, str]:
 
 
 def _written(step: Step) -> str:
-    """The call that makes a step, without its defaults."""
-    own = [one for one in fields(step) if one.init and getattr(step, one.name) != one.default]  # type: ignore[arg-type]
-    return f"{type(step).__name__}({', '.join(f'{one.name}={_value(getattr(step, one.name))}' for one in own)})"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return f"({', '.join(map(_value, value))}{',' * (len(value) == 1)})"
-    return (
-        json.dumps(value) if isinstance(value, str) else repr(value.item() if isinstance(value, np.generic) else value)
-    )
+    """The call that makes a step."""
+    return repr(step).translate(str.maketrans("'[]", '"()'))
 
 
 def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
     """The class that reads batches; images in arrays share the generator of their batch."""
-    texts = {"white": "255", "of": "sample", "batch": "_", "generators": "row])) for row in rows]", "held": ""}
+    generator = "np.random.Generator(np.random.PCG64([SEED, epoch, {}]))"
+    texts: Dict[str, Any] = {"white": "255", "of": "sample", "batch": "_", "held": ""}
+    texts["generators"] = f"[{generator.format('row')} for row in rows]"
     for key in "xy":
         whole = f"train.{key}" in arrays
         texts[key] = f"self.{key}[row]" if whole else f'opened().get_tensor(f"{{self.part}}.{key}.{{row}}")'
         texts["held"] += f'\n        self.{key} = opened().get_tensor(f"{{part}}.{key}")' if whole else ""
     if isinstance(part, Split):
-        texts.update(white="1.0", of="batch", batch="batch", generators="batch]))] * len(rows)")
+        texts.update(white="1.0", of="batch", batch="batch")
+        texts["generators"] = f"[{generator.format('batch')}] * len(rows)"
         scaled = arrays["train.x"].dtype == np.uint8
         texts["x"] = "np.multiply(self.x[row], np.float32(1 / 255), dtype=np.float32)" if scaled else texts["x"]
         texts["x"] += ".transpose(1, 2, 0)"
