@@ -23,6 +23,7 @@ QUESTIONS = (
     "kernel_share",
     "threads",
     "peers",
+    "attention",
     "loaders",
     "detection",
     "features",

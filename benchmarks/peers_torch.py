@@ -90,6 +90,48 @@ def loop(name: str, batch: int, shape: List[int], updates: int, threads: int) ->
     return answer(net, begun)
 
 
+class Sequence(nn.Module):
+    """The nets of benchmarks/attention.py."""
+
+    def __init__(self, name: str, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5000, width)
+        self.recurrent = name == "lstm"
+        if self.recurrent:
+            self.layers: Any = nn.LSTM(width, width, 2, batch_first=True)
+        else:
+            layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+            self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 5000 if self.recurrent else 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.layers(self.words(x))
+        return self.head(found[0] if self.recurrent else found.mean(1))
+
+
+@lru_cache(maxsize=None)
+def built_sequence(name: str, updates: int) -> Tuple[Any, Any, List[Any]]:
+    torch.manual_seed(0)
+    net = Sequence(name, 256 if name == "lstm" else 128)
+    shape = (32, 35) if name == "lstm" else (16, 64)
+    labels = shape if name == "lstm" else shape[:1]
+    data = [(torch.randint(0, 5000, shape), torch.randint(0, 10, labels)) for _ in range(updates)]
+    return net, torch.optim.Adam(net.parameters(), lr=1e-4), data
+
+
+def sequence_loop(name: str, updates: int, threads: int) -> Dict[str, float]:
+    """As `loop`, over sequences of words."""
+    torch.set_num_threads(threads)
+    net, optimizer, data = built_sequence(name, updates)
+    loss = nn.CrossEntropyLoss()
+    begun = time.perf_counter()
+    for x, y in data:
+        optimizer.zero_grad()
+        loss(net(x).flatten(0, -2), y.flatten()).backward()
+        optimizer.step()
+    return answer(net, begun)
+
+
 def answer(net: nn.Module, begun: float) -> Dict[str, float]:
     passed = time.perf_counter() - begun
     return {"seconds": passed, "parameters": sum(parameter.numel() for parameter in net.parameters())}

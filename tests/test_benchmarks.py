@@ -14,6 +14,7 @@ from PIL import Image
 import pytest
 
 from benchmarks import (
+    attention,
     checkpoints,
     detection,
     features,
@@ -250,6 +251,9 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     assert all(way.startswith(("mxkit.fit, ", "hand-tuned, ")) for way in ways[4:])
     assert all("No module named pip" in row.way for row in rows[:3])
     assert rows[3].value > 0
+    rows = check(attention.run(True))
+    assert ("encoder", "mxkit.fit, 1 thread, fast norms") in rows
+    assert rows["lstm", "mxkit.fit, 1 thread"].bar is None
 
 
 def test_serving_sees_a_row_with_other_bits():

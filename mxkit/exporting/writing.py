@@ -312,6 +312,10 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, boxes: 
     axes = axes or [0] * len(shapes)
     forms = [GraphInput(*one, fixed) for one in zip(graph.inputs, shapes, dtypes, axes)]
     drawn = example_batches(graph, forms, examples, *sizes) if forms and verify else []
+    if drawn and sizes == ([1],):  # a net of one image, compared with further ones
+        count = min(examples[0].shape[axes[0]] if examples else 1, 4)
+        turned = [[np.roll(*one) for one in zip(examples, [-number] * len(axes), axes)] for number in range(1, count)]
+        drawn += [batch for own in turned for batch in example_batches(graph, forms, own, [1])]
     more = example_batches(graph, forms, examples, [7]) if drawn and other and not fixed else []
     return Job(found, graph, forms, drawn, more, train)
 

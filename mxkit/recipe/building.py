@@ -295,8 +295,9 @@ def model_calls(recipe: Recipe) -> List[Call]:
         builder = MODELS.get(model.name)
         own = builder is not None and builder.__module__ == networks.__name__
         known = own or model.name.startswith("zoo:") or model.name in COMPOSED
-        text = "net.hybridize(static_alloc=True)" if known else ""
-        calls.append(Call(hybridize, (net,), {"static_alloc": True}, text=text))
+        fast = {"fast": True} if recipe.hybridize == "fast" else {}
+        text = "net.hybridize(static_alloc=True)" if known and not fast else ""
+        calls.append(Call(hybridize, (net,), {**fast, "static_alloc": True}, text=text))
     return calls
 
 

@@ -24,7 +24,7 @@ from mxkit.recipe.net_facts import FACTS, read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe, flattened
-from mxkit.runtime.engine_settings import in_force, switches, warn_if_late
+from mxkit.runtime.engine_settings import in_force, kernels, switches, warn_if_late
 from mxkit.runtime.gpus import gpu_facts, read_driver
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint
@@ -360,6 +360,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "processor": processor_model(),
         "cores": read_processors().cores,
         "threads": in_force(),
+        "kernels of OpenBLAS": kernels(),
         "memory": None if memory is None else memory.total,
         "devices": [str(one) for one in devices],
         "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],

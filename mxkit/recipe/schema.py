@@ -544,7 +544,8 @@ class Recipe(Section):
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
         initializer: An initializer of MXNet.
-        hybridize: Run the net as a graph if it is a HybridBlock.
+        hybridize: Run the net as a graph if it is a HybridBlock; "fast" with norms from faster operators, as
+            `mxkit.nets.hybridize(net, fast=True)`.
         freeze: Globs over paths of parameters that are not trained; as for `mxkit.freeze`.
         loss: As for `mxkit.fit`.
         optimizer: An optimizer of MXNet.
@@ -580,7 +581,7 @@ class Recipe(Section):
     data: DataComponent
     model: ModelComponent
     initializer: InitializerComponent = InitializerComponent.model_construct(name="xavier")
-    hybridize: Yes = True
+    hybridize: Union[Yes, Literal["fast"]] = True
     freeze: List[str] = []
     loss: LossComponent
     optimizer: OptimizerComponent

@@ -1,4 +1,4 @@
-"""What MXNet and its libraries read once, while MXNet is loaded: number of threads, switches of exactness, AMX.
+"""What MXNet and its libraries read once, while MXNet is loaded: threads, switches of exactness, AMX, kernels.
 
 MXNet reads its variables while the library is loaded (src/engine/openmp.cc; T96, T187). `MXNET_OMP_MAX_THREADS` is set
 only during that time: no other library reads it, forked workers still use one thread each, and it works even if OpenMP
@@ -13,6 +13,7 @@ not request them from Linux: the process then ends with an illegal instruction (
 set the variable, because child processes would inherit it.
 """
 
+import _ctypes
 from contextlib import contextmanager
 import ctypes
 import operator
@@ -329,3 +330,46 @@ def prepare_tiles(
     if environment.get(MAX_ISA, "").upper() in (WITH_TILES, "ALL") and has_tiles(root) and not ask():
         warnings.warn(f"{MAX_ISA}={WITH_TILES}: Linux refuses AMX, which needs Linux 5.16", TrapWarning, stacklevel=2)
         environment[MAX_ISA] = WITHOUT
+
+
+CORE = "OPENBLAS_CORETYPE"
+_OPENBLAS = "libopenblas.so.0"
+# Its answer for a processor that it does not know, and its oldest kernels for AVX2.
+_UNKNOWN, _WITH_AVX2 = "Prescott", "Haswell"
+
+
+def kernels_of(library: Path) -> str:
+    """The processor whose kernels the OpenBLAS beside MXNet's library chose, in its words; empty without an OpenBLAS.
+
+    Side effects:
+        Loads OpenBLAS for the time of the question, if it is not loaded.
+    """
+    path = library.parent / _OPENBLAS
+    if not path.is_file():  # a build of MXNet with another library
+        return ""
+    blas = ctypes.CDLL(str(path), mode=os.RTLD_LAZY)
+    blas.openblas_get_corename.restype = ctypes.c_char_p
+    name = blas.openblas_get_corename().decode()
+    _ctypes.dlclose(blas._handle)
+    return str(name)
+
+
+@contextmanager
+def chosen_kernels(library: Path, root: Path = ROOT) -> Iterator[None]:
+    """Make the OpenBLAS that is loaded inside take kernels for AVX2 where it does not know the processor (T288).
+
+    Args:
+        library: Path of MXNet's library.
+        root: Root of the file system.
+
+    Side effects:
+        Sets `OPENBLAS_CORETYPE` inside, unless the user has.
+    """
+    lacking = not os.environ.get(CORE) and kernels_of(library) == _UNKNOWN
+    with environment({CORE: _WITH_AVX2} if lacking and processor_flags(root) >= {"avx2", "fma"} else {}):
+        yield
+
+
+def kernels() -> str:
+    """`kernels_of` the MXNet that this process has loaded."""
+    return kernels_of(Path(sys.modules["mxnet.libinfo"].find_lib_path()[0]))

@@ -18,7 +18,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, cast
 import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
-from mxkit.runtime.engine_settings import chosen_threads, prepare_tiles, set_switches, warn_if_late
+from mxkit.runtime.engine_settings import chosen_kernels, chosen_threads, prepare_tiles, set_switches, warn_if_late
 from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, Overlay, numpy_view
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, version_problem, wheel_problem
 
@@ -115,7 +115,7 @@ def _with_library(loader: Any, module: ModuleType) -> None:
     prepare_tiles(os.environ)
     cuda_libraries.prepare(library)
     try:
-        with chosen_threads():
+        with chosen_threads(), chosen_kernels(library):
             loader.exec_module(module)
     except OSError as error:
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error

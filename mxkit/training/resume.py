@@ -9,7 +9,7 @@ from mxkit.core.device import is_gpu
 from mxkit.core.system import LOG
 from mxkit.data.source import Source
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
-from mxkit.runtime.engine_settings import in_force
+from mxkit.runtime.engine_settings import in_force, kernels
 from mxkit.runtime.gpus import gpu_facts
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
@@ -243,6 +243,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
         "devices": [str(device) for device in devices],
         **(gpu_facts(gpus) if gpus else {}),
         "OMP_NUM_THREADS": str(in_force()),  # or mxkit.threads, or the processors: threads of an operator
+        "kernels of OpenBLAS": kernels(),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
         _WORKERS: state.workers.size,

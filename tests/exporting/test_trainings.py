@@ -5,18 +5,17 @@ import shutil
 import subprocess
 import sys
 
+from leaving_runs import killed_run, prover
 import mxkit
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings import leaving, texts
+from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
-from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import record
 from mxkit.exporting.trainings.texts import rate_text
 from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run, open_run
+from mxkit.recipe.run import load_run
 from mxkit.training.schedules import schedule
 import mxnet as mx
 import numpy as np
@@ -55,11 +54,7 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run's folder as a process leaves it that is killed in its second epoch."""
-    with no_curves():
-        folder = mxkit.run_recipe(RECIPE, output=tmp_path_factory.mktemp("runs"), progress=False).folder
-    for later in sorted((folder / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(later)
-    return folder
+    return killed_run(RECIPE, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -189,29 +184,7 @@ class TestARun:
 @pytest.fixture(scope="module")
 def compared(run, tmp_path_factory):
     """A function that proves the files of `run` after an edit; it returns rows that are too far apart."""
-    return comparing(run, tmp_path_factory.mktemp("planted"))
-
-
-def comparing(run, folder, start=False):
-    recipe, _, checkpoint = open_run(run, "last")
-    checkpoint = None if start else checkpoint
-    data = load_data(recipe)
-    recording = record(recipe, data, folder / "mxnet", 6, checkpoint)  # the last one is smaller
-    arrays = leaving.arrays_of(recipe, data)
-    beside = Beside(recording.state.net, arrays["train.x"][:2])
-    contents = leaving._contents(recipe, arrays, recording, beside)
-
-    def rows(*edits):
-        changed = dict(contents)
-        for file, before, after in edits:
-            assert before in changed[file]
-            changed[file] = changed[file].replace(before, after)
-        leaving._write(folder, changed)
-        compared, losses = prove(recipe, data, recording, beside, folder)
-        assert edits or np.allclose(losses, recording.losses, rtol=1e-3)
-        return [row for row in compared if not row.relative <= leaving.TOLERANCE]
-
-    return rows
+    return prover(run, tmp_path_factory.mktemp("planted"), 6)  # the last one is smaller
 
 
 PLANTED = {
@@ -403,7 +376,7 @@ def test_what_has_no_code_is_marked_and_the_rest_is_compared(tmp_path):
         mxkit.export(net, tmp_path / "t", training=settings)
     for words in (
         "loss asymmetric: write `losses`",
-        "whose batches a MXDataIter makes: write `loaders`",
+        "which makes its batches itself",
         "callback Shouts",
     ):
         assert words in str(refused.value)
@@ -416,7 +389,7 @@ def test_what_has_no_code_is_marked_and_the_rest_is_compared(tmp_path):
     assert "    # def asymmetric(output, label):\n" in text
     assert '    #         state.stop("loud enough")' in text
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path / "t", capture_output=True, text=True, check=False)
-    assert "NotImplementedError: data train, whose batches" in done.stderr
+    assert "NotImplementedError: data train, which makes" in done.stderr
 
 
 @pytest.mark.torch
@@ -440,7 +413,7 @@ def test_an_operator_and_an_optimizer_without_code_are_marked(tmp_path):
 @pytest.mark.torch
 @needs("torch")
 def test_mistakes_in_averages_and_turns_are_found(averaged, tmp_path):
-    rows = comparing(averaged, tmp_path, start=True)  # later Nadam's product is nothing
+    rows = prover(averaged, tmp_path, 6, start=True)  # later Nadam's product is nothing
     assert rows() == []
     planted = [
         ("state.json", '"averaged": 0', '"averaged": 1', "average"),
@@ -527,7 +500,7 @@ LOSSES = [
 
 
 def test_every_loss_with_code_is_compared():
-    assert set(texts._LOSSES) == {name for name, _, _ in LOSSES}
+    assert set(texts._LOSSES) == {name for name, _, _ in LOSSES} | {"pixel_ce", "pose"}
 
 
 @pytest.mark.torch
@@ -546,6 +519,39 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
     expected = mxkit.losses.get_loss((name, arguments))(mx.nd.array(output), mx.nd.array(label)).asnumpy()
     found = names["losses"](torch.tensor(output), torch.tensor(label))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", ["pixel_ce", "pose"])
+def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
+    """The first output of the masks is smaller than they are."""
+    import torch
+
+    random = np.random.RandomState(0)
+    images = mx.nd.zeros((2, 3, 64, 32))
+    if name == "pixel_ce":
+        made, label = mxkit.losses.net_losses.PixelLoss(aux_weight=0.3), random.randint(-1, 3, (2, 16, 8))
+        output = [random.normal(size=(2, 3, *size)).astype(np.float32) for size in ((8, 4), (16, 8))]
+        arguments = {"weights": (1.0, 0.3)}
+    else:
+        made, label = mxkit.losses.net_losses.PoseLoss(), random.randint(0, 32, (2, 4, 3)) % [32, 64, 2]
+        output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
+    label = label.astype(np.float32)
+    names = {"torch": torch, "F": torch.nn.functional}
+    count = texts.count_texts(name)["counting"] + texts.metric_text(["pixel_accuracy"], name)
+    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
+    arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
+    arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])
+    expected, _ = made.forward(lambda x: arrays, (images,), (mx.nd.array(label),))
+    found = names["losses"](tensors, torch.tensor(label))
+    np.testing.assert_allclose(found.numpy(), expected.asnumpy(), rtol=1e-5, atol=1e-6)
+    if name == "pixel_ce":
+        metric = mxkit.metrics.get_metrics([name.replace("ce", "accuracy")])[0]
+        metric.update([mx.nd.array(label)], arrays)
+        pixels = names["count"](torch.tensor(label))
+        assert names["pixel_accuracy"](tensors, torch.tensor(label)) / pixels == pytest.approx(metric.get())
+        assert pixels == made.count((), (label,))
 
 
 @pytest.mark.parametrize(
@@ -575,10 +581,6 @@ REFUSED = {
     "from_sigmoid": ({"loss": {"name": "sigmoid_bce", "from_sigmoid": True}}, "sigmoid_bce with from_sigmoid"),
     "ema": ({"callbacks": [{"name": "ema"}, {"name": "ema"}]}, "callback ema: write it in `after_epoch`"),
     "amp": ({"amp": "float16"}, "amp float16: train.py takes --amp bfloat16"),
-    "augment": (
-        {"data": {**RECIPE["data"], "size": 28, "augment": [{"name": "flip"}, {"name": "to_tensor"}]}},
-        "data.augment",
-    ),
 }
 
 

@@ -1,13 +1,18 @@
 """`try_hybridize`: graphs that are equal, graphs that cannot be, and graphs that lie."""
 
 import itertools
+import json
 import random
 
 import as_on_a_gpu
 from built_nets import plain_net, ready, stack
+import mxkit
 from mxkit.core.arrays import call
-from mxkit.errors import ForwardError
+from mxkit.errors import ForwardError, RecipeError
 from mxkit.nets.own_layers import try_hybridize
+from mxkit.recipe.building import net_calls
+from mxkit.recipe.reading import load_recipe
+from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn
@@ -128,3 +133,110 @@ def test_a_net_that_does_not_run_at_all():
         try_hybridize(net, X)
     with pytest.raises(ValueError, match="pass typical inputs of the net"):
         try_hybridize(net)
+
+
+# A layer, and how a batch becomes (rows of numbers that are normalized together, parameters of each number).
+NORMS = {
+    "LayerNorm": (lambda: nn.LayerNorm(), (3, 4, 6), lambda x: x.reshape(12, 6), lambda one: np.tile(one, (12, 1))),
+    "InstanceNorm": (
+        lambda: nn.InstanceNorm(scale=True),
+        (2, 4, 3, 5),
+        lambda x: x.reshape(8, 15),
+        lambda one: np.tile(one[:, None], (2, 15)),
+    ),
+    "GroupNorm": (
+        lambda: nn.GroupNorm(2, epsilon=0.1),
+        (2, 4, 3, 5),
+        lambda x: x.reshape(4, 30),
+        lambda one: np.tile(one[:, None], (2, 30)),
+    ),
+}
+
+
+def normalized(x, h, gamma, beta, epsilon, rows, spread):
+    """A norm and its gradients in double precision, by the formula of the derivative."""
+    flat, heads = rows(x.astype(np.float64)), rows(h.astype(np.float64))
+    root = 1 / np.sqrt(flat.var(axis=1, keepdims=True) + epsilon)
+    unit, inner = (flat - flat.mean(axis=1, keepdims=True)) * root, heads * spread(gamma)
+    back = inner - inner.mean(axis=1, keepdims=True) - unit * (inner * unit).mean(axis=1, keepdims=True)
+    numbers = spread(np.arange(len(gamma)))
+    sums = [np.array([one[numbers == at].sum() for at in range(len(gamma))]) for one in (heads * unit, heads)]
+    return [(unit * spread(gamma) + spread(beta)).reshape(x.shape), (root * back).reshape(x.shape), *sums]
+
+
+@pytest.mark.parametrize("active", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NORMS)
+def test_fast_norms_equal_the_formula(name, dtype, active):
+    make, shape, rows, spread = NORMS[name]
+    random = np.random.RandomState(1)
+    x, h = random.normal(50, 3, shape).astype(dtype), random.normal(0, 1, shape).astype(dtype)
+    net = nn.HybridSequential()
+    net.add(make())
+    net.cast(dtype)
+    net.initialize()
+    mxkit.nets.hybridize(net, fast=True, active=active)
+    inputs = mx.nd.array(x, dtype=dtype)
+    net(inputs)  # the parameters wait for a first batch
+    layer = net[0]
+    layer.gamma.set_data(mx.nd.arange(1, 1 + layer.gamma.shape[0], dtype=dtype))
+    layer.beta.set_data(mx.nd.arange(layer.beta.shape[0], dtype=dtype))
+    inputs.attach_grad()
+    with autograd.record():
+        output = net(inputs)
+    output.backward(mx.nd.array(h, dtype=dtype))
+    found = [one.asnumpy() for one in (output, inputs.grad, layer.gamma.grad(), layer.beta.grad())]
+    parameters = [one.data().asnumpy().astype(np.float64) for one in (layer.gamma, layer.beta)]
+    expected = normalized(x, h, *parameters, layer._epsilon, rows, spread)
+    for one, formula in zip(found, expected):
+        np.testing.assert_allclose(one, formula, rtol=1e-10 if dtype == "float64" else 1e-4, atol=1e-4)
+    assert name not in operators(layer)
+
+
+def test_only_norms_over_the_usual_axis_become_fast():
+    net = nn.HybridSequential()
+    net.add(nn.LayerNorm(axis=1), nn.InstanceNorm(axis=2), nn.BatchNorm(), nn.LayerNorm())
+    mxkit.nets.hybridize(net, fast=True)
+    assert ["hybrid_forward" in vars(layer) for layer in net] == [False, False, False, True]
+    assert operators(net[3]) >= {"dot", "rsqrt"}
+
+
+def operators(layer):
+    return {node["op"] for node in json.loads(layer(mx.sym.var("data")).tojson())["nodes"]}
+
+
+def norms():
+    net = ready(
+        nn.Conv2D(8, 3, in_channels=3), nn.InstanceNorm(in_channels=8), nn.GroupNorm(2), nn.Dense(6), nn.LayerNorm(),
+        nn.Dense(2), devices="cpu",
+    )  # fmt: skip
+    net(IMAGES)
+    return net
+
+
+IMAGES = mx.nd.array(np.random.RandomState(2).rand(4, 3, 6, 6))
+
+
+def test_a_net_with_fast_norms_trains_saves_and_leaves_as_before(tmp_path):
+    usual, fast, labels = norms(), norms(), mx.nd.array([0, 1, 1, 0])
+    for one, other in zip(fast.collect_params().values(), usual.collect_params().values()):
+        one.set_data(other.data())
+    mxkit.nets.hybridize(fast, fast=True)
+    options = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 2, "progress": False}
+    histories = [mxkit.fit(net, [(IMAGES, labels)] * 3, **options) for net in (usual, fast)]
+    assert histories[1][-1]["train_loss"] == pytest.approx(histories[0][-1]["train_loss"], rel=1e-5)
+    np.testing.assert_allclose(fast(IMAGES).asnumpy(), usual(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)
+    with MixedPrecision("float16").applied(fast):
+        np.testing.assert_allclose(fast(IMAGES).asnumpy(), usual(IMAGES).asnumpy(), atol=0.01)
+    mxkit.save_net(tmp_path / "net", fast)
+    loaded = mxkit.load_net(tmp_path / "net")
+    np.testing.assert_allclose(loaded(IMAGES).asnumpy(), fast(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)
+    assert type(loaded[1]).hybrid_forward == loaded[1].hybrid_forward.__func__
+
+
+def test_a_recipe_may_ask_for_fast_norms():
+    recipe = load_recipe("mlp", ["hybridize=fast"])
+    calls = [call for call in net_calls(recipe) if call.function is mxkit.nets.hybridize]
+    assert [call.named for call in calls] == [{"fast": True, "static_alloc": True}]
+    with pytest.raises(RecipeError, match="hybridize: input should be a valid boolean or 'fast'"):
+        load_recipe("mlp", ["hybridize=quick"])

@@ -1,9 +1,17 @@
-"""AMX: Linux is asked before oneDNN uses it, and only if the environment wants it."""
+"""What of the processor the libraries use: AMX, for which Linux is asked, and OpenBLAS's kernels."""
 
+import json
 import os
+from pathlib import Path
+import subprocess
+import sys
 
 from mxkit.errors import TrapWarning
-from mxkit.runtime.engine_settings import has_tiles, prepare_tiles
+from mxkit.runtime import engine_settings
+from mxkit.runtime.doctor.software import openblas_line
+from mxkit.runtime.engine_settings import chosen_kernels, has_tiles, kernels, kernels_of, prepare_tiles
+from mxkit.runtime.machine import processor_flags
+from mxkit.runtime.wheels import package_spec
 import pytest
 
 
@@ -45,9 +53,6 @@ def test_without_linux_onednn_stays_below_amx(machine):
 
 @pytest.mark.skipif(not has_tiles(), reason="this processor lacks AMX")
 def test_int8_on_amx(tmp_path):
-    import subprocess
-    import sys
-
     code = """
 import mxkit, mxnet as mx
 net = mx.gluon.nn.Dense(64)
@@ -59,3 +64,57 @@ print(mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.5).repor
     variables = {**os.environ, "DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}
     done = subprocess.run([sys.executable, "-c", code], env=variables, check=True, capture_output=True, text=True)
     assert float(done.stdout) < 0.1
+
+
+BLAS = """
+import json, os, sys
+if "alone" in sys.argv:
+    import pathlib
+    from mxkit.runtime.engine_settings import kernels_of
+    from mxkit.runtime.wheels import package_spec
+    print(json.dumps([kernels_of(pathlib.Path(package_spec().origin)), os.environ.get("OPENBLAS_CORETYPE")]))
+else:
+    import mxkit, mxnet as mx
+    from mxkit.runtime.engine_settings import kernels
+    inherited = os.popen("echo $OPENBLAS_CORETYPE").read().strip()
+    rows = mx.nd.random.uniform(shape=(65, 65))
+    assert abs(mx.nd.dot(rows, rows).asnumpy() - rows.asnumpy() @ rows.asnumpy()).max() < 1e-4
+    print(json.dumps([kernels(), os.environ.get("OPENBLAS_CORETYPE"), inherited]))
+"""
+
+
+def kernels_with(value, *arguments):
+    variables = {**os.environ, "OPENBLAS_CORETYPE": value}
+    command = [sys.executable, "-c", BLAS, *arguments]
+    return json.loads(subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(not processor_flags() >= {"avx2", "fma"}, reason="this processor lacks AVX2")
+def test_openblas_takes_kernels_for_avx2_on_a_processor_that_it_does_not_know():
+    # the name "" is one that OpenBLAS does not know, like a new processor's
+    assert kernels_with("", "alone") == ["Prescott", ""]
+    assert kernels_with("") == ["Haswell", "", ""]
+    assert kernels_with("Nehalem") == ["Nehalem", "Nehalem", "Nehalem"]
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("avx2 fma", "Haswell"), ("avx fma", ""), ("avx2", "")])
+def test_kernels_are_chosen_by_what_the_processor_can_do(machine, monkeypatch, flags, expected):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "")
+    library = Path(package_spec().origin)
+    with chosen_kernels(library, machine(flags)):
+        assert os.environ["OPENBLAS_CORETYPE"] == (expected if kernels() == "Prescott" else "")
+    monkeypatch.setattr(engine_settings, "kernels_of", lambda library: "Prescott")
+    with chosen_kernels(library, machine(flags)):
+        assert os.environ["OPENBLAS_CORETYPE"] == expected
+    assert os.environ["OPENBLAS_CORETYPE"] == ""
+
+
+def test_another_build_of_mxnet_may_lack_openblas(tmp_path):
+    assert kernels_of(tmp_path / "libmxnet.so") == ""
+
+
+def test_the_doctor_judges_openblas():
+    judged = [openblas_line(*one).status for one in (("Zen", 1e-7, {"avx2"}), ("Prescott", 1e-7, {"avx"}))]
+    assert judged == ["ok", "ok"]
+    assert openblas_line("Zen", float("nan"), {"avx2"}).status == "problem"
+    assert "OPENBLAS_CORETYPE" in openblas_line("Nehalem", 1e-7, {"avx2"}).fix

@@ -94,8 +94,8 @@ def test_accumulated_batches_and_two_devices_equal_one_big_batch(family, accumul
     accumulated, divided = make(family), make(family, [mx.cpu(0), mx.cpu(1)])
     trained(family, accumulated, accumulate=accumulate)
     trained(family, divided, accumulate=accumulate)
-    assert largest_difference(big, accumulated) < 2e-5
-    assert largest_difference(big, divided) < 2e-5
+    assert largest_difference(big, accumulated) < 1e-5
+    assert largest_difference(big, divided) < 1e-5
 
 
 # gluoncv's nets of masks, and the weights of their auxiliary outputs.

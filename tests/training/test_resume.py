@@ -215,13 +215,15 @@ def test_what_resume_may_be(tmp_path):
 def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch):
     plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.callbacks.EMA(0.9)])
     monkeypatch.setattr("mxkit.training.resume.in_force", lambda: 7)
+    monkeypatch.setattr("mxkit.training.resume.kernels", lambda: "Z80")
     other = {"seed": 6, "loss": ("focal", {"gamma": 1}), "accumulate": 2, "clip_norm": 1.0}
     with pytest.warns(CheckpointWarning) as caught:
         plain(tmp_path, make_net("cpu:2"), epochs=2, resume=True, **other)
     told, left_out = (str(warning.message) for warning in caught)
     for text in (
         "cannot be bit-equal to an uninterrupted run: devices was ['cpu(0)'], is ['cpu(0)', 'cpu(1)']; OMP_NUM_THREADS",
-        "is '7'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1, sparse_label=",
+        "is '7'; kernels of OpenBLAS was",
+        "is 'Z80'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1,",
         "class_weight=None, gamma=1.0)'; accumulate was 1, is 2; clip_norm was None, is 1.0",
     ):
         assert text in told

@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import require
-from mxkit.core.arrays import to_host
 from mxkit.core.blocks import net_devices
 from mxkit.core.system import write_atomically
 from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
@@ -15,24 +14,23 @@ from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.data_file import Data, data_of
 from mxkit.exporting.trainings.fits import recipe_of_fit
 from mxkit.exporting.trainings.missing import Missing, marked_bodies, missing_parts, of_net, refuse
 from mxkit.exporting.trainings.optimizers import optimizer_class
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, example_of, record, schedule_of
+from mxkit.losses.net_losses import NET_LOSSES
 from mxkit.plots.plotting import new_figure, saved
-from mxkit.recipe.building import batches, has_samples
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import Checkpoint
 from mxkit.version import __version__
 import mxnet as mx
-import numpy as np
 
 # Updates compared from either place, and the largest relative difference: that of `1 - beta2` in float32 is 1.3e-5
 UPDATES, TOLERANCE = 20, 5e-5
-_PARTS = ("train", "valid", "test")
 
 Contents = Dict[str, Union[str, bytes]]
 # Losses of MXNet and of `train.py`, by where they begin
@@ -69,7 +67,7 @@ def write_training(
     target = Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"export: {target} exists and is not empty: choose a new folder for the training's files")
-    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
+    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors", "numpy")}
     places: List[Tuple[str, Optional[Checkpoint]]] = [("start", None)]
     if fit is None:
         recipe, _, checkpoint = open_run(source, "last")
@@ -81,8 +79,10 @@ def write_training(
     missing = missing_parts(recipe, data)
     if not partial:
         refuse(recipe.name, missing)
-    arrays = {} if any(one.part == "data" for one in missing) else arrays_of(recipe, data)
-    example = arrays["train.x"][:2] if arrays else example_of(recipe, data)
+    written = Data("", {}) if any(one.part == "data" for one in missing) else data_of(recipe, data)
+    if "import cv2" in written.text:
+        versions["opencv-python-headless"] = require("cv2", "torch").__version__
+    packages, example = " ".join(versions), example_of(recipe, data)
     # amp of a run needs its processor
     recipe = recipe.model_copy(update={"amp": None, "limit_batches": None})
     rows, said = [], []
@@ -99,7 +99,7 @@ def write_training(
             problems: List[Problem] = []
             beside = Beside(recording.state.net, example, problems if partial else None)
             every = [*missing, *of_net(problems)]
-            contents = _contents(recipe, arrays, recording, beside, every)
+            contents = _contents(recipe, written, recording, beside, every)
             _write(own, contents)
             compared, losses = prove(recipe, data, recording, beside, own, [one.part for one in every])
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
@@ -109,7 +109,7 @@ def write_training(
     proof = Proof(rows, tolerance, versions, "; ".join(said), list(map(str, every)))
     proof.check("train.py", "Report this recipe: its training would go on as another one")
     run = "fit" if fit is not None else Path(source).name
-    contents["README.md"] = _readme(run, recipe, recording, proof, curves)
+    contents["README.md"] = _readme(run, recipe, recording, proof, curves, packages)
     target.mkdir(parents=True, exist_ok=True)
     _write(target, contents)
     proof.write(target / "proof.json")
@@ -117,7 +117,7 @@ def write_training(
     return proof
 
 
-def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves) -> str:
+def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves, packages: str) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
     shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one]
     return texts.README.substitute(
@@ -125,6 +125,8 @@ def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves
         mxnet=mx.__version__,
         run=run,
         recipe=recipe.name,
+        packages=packages,
+        changed=", changed by its random steps" if recipe.data.augment is not None else "",
         updates=updates,
         epochs=max(epochs_of(fit), epoch),
         missing=", ".join(one.name for one in fit.metrics if one.name not in texts.METRICS) or "none",
@@ -152,18 +154,8 @@ def _write(folder: Path, contents: Contents) -> None:
         write_atomically(folder / name, content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def arrays_of(recipe: Recipe, data: Any) -> Dict[str, "np.ndarray"]:
-    """Inputs and labels of each part by `PART.x` and `PART.y`, as the net gets them, in the order of the data."""
-    found = {}
-    for name in _PARTS:
-        if has_samples(getattr(data, name)):
-            inputs, labels = zip(*((to_host(x), to_host(y)) for x, y in batches(recipe, data, name)))
-            found.update({f"{name}.x": np.concatenate(inputs).astype(np.float32), f"{name}.y": np.concatenate(labels)})
-    return found
-
-
 def _contents(
-    recipe: Recipe, arrays: Dict[str, Any], recording: Recording, beside: Beside, missing: Sequence[Missing] = ()
+    recipe: Recipe, data: Data, recording: Recording, beside: Beside, missing: Sequence[Missing] = ()
 ) -> Contents:
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
@@ -174,14 +166,14 @@ def _contents(
         "epoch": epoch,
         "batches": done,
         "updates": updates,
-        "sums": list(recording.sums[: 2 + len(metrics)]) or None,
+        "sums": [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None,
         "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
     }
     average = average_of(fit)
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
-    if arrays:
-        tensors["data"] = arrays
+    if data.arrays:
+        tensors["data"] = data.arrays
     if average is not None:
         tensors["average"], state["averaged"] = beside.values({**begin.values, **begin.averages}), begin.averaged
     paths = {"gluon": json.dumps(beside.gluon)} if beside.gluon else {}
@@ -189,17 +181,22 @@ def _contents(
         **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
-        "data.py": texts.NO_DATA.substitute(body=marked_bodies(recipe, missing)["data"])
-        if not arrays
-        else texts.DATA.substitute(
-            seed=recipe.seed % 2**32,
-            parts=json.dumps([name for name in _PARTS if f"{name}.x" in arrays]),
-            batch_size=recipe.data.batch_size,
-            eval_batch_size=recipe.data.eval_batch_size,
-            drop_last=bool(recipe.data.drop_last),
-        ),
+        "data.py": data.text or texts.NO_DATA.substitute(body=marked_bodies(recipe, missing).get("data", "")),
         "train.py": _train_text(recipe, recording, beside, metrics, missing),
     }
+
+
+def _loss_arguments(recipe: Recipe, beside: Beside) -> Dict[str, Any]:
+    """Arguments of the loss, with what it takes from the net."""
+    name, arguments = str(recipe.loss.name), dict(recipe.loss.arguments)
+    if name not in ("pixel_ce", "pose"):
+        return arguments
+    loss: Any = NET_LOSSES[name](**arguments)
+    output: Any = beside.net(mx.nd.array(beside.example, net_devices(beside.net)[0]))
+    if name == "pixel_ce":
+        further = len(output) - 1 if isinstance(output, (list, tuple)) else 0
+        return {"weights": (1.0, *loss.weights(beside.net, further))}
+    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example.shape[3]}
 
 
 def _columns(metrics: List[str]) -> List[str]:
@@ -246,7 +243,8 @@ def _train_text(
         after_epoch=texts.CALL_AFTER_EPOCH if "callbacks" in marked else "",
         **texts.average_parts(None if average is None else (average.decay, average.warmup)),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments) or marked["loss"],
+        loss=texts.loss_text(str(recipe.loss.name), _loss_arguments(recipe, beside)) or marked["loss"],
+        **texts.count_texts(str(recipe.loss.name)),
         metric=texts.metric_text(metrics, str(recipe.loss.name)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,

@@ -2,13 +2,12 @@
 
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from mxkit.data.splits import Split
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.data_file import problems_of
 from mxkit.exporting.trainings.optimizers import rule_of
 from mxkit.losses.named_losses import get_batch_loss
-from mxkit.recipe.building import is_loader
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
 
@@ -46,7 +45,7 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
         rule_of(mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments))
     except KeyError as error:
         found.append(Missing("optimizer", f"optimizer {error.args[0]}", "write the `step` of its class, with torch"))
-    found += [Missing("data", one, _LOADERS) for one in _problems_of_data(recipe, data)]
+    found += [Missing("data", one, _LOADERS) for one in problems_of(recipe, data)]
     if recipe.limit_batches:
         found.append(Missing("data", "limit_batches", _LOADERS))
     if recipe.amp:
@@ -54,19 +53,6 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
     names = [one.name for one in recipe.callbacks]
     others = [one for one in names if one not in (*_WATCHING, "ema")] + ["ema"] * (names.count("ema") > 1)
     return found + [Missing("callbacks", f"callback {one}", "write it in `after_epoch`") for one in others]
-
-
-def _problems_of_data(recipe: Recipe, data: Any) -> List[str]:
-    parts = [part for part in (data.train, data.valid, data.test) if part is not None]
-    several = any(isinstance(one, tuple) for part in parts if isinstance(part, Split) for one in (part.x, part.y))
-    loaders = [type(part).__name__ for part in parts if is_loader(part)]
-    values = {
-        f"data {recipe.data.name}, which has several arrays": several,
-        f"data {recipe.data.name}, whose batches a {''.join(loaders[:1])} makes": loaders,
-        "data.augment": recipe.data.augment,
-        "data.pairs": recipe.data.pairs,
-    }
-    return [name for name, value in values.items() if value]
 
 
 def of_net(problems: List[Problem]) -> List[Missing]:

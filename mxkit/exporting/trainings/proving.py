@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
@@ -22,13 +22,13 @@ from mxkit.exporting.trainings.recording import (
     doubled,
     epochs_of,
     schedule_of,
-    windows_of,
 )
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
-# Share of the largest gradient below which another one is rounding
-_SMALL = 1e-3
+# Share of the largest array below which another one is rounding: a gradient of a bias before BatchNorm, the mean of
+# what has none.
+_SMALL = {"gradient": 1e-3, "statistic": 1e-9}
 # A product of momentums below this changes no number
 _NOTHING = 1e-12
 
@@ -42,6 +42,8 @@ class Beside:
         unwritten: Takes the operators without an equivalent, which are else refused.
 
     Attributes:
+        net: As the argument.
+        example: As the argument.
         text: The code of the net.
         trained: MXNet's Parameters by the keys of those that train.
         frozen: Keys of PyTorch's parameters that do not train.
@@ -49,7 +51,7 @@ class Beside:
     """
 
     def __init__(self, net: Any, example: "np.ndarray", unwritten: Optional[List[Problem]] = None) -> None:
-        self.net = net
+        self.net, self.example = net, example
         self.text, _, self._source = torch_files(net, {"data": example}, unwritten=unwritten)
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
@@ -124,16 +126,15 @@ def prove(
     Raises:
         ExportError: `train.py` failed.
     """
-    fit, own = recording.state, batches_of(recipe, data, recording)
-    windows, per_epoch = windows_of(own, recording), fit.updates_per_epoch or 1
+    fit, per_epoch = recording.state, recording.state.updates_per_epoch or 1
+    windows, expected = _first(batches_of(recipe, data, recording), recording.samples)
     every = per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
     given["unwritten"] = np.array(list(unwritten), "U9")
-    own = [[to_host(one) for part in batch for one in part] for batch in own]
     if "data" in unwritten:
-        sizes = np.cumsum([len(window) for window in windows])
-        given["cuts"] = sizes
+        given["cuts"] = np.cumsum([len(window) for window in windows])
+        own = [[to_host(one) for part in batch for one in part] for window in windows for batch in window]
         given.update({f"batch {at} {part}": one for at, batch in enumerate(own) for part, one in enumerate(batch)})
     for number, (before, after) in enumerate(zip(recording.moments, recording.moments[1:])):
         given[f"{number} averages"] = before.averaged
@@ -149,8 +150,6 @@ def prove(
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
-    pairs = ((x.astype(np.float32), *(y.astype(np.float64) for y in labels)) for x, *labels in own)
-    expected = np.array([list(hashlib.sha256(b"".join(map(bytes, one))).digest()) for one in pairs])
     rates = np.array(schedule_of(recipe, fit).rates(every, per_epoch))
     trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])
     with np.load(str(folder / "found.npz")) as found:
@@ -167,6 +166,22 @@ def prove(
         return rows, found["free"].tolist()
 
 
+def _first(batches: Iterable[Any], sizes: Sequence[int]) -> Tuple[List[Any], "np.ndarray"]:
+    """The batches of each recorded update, cut by its number of samples, and digests of all batches."""
+    windows, digests, samples = [[]], [], 0  # type: List[Any], List[List[int]], int
+    for inputs, labels in batches:
+        if len(windows) <= len(sizes):
+            windows[-1].append((inputs, labels))
+            samples += len(inputs[0])
+            if samples >= sizes[len(windows) - 1]:
+                windows.append([])
+                samples = 0
+        content = [to_host(x).astype(np.float32).tobytes() for x in inputs]
+        content += [to_host(y).astype(np.float64).tobytes() for y in labels]
+        digests.append(list(hashlib.sha256(b"".join(content)).digest()))
+    return windows[: len(sizes)], np.array(digests)
+
+
 def _rows_of_update(
     beside: Beside,
     optimizer: Any,
@@ -177,8 +192,6 @@ def _rows_of_update(
     unwritten: Sequence[str],
 ) -> List[Row]:
     gradients = beside.of_trained(double.gradients)
-    # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
-    smallest = _SMALL * max((float(np.abs(one).max()) for one in gradients.values()), default=0.0)
     after, running = beside.values(moment.values), beside.values({**moment.values, **double.statistics})
     kinds: Dict[str, Dict[str, Any]] = {
         "loss": {"": np.array(double.loss)},
@@ -190,11 +203,12 @@ def _rows_of_update(
     }
     rows = []
     for kind, arrays in kinds.items():
+        largest = max((float(np.abs(one).max(initial=0.0)) for one in arrays.values()), default=0.0)
         for key, expected in arrays.items():
             if unwritten and f"{number} {kind} {key}" not in found:
                 continue
             name = key or ("squares of the output" if "loss" in unwritten else kind)
             row = compare(f"update {number + 1}: {name}", kind, 0, expected, found[f"{number} {kind} {key}"])
-            least = smallest if kind == "gradient" else _NOTHING if key.endswith(":product") else 0.0
+            least = _NOTHING if key.endswith(":product") else _SMALL.get(kind, 0.0) * largest
             rows.append(above(least, row))
     return rows

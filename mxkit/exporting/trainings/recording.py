@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 import shutil
 from time import perf_counter
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.blocks import first_paths, is_numpy_net, parameters_by_path
@@ -71,7 +71,7 @@ class Recording(Callback):
         samples: Samples of each update.
         state: The `FitState`.
         place: `(epoch, batches of it, updates)` at the beginning.
-        sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
+        sums: Of an epoch that was begun: `count`, the sum of its divisors, and by name those of `loss` and the metrics.
     """
 
     writes = True
@@ -82,7 +82,7 @@ class Recording(Callback):
         self.samples: List[int] = []
         self.state: Any = None
         self.place = (1, 0, 0)
-        self.sums: Tuple[float, ...] = ()
+        self.sums: Dict[str, float] = {}
         self._most = most
         self._gradients: Dict[str, Any] = {}
         self._begun = 0.0
@@ -92,8 +92,8 @@ class Recording(Callback):
         running = state.running
         self.state, self.place = state, (state.epoch, running.batches, state.updates)
         if running.batches:
-            metrics = (float(metric.get()) * running.samples for metric in state.metrics)
-            self.sums = (running.samples, running.loss_sum, *metrics)
+            self.sums = {metric.name: float(metric.get()) * running.count for metric in state.metrics}
+            self.sums.update(count=running.count, loss=running.loss_sum)
         self.moments.append(_moment(state))
         self._begun = perf_counter()
         paths = first_paths(parameters_by_path(state.net))
@@ -179,40 +179,31 @@ class Double(NamedTuple):
     statistics: Dict[str, Any]
 
 
-def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> List[Any]:
+def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> Iterator[Any]:
     """Inputs and labels from where a recording began to the end of its last epoch, or the next; of a user's loader
     those that come first."""
     loader = batches(recipe, data, "train", training=True)
     if is_loader(data.train):  # an iterator of MXNet fills its arrays again
         read = map(unpack, islice(source_of(loader).read(), _BATCHES))
         copies = [tuple(tuple(one.copy() for one in part) for part in pair) for pair in read]
-        return copies * (1 + sum(recording.samples) // sum(len(inputs[0]) for inputs, _ in copies))
-    found: List[Any] = []
+        yield from copies * (1 + sum(recording.samples) // sum(len(inputs[0]) for inputs, _ in copies))
+        return
     epoch, first, _ = recording.place
-    while epoch < recording.place[0] + 2 or sum(len(inputs[0]) for inputs, _ in found) < sum(recording.samples):
+    samples = 0
+    while epoch < recording.place[0] + 2 or samples < sum(recording.samples):
         loader.epoch = epoch - 1
         loader.skip(first)
-        found += map(unpack, loader)
+        for inputs, labels in map(unpack, loader):
+            samples += len(inputs[0])
+            yield inputs, labels
         epoch, first = epoch + 1, 0
-    return found
 
 
 @under_switches
 def example_of(recipe: Recipe, data: Splits) -> "np.ndarray":
     """Two samples of the training part, as the net gets them."""
     inputs, _ = unpack(next(source_of(batches(recipe, data, "train", training=True)).read(keep_count=True)))
-    return to_host(inputs[0][:2])
-
-
-def windows_of(own: Sequence[Any], recording: Recording) -> List[List[Any]]:
-    """The batches of each recorded update, cut by its number of samples."""
-    left, found = list(own), []
-    for samples in recording.samples:
-        window: List[Any] = []
-        while left and sum(len(inputs[0]) for inputs, _ in window) < samples:
-            window.append(left.pop(0))
-        found.append(window)
-    return found
+    return to_host(inputs[0][:2]).astype(np.float32)
 
 
 @under_switches

@@ -24,20 +24,17 @@ def main(folder: str) -> None:
     if "loss" in unwritten:  # as `squares` of recording.py
         train.losses = lambda output, *labels: output.flatten(1).square().mean(1)
     net, optimizer, state, *average = _resumed(train)
-    windows = _given_windows(given) if "data" in unwritten else _windows(train, updates, *given["place"])
-    batches = [batch for window in windows for batch in window]
-    parts = ((x.numpy().tobytes(), *(one.double().numpy().tobytes() for one in labels)) for x, *labels in batches)
-    digests = (hashlib.sha256(b"".join(pair)).digest() for pair in parts)
+    windows, digests = _given_windows(given) if "data" in unwritten else _windows(train, updates, *given["place"])
     found: Dict[str, Any] = {
         "trained": np.array(
             [one.requires_grad for _, one in sorted(net.named_parameters(), key=lambda named: named[0])]
         ),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
-        "digests": np.array(list(map(list, digests))),
-        "samples": np.array([sum(len(x) for x, *_ in window) for window in windows[:updates]]),
+        "digests": np.array(digests),
+        "samples": np.array([sum(len(x) for x, *_ in window) for window in windows]),
         "free": np.full(updates, np.nan),
     }
-    for number, window in enumerate(windows[:updates]):
+    for number, window in enumerate(windows):
         update = state["updates"] + number + 1
         if number:  # the first update begins as `resume` does
             _put(net, optimizer, given, number)
@@ -47,7 +44,7 @@ def main(folder: str) -> None:
         gradients.step = lambda: None
         with marked:
             samples, loss, *_ = train.update(wide, gradients, update, doubles)
-            found[f"{number} loss "] = np.array(loss / samples)
+            found[f"{number} loss "] = np.array(loss / (samples or 1))
             for name, weight in wide.named_parameters():
                 found[f"{number} gradient {name}"] = np.array(0.0 if weight.grad is None else weight.grad)
             found.update({f"{number} statistic {name}": np.array(one) for name, one in wide.named_buffers()})
@@ -71,27 +68,31 @@ def main(folder: str) -> None:
                     found[f"{number} average {name}"] = one.detach().numpy().copy()
     net, optimizer, state, *_ = _resumed(train)
     with marked:
-        for number, window in enumerate([] if {"loss", "data"} & {*unwritten} else windows[:updates]):
+        for number, window in enumerate([] if {"loss", "data"} & {*unwritten} else windows):
             samples, loss, *_ = train.update(net, optimizer, state["updates"] + number + 1, window)
-            found["free"][number] = loss / samples
+            found["free"][number] = loss / (samples or 1)
     np.savez("found.npz", **found)
 
 
 def _windows(train: Any, updates: int, begin: int, first: int) -> Any:
-    """The batches of each update of two epochs or more, as `train.py` reads them."""
+    """The batches of the first updates, as `train.py` reads them, and digests of all batches of two epochs or more."""
     loader, order, _ = train.loaders()
-    epoch, found = int(begin), []  # type: Any, Any
+    epoch, found, digests = int(begin), [], []  # type: Any, Any, Any
     while epoch < begin + 2 or len(found) < updates:
         order.begin(epoch, int(first))
-        found += train.windows(loader, "cpu")
+        for window in train.windows(loader, "cpu"):
+            found += [window] * (len(found) < updates)
+            for x, *labels in window:
+                content = b"".join([x.numpy().tobytes(), *(one.double().numpy().tobytes() for one in labels)])
+                digests.append(list(hashlib.sha256(content).digest()))
         epoch, first = epoch + 1, 0
-    return found
+    return found, digests
 
 
 def _given_windows(given: Dict[str, Any]) -> Any:
     """The batches of each update, of MXNet's loader."""
     batches = [list(_part(given, f"batch {at} ").values()) for at in range(given["cuts"][-1])]
-    return [batches[begin:end] for begin, end in zip([0, *given["cuts"]], given["cuts"])]
+    return [batches[begin:end] for begin, end in zip([0, *given["cuts"]], given["cuts"])], []
 
 
 def _part(given: Dict[str, Any], beginning: str) -> Dict[str, Any]:

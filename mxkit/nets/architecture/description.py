@@ -29,6 +29,7 @@ from mxkit.nets.architecture.catalog import (
     read_argument,
     registered_block,
 )
+from mxkit.nets.hybridizing import fast_norm
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -407,8 +408,9 @@ def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
 
 def _loss(block: Any, twin: Any, name: str, value: Any) -> str:
     if name not in vars(twin):
-        # another attribute was set by a user, and no class of MXNet reads it
-        return f"its method {name} was replaced by {value!r:.100}" if callable(getattr(type(block), name, None)) else ""
+        # another attribute was set by a user, and no class of MXNet reads it; a fast norm has the usual parameters
+        replaced = callable(getattr(type(block), name, None)) and getattr(value, "func", None) is not fast_norm
+        return f"its method {name} was replaced by {value!r:.100}" if replaced else ""
     ours, theirs = _comparable(value), _comparable(vars(twin)[name])
     if ours == theirs:
         return ""

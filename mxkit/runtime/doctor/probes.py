@@ -134,6 +134,13 @@ def _answer(name: str) -> Dict[str, Any]:
     return answer
 
 
+def _error_of_dot(mxnet: Any) -> float:
+    """Largest difference of a product of MXNet's from one in double precision, relative to its largest number."""
+    rows, columns = (mxnet.nd.random.uniform(-1, 1, shape=(129, 129), ctx=mxnet.cpu()) for _ in range(2))
+    expected = rows.asnumpy().astype("float64") @ columns.asnumpy().astype("float64")
+    return float(abs(mxnet.nd.dot(rows, columns).asnumpy() - expected).max() / abs(expected).max())
+
+
 def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
     answer: Dict[str, Any] = {
         "library": mxnet.libinfo.find_lib_path()[0],
@@ -143,6 +150,9 @@ def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
         answer["gpus"] = mxnet.context.num_gpus()
     except mxnet.base.MXNetError as error:
         answer["gpus_error"] = str(error)
+    kernels = importlib.import_module("mxkit.runtime.engine_settings").kernels()
+    if kernels:
+        answer["openblas"] = {"kernels": kernels, "error": _error_of_dot(mxnet)}
     dense = mxnet.gluon.nn.Dense(16, in_units=16)
     dense.initialize()
     mxnet.autograd.set_training(False)

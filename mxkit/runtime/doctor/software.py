@@ -11,10 +11,12 @@ import shutil
 import sys
 import sysconfig
 import textwrap
-from typing import Any, List, Mapping, NamedTuple, Tuple
+from typing import AbstractSet, Any, List, Mapping, NamedTuple, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
+from mxkit.runtime.engine_settings import CORE
+from mxkit.runtime.machine import processor_flags
 from mxkit.runtime.startup import enabling_file, enabling_text
 from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
@@ -34,7 +36,28 @@ def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
         Line("library", mxnet["library"]),
         Line("features", "\n".join(textwrap.wrap(" ".join(mxnet["features"]), 80)), data={"on": mxnet["features"]}),
         *_onednn(mxnet["features"], noise),
+        *([openblas_line(**mxnet["openblas"], flags=processor_flags())] if "openblas" in mxnet else []),
     )
+
+
+def openblas_line(kernels: str, error: float, flags: AbstractSet[str]) -> Line:
+    """The kernels of `dot`, `batch_dot` and `linalg`, judged by what the processor can do and by a product (T288).
+
+    Args:
+        kernels: The processor for which OpenBLAS chose them.
+        error: Relative difference of a product from one in double precision.
+        flags: What this processor can do.
+
+    >>> openblas_line("Prescott", 1e-7, {"avx2"}).status
+    'warning'
+    """
+    data = {"kernels": kernels, "error": error}
+    said = f"kernels for {kernels}; a product differs from one in double precision by {error:.0e}"
+    if not error < 1e-5:
+        return Line("OpenBLAS", said, "problem", f"{CORE}=Nehalem takes other kernels", data)
+    slow = kernels in ("Prescott", "Nehalem") and "avx2" in flags
+    fix = f"they are for old processors, a third as fast: unset {CORE}, or import mxkit before MXNet"
+    return judged("OpenBLAS", said, not slow, fix, data)
 
 
 def _wheels() -> Tuple[Line, ...]:

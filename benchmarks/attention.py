@@ -1,0 +1,152 @@
+"""Transformers and recurrent nets: an update of `mxkit.fit` beside PyTorch's plain loop.
+
+- Encoder: of Vaswani et al. 2017 with 4 layers of width 128 and 4 heads, ReLU, norms after the sums, no dropout; 16
+  sequences of 64 tokens, 10 classes, Adam. `fast norms`: `mxkit.nets.hybridize(net, fast=True)`.
+- LSTM: two layers of 256 units over 32 sequences of 35 words of 5,000, each next word predicted, Adam.
+
+Each way is a process of its own that stays, and takes turns with the others: MXNET_OMP_MAX_THREADS,
+`torch.set_num_threads`. The numbers of trained parameters are equal (checked). Bars: 1.05 of PyTorch's time with as
+many threads for the encoder, 1 for the LSTM.
+"""
+
+from contextlib import ExitStack
+from functools import lru_cache
+import time
+from typing import Any, Dict, Iterator, List, Tuple
+
+import mxkit  # before mxnet
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+
+from benchmarks.harness import Child, Row, Taken, mxnet_threads, rows_of, take_turns
+from benchmarks.peers import PEERS, last_line, peers_python, started, thread_variables, threads_text
+
+TITLE = "Transformers and recurrent nets"
+CASES = {"encoder": 1.05, "lstm": 1.0}
+WORDS = 5000
+
+
+def run(quick: bool) -> Iterator[Row]:
+    variables, rounds, updates = thread_variables(), 2 if quick else 9, 2 if quick else 6
+    counts = sorted({1, int(variables["OMP_NUM_THREADS"])})
+    with ExitStack() as stack:
+        peer = None
+        try:
+            peer, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
+            stack.enter_context(peer)
+        except RuntimeError as error:
+            yield Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, "ms/update")
+        ours = {number: stack.enter_context(Child(mxnet_threads(number))) for number in counts}
+        for name, bar in CASES.items():
+            for number in counts:
+                spec: Dict[str, Any] = {"name": name, "updates": updates}
+                theirs, way = f"PyTorch, {threads_text(number)}", f"mxkit.fit, {threads_text(number)}"
+                asked: Dict[str, Any] = {}
+                if peer is not None:
+                    asked[theirs] = (peer, "benchmarks.peers_torch:sequence_loop", {**spec, "threads": number})
+                for fast in (False, True) if name == "encoder" else (False,):
+                    key = f"{way}, fast norms" if fast else way
+                    asked[key] = (ours[number], "benchmarks.attention:train", {**spec, "fast": fast})
+                yield from _rows(name, asked, theirs if peer is not None else way, rounds, updates, bar)
+
+
+def _rows(name: str, asked: Dict[str, Any], theirs: str, rounds: int, updates: int, bar: float) -> List[Row]:
+    sizes = set()
+
+    def ask(child: Child, function: str, arguments: Dict[str, Any]) -> float:
+        answer = child.ask(function, **arguments)
+        sizes.add(answer["parameters"])
+        return float(answer["seconds"])
+
+    taken: Dict[str, Taken] = take_turns(
+        {way: (lambda given=given: ask(*given)) for way, given in asked.items()}, rounds=rounds
+    )
+    if len(sizes) > 1:
+        raise ValueError(f"{name}: nets of {sizes} parameters are compared")
+    bars = {way: bar for way in asked if theirs.startswith("PyTorch") and way != theirs}
+    return list(rows_of(name, taken, against=theirs, scale=1e3 / updates, unit="ms/update", bars=bars))
+
+
+class Layer(gluon.HybridBlock):
+    """An encoder's layer with norms after the sums."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        with self.name_scope():
+            self.parts = [nn.Dense(width, flatten=False, in_units=width) for _ in range(4)]
+            self.wide = nn.Dense(4 * width, activation="relu", flatten=False, in_units=width)
+            self.narrow = nn.Dense(width, flatten=False, in_units=4 * width)
+            self.first, self.second = nn.LayerNorm(in_channels=width), nn.LayerNorm(in_channels=width)
+            for part in self.parts:
+                self.register_child(part)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        query, key, value = (self._split(F, part(x)) for part in self.parts[:3])
+        shares = F.softmax(F.batch_dot(query, key, transpose_b=True) * self.scale, axis=-1)
+        mixed = F.batch_dot(shares, value).reshape((-1, self.heads, 0, 0), reverse=True).transpose((0, 2, 1, 3))
+        x = self.first(x + self.parts[3](mixed.reshape((0, 0, -3))))
+        return self.second(x + self.narrow(self.wide(x)))
+
+    def _split(self, F: Any, x: Any) -> Any:  # noqa: N803
+        return x.reshape((0, 0, self.heads, -1)).transpose((0, 2, 1, 3)).reshape((-3, 0, 0))
+
+
+class Encoder(gluon.HybridBlock):
+    def __init__(self, width: int = 128, layers: int = 4, heads: int = 4) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(WORDS, width)
+            self.layers = nn.HybridSequential()
+            self.layers.add(*(Layer(width, heads) for _ in range(layers)))
+            self.head = nn.Dense(10, in_units=width)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        return self.head(self.layers(self.words(x)).mean(axis=1))
+
+
+class LanguageModel(gluon.HybridBlock):
+    def __init__(self, units: int = 256) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.words = nn.Embedding(WORDS, units)
+            self.lstm = gluon.rnn.LSTM(units, 2, layout="NTC", input_size=units)
+            self.head = nn.Dense(WORDS, flatten=False, in_units=units)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
+        return self.head(self.lstm(self.words(x)))
+
+
+SHAPES = {"encoder": (16, 64), "lstm": (32, 35)}
+
+
+@lru_cache(maxsize=None)
+def built(name: str, updates: int, fast: bool) -> Tuple[Any, Any, List[Any]]:
+    """A net, its Trainer and the batches, kept from round to round."""
+    mxkit.seed_all(0)
+    net = Encoder() if name == "encoder" else LanguageModel()
+    mxkit.initialize(net, "xavier")
+    mxkit.nets.hybridize(net, fast=fast, static_alloc=True, static_shape=True)
+    rng, shape = np.random.default_rng(0), SHAPES[name]
+    labels = (shape[0],) if name == "encoder" else shape
+    data = [
+        (
+            mx.nd.array(rng.integers(0, WORDS, shape), dtype="int32"),
+            mx.nd.array(rng.integers(0, 10, labels), dtype="int32"),
+        )
+        for _ in range(updates)
+    ]
+    return net, gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 1e-4}), data
+
+
+def train(name: str, updates: int, fast: bool) -> Dict[str, float]:
+    """An epoch of `mxkit.fit`, in a child."""
+    net, trainer, data = built(name, updates, fast)
+    loss = "softmax_ce" if name == "encoder" else gluon.loss.SoftmaxCrossEntropyLoss()
+    begun = time.perf_counter()
+    mxkit.fit(net, data, loss=loss, trainer=trainer, epochs=1, progress=False)
+    mx.nd.waitall()
+    passed = time.perf_counter() - begun
+    return {"seconds": passed, "parameters": sum(one.data().size for one in net.collect_params().values())}
