@@ -174,45 +174,6 @@ BIASED = '''def keep_biased_variance(net: nn.Module) -> None:
 
 '''
 
-DATA = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run."""
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-from safetensors.torch import load_file
-from torch.utils.data import DataLoader, Sampler, TensorDataset
-
-SEED = $seed
-
-
-class Order(Sampler):
-    """Sample numbers in an order that depends on the seed and the epoch's number only; a resumed epoch begins later."""
-
-    def __init__(self, size: int, batch_size: int) -> None:
-        self.size, self.batch_size, self.epoch, self.first = size, batch_size, 1, 0
-
-    def begin(self, epoch: int, batches: int) -> None:
-        """Say which epoch is read next, from 1, and how many of its batches are left out."""
-        self.epoch, self.first = epoch, min(batches * self.batch_size, self.size)
-
-    def __len__(self) -> int:
-        return self.size - self.first
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.Generator(np.random.PCG64([SEED, self.epoch - 1]))
-        return iter(generator.permutation(self.size)[self.first :].tolist())
-
-
-def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
-    """Batches for training with their order, and those of the other parts by name."""
-    arrays = load_file(Path(__file__).parent / "data.safetensors")
-    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}
-    order = Order(len(parts["train"]), $batch_size)
-    train = DataLoader(parts.pop("train"), $batch_size, sampler=order, drop_last=$drop_last)
-    return train, order, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
-''')
-
 README = Template("""# A training that goes on in PyTorch
 
 mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
