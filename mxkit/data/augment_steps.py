@@ -321,11 +321,11 @@ def with_short_side(shape: Sequence[int], side: int) -> Tuple[int, int]:
 
 def scaled_down(image: Sequence[int], size: Sequence[int]) -> Tuple[int, int]:
     """Width and height of a crop that fits into an image and has the ratio of `size`: `mx.image.scale_down`."""
-    (width, height), (columns, rows) = size, image
+    (columns, rows), width, height = image, float(size[0]), float(size[1])
     if rows < height:
-        width, height = width * rows / height, rows  # type: ignore[assignment]
+        width, height = width * rows / height, rows
     if columns < width:
-        width, height = columns, height * columns / width  # type: ignore[assignment]
+        width, height = columns, height * columns / width
     return int(width), int(height)
 
 

@@ -262,8 +262,8 @@ def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[
             size += sum(one.nbytes for one in samples[-1])
             if size > _BYTES:
                 raise ExportError(
-                    f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a part "
-                    "of them or on smaller images (reduce_to=), or leave without training="
+                    f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a "
+                    "part of them or on smaller images (reduce_to=), or leave without training="
                 )
         for key, column in zip("xy", zip(*samples)):
             if len({one.shape[1:] for one in column}) == 1:

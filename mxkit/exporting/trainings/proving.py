@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
@@ -98,7 +98,8 @@ def prove(
     Raises:
         ExportError: `train.py` failed.
     """
-    fit, windows = recording.state, windows_of(recipe, data, recording.place)
+    fit = recording.state
+    windows, expected = _first(windows_of(recipe, data, recording.place), len(recording.moments) - 1)
     every = fit.updates_per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
@@ -114,9 +115,6 @@ def prove(
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
-    pairs = ((to_host(x).astype(np.float32), to_host(y).astype(np.float64)) for one in windows for x, y in one)
-    digests = (x.tobytes() + y.tobytes() for x, y in pairs)
-    expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
     rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
     trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])
     with np.load(str(folder / "found.npz")) as found:
@@ -128,6 +126,17 @@ def prove(
         for number, (moment, double) in enumerate(zip(recording.moments[1:], doubled(recipe, recording, windows))):
             rows += _rows_of_update(beside, optimizer, number, moment, double, found)
         return rows, found["free"].tolist()
+
+
+def _first(windows: Iterable[List[Any]], count: int) -> Tuple[List[Any], "np.ndarray"]:
+    """The first windows, and digests of the batches of all."""
+    kept, digests = [], []  # type: List[Any], List[List[int]]
+    for window in windows:
+        kept += [window] * (len(kept) < count)
+        for x, y in window:
+            content = to_host(x).astype(np.float32).tobytes() + to_host(y).astype(np.float64).tobytes()
+            digests.append(list(hashlib.sha256(content).digest()))
+    return kept, np.array(digests)
 
 
 def _rows_of_update(

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 import shutil
 from time import perf_counter
@@ -149,15 +150,14 @@ class Double(NamedTuple):
     statistics: Dict[str, Any]
 
 
-def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> List[List[Any]]:
+def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> Iterator[List[Any]]:
     """The batches of each update of the rest of an epoch, and of the next epoch."""
-    loader, found = batches(recipe, data, "train", training=True), []
+    loader = batches(recipe, data, "train", training=True)
     for epoch, first in ((place[0], place[1]), (place[0] + 1, 0)):
         loader.epoch = epoch - 1
         loader.skip(first)
-        own = list(loader)
-        found += [own[at : at + recipe.accumulate] for at in range(0, len(own), recipe.accumulate)]
-    return found
+        own = iter(loader)
+        yield from iter(lambda own=own: list(islice(own, recipe.accumulate)), [])  # type: ignore[misc]
 
 
 @under_switches

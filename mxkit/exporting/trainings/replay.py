@@ -2,9 +2,10 @@
 
 import copy
 import hashlib
+import itertools
 import os
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -21,23 +22,24 @@ def main(folder: str) -> None:
     net, optimizer, state = _resumed(train)
     epoch, first = given["place"].tolist()
     loader, order, _ = train.loaders()
-    batches: Any = []
-    windows: Any = []
+    windows: List[Any] = []
+    digests: List[List[int]] = []
     for number, begun in ((epoch, first), (epoch + 1, 0)):
         order.begin(number, begun)
-        own = list(loader)
-        batches += own
-        windows += [own[at : at + train.ACCUMULATE] for at in range(0, len(own), train.ACCUMULATE)]
-    parts = ((x.numpy().tobytes(), label.double().numpy().tobytes()) for x, label in batches)
-    digests = (hashlib.sha256(b"".join(pair)).digest() for pair in parts)
+        batches = iter(loader)
+        for window in iter(lambda own=batches: list(itertools.islice(own, train.ACCUMULATE)), []):  # type: ignore[misc]
+            windows += [window] * (len(windows) < int(given["updates"]))
+            for x, label in window:
+                content = x.numpy().tobytes() + label.double().numpy().tobytes()
+                digests.append(list(hashlib.sha256(content).digest()))
     found: Dict[str, Any] = {
         "trained": np.array(
             [one.requires_grad for _, one in sorted(net.named_parameters(), key=lambda named: named[0])]
         ),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
-        "digests": np.array(list(map(list, digests))),
+        "digests": np.array(digests),
     }
-    for number, window in enumerate(windows[: int(given["updates"])]):
+    for number, window in enumerate(windows):
         update = state["updates"] + number + 1
         _put(net, optimizer, given, number)
         wide = copy.deepcopy(net).double()
@@ -60,7 +62,7 @@ def main(folder: str) -> None:
             )
     net, optimizer, state = _resumed(train)
     found["free"] = np.zeros(int(given["updates"]))
-    for number, window in enumerate(windows[: int(given["updates"])]):
+    for number, window in enumerate(windows):
         loss, _ = train.update(net, optimizer, state["updates"] + number + 1, window)
         found["free"][number] = loss / sum(len(label) for _, label in window)
     np.savez("found.npz", **found)
