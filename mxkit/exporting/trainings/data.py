@@ -41,6 +41,11 @@ _ORDER = Template('''class Order(Sampler):
         self.size, self.batch_size, self.shuffle, self.epoch, self.first = size, batch_size, shuffle, 1, 0
         self.batches = size // batch_size if drop_last else -(-size // batch_size)
 
+    @property
+    def samples(self) -> int:
+        """Samples of a whole epoch."""
+        return min(self.size, self.batches * self.batch_size)
+
     def begin(self, epoch: int, batches: int) -> None:
         """Say which epoch is read next, from 1, and how many of its batches are left out."""
         self.epoch, self.first = epoch, min(batches, self.batches)

@@ -18,6 +18,7 @@ from mxkit.exporting.trainings.data import Data, data_of, problems_of
 from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
+from mxkit.losses.net_losses import NET_LOSSES
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
@@ -153,7 +154,7 @@ def _contents(recipe: Recipe, data: Data, recording: Recording, beside: Beside) 
         "epoch": epoch,
         "batches": done,
         "updates": updates,
-        "sums": list(recording.sums[: 2 + len(metrics)]) or None,
+        "sums": [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None,
         "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
     }
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
@@ -167,6 +168,19 @@ def _contents(recipe: Recipe, data: Data, recording: Recording, beside: Beside) 
         "data.py": data.text,
         "train.py": _train_text(recipe, recording, beside, metrics),
     }
+
+
+def _loss_arguments(recipe: Recipe, beside: Beside) -> Dict[str, Any]:
+    """Arguments of the loss, with what it takes from the net."""
+    name, arguments = str(recipe.loss.name), dict(recipe.loss.arguments)
+    if name not in ("pixel_ce", "pose"):
+        return arguments
+    loss: Any = NET_LOSSES[name](**arguments)
+    output: Any = beside.net(mx.nd.array(beside.example, net_devices(beside.net)[0]))
+    if name == "pixel_ce":
+        further = len(output) - 1 if isinstance(output, (list, tuple)) else 0
+        return {"weights": (1.0, *loss.weights(beside.net, further))}
+    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example.shape[3]}
 
 
 def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str]) -> str:
@@ -194,7 +208,8 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: L
         scores=json.dumps(["loss", *metrics]),
         constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments),
+        loss=texts.loss_text(str(recipe.loss.name), _loss_arguments(recipe, beside)),
+        **texts.count_texts(str(recipe.loss.name)),
         metric=texts.metric_text(metrics, str(recipe.loss.name)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,

@@ -29,6 +29,8 @@ class Beside:
         example: An input, NumPy.
 
     Attributes:
+        net: As the argument.
+        example: As the argument.
         text: The code of the net.
         trained: MXNet's Parameters by the keys of those that train.
         frozen: Keys of PyTorch's parameters that do not train.
@@ -36,7 +38,7 @@ class Beside:
     """
 
     def __init__(self, net: Any, example: "np.ndarray") -> None:
-        self.net = net
+        self.net, self.example = net, example
         self.text, _, self._source = torch_files(net, {"data": example})
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones

@@ -57,7 +57,7 @@ class Recording(Callback):
         losses: Mean loss of each update.
         state: The `FitState`.
         place: `(epoch, batches of it, updates)` at the beginning.
-        sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
+        sums: Of an epoch that was begun: `count`, the sum of its divisors, and by name those of `loss` and the metrics.
     """
 
     writes = True
@@ -67,7 +67,7 @@ class Recording(Callback):
         self.losses: List[float] = []
         self.state: Any = None
         self.place = (1, 0, 0)
-        self.sums: Tuple[float, ...] = ()
+        self.sums: Dict[str, float] = {}
         self._most = most
         self._gradients: Dict[str, Any] = {}
         self._begun = 0.0
@@ -77,8 +77,8 @@ class Recording(Callback):
         running = state.running
         self.state, self.place = state, (state.epoch, running.batches, state.updates)
         if running.batches:
-            metrics = (float(metric.get()) * running.samples for metric in state.metrics)
-            self.sums = (running.samples, running.loss_sum, *metrics)
+            self.sums = {metric.name: float(metric.get()) * running.count for metric in state.metrics}
+            self.sums.update(count=running.count, loss=running.loss_sum)
         self.moments.append(_moment(state))
         self._begun = perf_counter()
         paths = first_paths(parameters_by_path(state.net))

@@ -17,6 +17,7 @@ def main(folder: str) -> None:
     import torch
 
     train: Any = __import__("train")
+    count = getattr(train, "count", len)
     with np.load("given.npz") as file:
         given = {name: file[name] for name in file.files}
     net, optimizer, state = _resumed(train)
@@ -45,7 +46,7 @@ def main(folder: str) -> None:
         wide = copy.deepcopy(net).double()
         doubles = [(x.double(), label) for x, label in window]
         loss, _ = train.update(wide, train.new_optimizer(wide), update, doubles)
-        found[f"{number} loss "] = np.array(loss / sum(len(label) for _, label in window))
+        found[f"{number} loss "] = np.array(loss / sum(count(label) for _, label in window))
         for name, weight in wide.named_parameters():
             found[f"{number} gradient {name}"] = np.array(0.0 if weight.grad is None else weight.grad)
         found.update({f"{number} statistic {name}": np.array(one) for name, one in wide.named_buffers()})
@@ -64,7 +65,7 @@ def main(folder: str) -> None:
     found["free"] = np.zeros(int(given["updates"]))
     for number, window in enumerate(windows):
         loss, _ = train.update(net, optimizer, state["updates"] + number + 1, window)
-        found["free"][number] = loss / sum(len(label) for _, label in window)
+        found["free"][number] = loss / sum(count(label) for _, label in window)
     np.savez("found.npz", **found)
 
 
