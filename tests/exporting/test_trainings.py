@@ -5,17 +5,16 @@ import shutil
 import subprocess
 import sys
 
+from leaving_runs import killed_run, prover
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.trainings import leaving, texts
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
-from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import record
 from mxkit.exporting.trainings.texts import rate_text
 from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run, open_run
+from mxkit.recipe.run import load_run
 from mxkit.training.schedules import schedule
 import mxnet as mx
 import numpy as np
@@ -54,11 +53,7 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run's folder as a process leaves it that is killed in its second epoch."""
-    with no_curves():
-        folder = mxkit.run_recipe(RECIPE, output=tmp_path_factory.mktemp("runs"), progress=False).folder
-    for later in sorted((folder / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(later)
-    return folder
+    return killed_run(RECIPE, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -188,25 +183,7 @@ class TestARun:
 @pytest.fixture(scope="module")
 def compared(run, tmp_path_factory):
     """A function that proves the files of `run` after an edit; it returns rows that are too far apart."""
-    folder = tmp_path_factory.mktemp("planted")
-    recipe, _, checkpoint = open_run(run, "last")
-    data = load_data(recipe)
-    recording = record(recipe, data, folder / "mxnet", 6, checkpoint)  # the last one is smaller
-    arrays = leaving.arrays_of(recipe, data)
-    beside = Beside(recording.state.net, arrays["train.x"][:2])
-    contents = leaving._contents(recipe, arrays, recording, beside)
-
-    def rows(*edits):
-        changed = dict(contents)
-        for file, before, after in edits:
-            assert before in changed[file]
-            changed[file] = changed[file].replace(before, after)
-        leaving._write(folder, changed)
-        compared, losses = prove(recipe, data, recording, beside, folder)
-        assert edits or np.allclose(losses, recording.losses, rtol=1e-3)
-        return [row for row in compared if not row.relative <= leaving.TOLERANCE]
-
-    return rows
+    return prover(run, tmp_path_factory.mktemp("planted"), 6)  # the last one is smaller
 
 
 PLANTED = {

@@ -100,8 +100,7 @@ _OF_SAMPLES = '''class Images(Dataset):
     """Batches of a part's images and labels, after steps with random numbers of (seed, epoch, sample)."""
 
     def __init__(self, part: str, size: int, steps: list[Step], normalize: Normalize | None) -> None:
-        self.part, self.size, self.steps, self.normalize = part, size, steps, normalize
-$held
+        self.part, self.size, self.steps, self.normalize = part, size, steps, normalize$held
 
     def __len__(self) -> int:
         return self.size
@@ -237,9 +236,9 @@ def data_of(recipe: Recipe, data: Any) -> Data:
         pieces = [code, lists, _ORDER.substitute(keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ")]
         pieces += [_STORED, dataset]
     body = "\n\n".join([*pieces, _LOADERS.substitute(fixed, parts=parts)])
-    suffix = ", changed by its random steps" if changed else ""
+    suffix, blank = (", changed by its random steps", "\n") if changed else ("", "\n\n")
     head = _HEAD.substitute(fixed, changed=suffix, imports=_imports(f"Path {body}"))
-    return Data(f"{head}\n{body}", arrays)
+    return Data(f"{head}{blank}{body}", arrays)
 
 
 def _imports(text: str) -> str:
@@ -318,12 +317,11 @@ def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
         bytes_ = arrays["train.x"].dtype == np.uint8
         scaled = "np.multiply(self.x[rows], np.float32(1 / 255), dtype=np.float32)"
         return Template(_OF_BATCHES).substitute(pixels=scaled if bytes_ else "self.x[rows]")
-    texts = {}
+    texts, held = {}, ""
     for name, key in (("image", "x"), ("label", "y")):
         whole = f"train.{key}" in arrays
         texts[name] = f"self.{key}[row]" if whole else f'stored(f"{{self.part}}.{key}.{{row}}")'
-        texts[f"{name} held"] = f'        self.{key} = stored(f"{{part}}.{key}")' if whole else ""
-    held = "\n".join(filter(None, (texts.pop("image held"), texts.pop("label held"))))
+        held += f'\n        self.{key} = stored(f"{{part}}.{key}")' if whole else ""
     moves, pairs = getattr(part, "moves", None), list(map(tuple, getattr(part, "pairs", ())))
     moved = "moved_mask(label, scale, shift, image.shape[:2])"
     if moves == "points":
