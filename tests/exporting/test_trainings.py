@@ -360,10 +360,6 @@ REFUSED = {
     "focal": ({"loss": "focal"}, "loss focal"),
     "class_weight": ({"loss": {"name": "sigmoid_bce", "class_weight": [1.0, 2.0]}}, "sigmoid_bce with class_weight"),
     "ema": ({"callbacks": [{"name": "ema"}]}, "callback ema"),
-    "augment": (
-        {"data": {**RECIPE["data"], "size": 28, "augment": [{"name": "flip"}, {"name": "to_tensor"}]}},
-        "data.augment",
-    ),
 }
 
 

@@ -9,12 +9,15 @@ import mxkit
 from mxkit.data.annotated import AnnotatedImages
 from mxkit.data.augment import STEPS
 from mxkit.data.splits import Split, Splits
+from mxkit.errors import ExportError
 from mxkit.exporting.params import safetensors_bytes
+from mxkit.exporting.trainings import data as data_text
 from mxkit.exporting.trainings import leaving
 from mxkit.exporting.trainings.data import data_of, problems_of
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
+import mxnet as mx
 import numpy as np
 import pytest
 from sharing import draw_images, needs
@@ -43,9 +46,19 @@ def pictures(kind: str = "bytes", channels: int = 3, images: int = 11) -> Splits
             x = np.stack(images).transpose(0, 3, 1, 2)
             parts.append(Split(x if kind == "bytes" else x / np.float32(255), np.arange(count) % 2))
             continue
+        if kind in ("several", "batches"):
+            x = np.zeros((count, 3, 4, 4), np.float32)
+            parts.append(Split((x, x), x) if kind == "several" else mxkit.data.ArrayLoader(x, x, 4))
+            continue
+        if kind == "random":
+            kept = mx.gluon.data.ArrayDataset(images, np.zeros(count))
+            parts.append(kept.transform_first(lambda image: mx.nd.array(image) * np.random.random()))
+            continue
         labels = [random.randint(-1, 3, size).astype(np.int32) for size in sizes]
         if kind == "points":
             labels = [(random.uniform(size=(4, 3)) * [24, 20, 2]).astype(int).astype(np.float32) for _ in sizes]
+        if kind == "boxes":
+            labels = [np.zeros((1, 6), np.float32)] * count
         moved = {"moves": kind, "pairs": [(0, 1)] if kind == "points" else []}
         parts.append(AnnotatedImages(images.__getitem__, labels, list("abcd"), list(map(str, range(count))), **moved))
     return Splits(*parts, ["day", "night"])
@@ -181,6 +194,36 @@ def test_processes_that_read_ahead_change_no_batch(tmp_path):
     loader.epoch = 2
     loader.skip(1)
     same(train, loader)
+
+
+@mxkit.register("augment")
+def darker():
+    return lambda image, rng: image * rng.random()
+
+
+REFUSED = {
+    "a function": (batches_of("bytes", "darker", "to_tensor"), "data.augment with .*<lambda>.* by name"),
+    "random evaluation": (batches_of("bytes", "flip", evaluation=["flip"]), "data.eval_augment with random steps"),
+    "no tensor": (batches_of("points", "flip", evaluation=["gray", "to_tensor"]), "data.augment without to_tensor"),
+    "boxes": (batches_of("boxes", "box_crop", "to_tensor", evaluation=["to_tensor"]), "labels are boxes.*BoxCrop"),
+    "several arrays": (batches_of("several", "flip"), "samples have several arrays"),
+    "batches": (batches_of("batches"), "makes its batches itself"),
+    "a random dataset": (batches_of("random", "to_tensor", evaluation=["to_tensor"]), "whose samples are random"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_data_without_code_is_refused_by_name(name):
+    data, words = REFUSED[name]
+    recipe = load_recipe({"name": "refused", "data": data, **REST})
+    with pytest.raises(ExportError, match=words):
+        leaving._refuse(recipe, pictures(data["kind"]))
+
+
+def test_data_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_text, "_BYTES", 10**4)
+    with pytest.raises(ExportError, match="image_folder come to more than .*reduce_to="):
+        data_of(*loaded("files", tmp_path))
 
 
 SQUARE = [{"name": "resize", "size": [32, 32]}, "flip", *COLOURS, *TENSOR]

@@ -6,6 +6,7 @@ The code of the steps is that of mxkit's own, taken from their source, so that e
 import ast
 from dataclasses import fields
 import inspect
+from itertools import islice
 import json
 import re
 from string import Template
@@ -191,8 +192,8 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
         problems.append(f"data {name}, which makes its batches itself: a dataset with len() and [number] leaves")
     if any(getattr(part, "moves", None) == "boxes" for part in parts):
         problems.append(f"data {name}, whose labels are boxes")
-    if any(drawn_by_dataset(part) - {FILE} for part in parts if not isinstance(part, Split) and not is_loader(part)):
-        problems.append(f"data {name}, whose samples may be random: move its transform to data.augment")
+    if not isinstance(data.train, Split) and not is_loader(data.train) and _is_random(recipe, data):
+        problems.append(f"data {name}, whose samples are random: give its transform's steps to data.augment")
     if recipe.data.pairs is not None:
         problems.append("data.pairs")
     for key in ("augment", "eval_augment"):
@@ -202,7 +203,8 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
             problems.append("data.eval_augment with random steps")
         if augment is None or recipe.data.augment is None:
             continue
-        problems += [f"data.{key} with {one!r}: name a step of mxkit" for one in augment.steps if not _has_code(one)]
+        functions = [repr(one) for one in augment.steps if not _has_code(one)]
+        problems += [f"data.{key} with {', '.join(functions)}: take steps that mxkit has by name"] if functions else []
         if not augment.tensor and not isinstance(data.train, Split):
             problems.append(f"data.{key} without to_tensor")
     return problems
@@ -213,6 +215,21 @@ def _has_code(step: Step) -> bool:
     return own and not isinstance(step, augment_labels.BoxCrop)
 
 
+def _is_random(recipe: Recipe, data: Any) -> bool:
+    """Whether samples of the training part differ from epoch to epoch before `data.augment` changes them."""
+    if not drawn_by_dataset(data.train) - {FILE}:
+        return False
+    loader = batches(_unchanged(recipe), data, "train")
+    epochs = islice(zip(loader, loader), 16)
+    return any(to_host(one).tobytes() != to_host(other).tobytes() for pair in epochs for one, other in zip(*pair))
+
+
+def _unchanged(recipe: Recipe) -> Recipe:
+    """A recipe whose data is read sample by sample, without its steps."""
+    plain = {"augment": None, "eval_augment": None, "eval_batch_size": 1}
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=plain)})
+
+
 def data_of(recipe: Recipe, data: Any) -> Data:
     """`data.py` and its arrays.
 
@@ -221,9 +238,7 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     """
     names = [name for name in SPLITS if has_samples(getattr(data, name))]
     changed = recipe.data.augment is not None
-    plain = {"augment": None, "eval_augment": None, "eval_batch_size": 1}
-    raw = recipe.model_copy(update={"data": recipe.data.model_copy(update=plain)}) if changed else recipe
-    arrays = _arrays(raw, data, names, changed)
+    arrays = _arrays(_unchanged(recipe) if changed else recipe, data, names, changed)
     fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
     fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
     if not changed:

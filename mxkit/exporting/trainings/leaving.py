@@ -58,11 +58,13 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
     target = Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"export: {target} exists and is not empty: choose a new folder for the training's files")
-    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
+    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors", "numpy")}
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
     _refuse(recipe, data)
     written = data_of(recipe, data)
+    if "import cv2" in written.text:
+        versions["opencv-python-headless"] = require("cv2", "torch").__version__
     example = to_host(next(iter(batches(recipe, data, "train", training=True)))[0])[:2].astype(np.float32)
     rows, said = [], []
     curves: Dict[str, Tuple[List[float], List[float]]] = {}
@@ -89,6 +91,8 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         mxnet=mx.__version__,
         run=Path(run).name,
         recipe=recipe.name,
+        packages=" ".join(versions),
+        changed=", which are changed by the same random steps" if recipe.data.augment is not None else "",
         updates=place[2],
         epochs=max(epochs_of(recording.state), place[0]),
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",

@@ -180,14 +180,14 @@ README = Template("""# A training that goes on in PyTorch
 mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
 
 ```console
-pip install torch safetensors numpy
+pip install $packages    # Python 3.10 or newer
 python train.py --epochs $epochs
 ```
 
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
   the place in the training and the history so far. After each epoch `train.py` writes `last.pt`, `history.csv` and
   `last.safetensors`, which `mxkit.load_parameters` reads back.
-- `data.py`, `data.safetensors`: the run's arrays, in the order of the run's seed.
+- `data.py`, `data.safetensors`: the run's samples, in the order of the run's seed$changed.
 
 ## What is equal
 $proof.
@@ -197,7 +197,7 @@ float32, the learning rates of all updates, and the batches of two epochs.
 ## What differs
 - Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
   losses of these updates, each program going on from its own numbers. They differ by at most $apart of the loss.
-- Dropout draws other numbers.
+- Dropout draws other numbers. Other versions of NumPy and OpenCV than those of `proof.json` may, too.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
 - Metrics without code here: $missing.
 """)
