@@ -70,35 +70,17 @@ $parts
     return made.pop("train"), order, made
 ''')
 
-_WHOLE = """    arrays = load_file(DATA)
-    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}"""
+_WHOLE = Template("""    arrays = load_file(DATA)
+    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}""")
 
-# Images in arrays share the generator of their batch.
-_OF_BATCHES = '''class Images(Dataset):
-    """Batches of a part's images and labels, after steps with random numbers of (seed, epoch, batch)."""
+_IMAGES = Template('''@lru_cache
+def opened() -> Any:
+    """The file of arrays; each process opens it once."""
+    return safe_open(DATA, "np")
 
-    def __init__(self, part: str, size: int, steps: list[Step], normalize: Normalize | None) -> None:
-        self.part, self.size, self.steps, self.normalize = part, size, steps, normalize
-        self.x, self.y = (stored(f"{part}.{name}") for name in "xy")
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: tuple[int, int, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        epoch, batch, rows = key
-        rng = np.random.Generator(np.random.PCG64([SEED, epoch, batch]))
-        pixels = $pixels
-        images = [self.changed(image, rng) for image in pixels.transpose(0, 2, 3, 1)]
-        return torch.from_numpy(np.stack(images)), torch.from_numpy(self.y[rows])
-
-    def changed(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """An image, (height, width, channels) from 0 to 1, after the steps: (channels, height, width)."""
-        for step in self.steps:
-            image = step.apply(image, step.draw(rng, image), 1.0)
-        return normalized(image.transpose(2, 0, 1), 1.0, self.normalize)
-'''
-_OF_SAMPLES = '''class Images(Dataset):
-    """Batches of a part's images and labels, after steps with random numbers of (seed, epoch, sample)."""
+class Images(Dataset):
+    """Batches of a part's images and labels, after steps with random numbers of the seed, the epoch and the $of."""
 
     def __init__(self, part: str, size: int, steps: list[Step], normalize: Normalize | None) -> None:
         self.part, self.size, self.steps, self.normalize = part, size, steps, normalize$held
@@ -107,37 +89,28 @@ _OF_SAMPLES = '''class Images(Dataset):
         return self.size
 
     def __getitem__(self, key: tuple[int, int, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        epoch, _, rows = key
-        samples = [self.sample(row, np.random.Generator(np.random.PCG64([SEED, epoch, row]))) for row in rows]
+        epoch, $batch, rows = key
+        generators = [np.random.Generator(np.random.PCG64([SEED, epoch, $generators
+        samples = [self.sample(row, rng) for row, rng in zip(rows, generators)]
         images, labels = (torch.from_numpy(np.stack(part)) for part in zip(*samples))
         return images, labels
 
     def sample(self, row: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """An image after the steps, (channels, height, width), and its label."""
-        image, label = $image, $label
-$change        return normalized(image.transpose(2, 0, 1), 255, self.normalize), label
-'''
-_ALONE = """        for step in self.steps:
-            image = step.apply(image, step.draw(rng, image), 255)
-"""
-_TOGETHER = """        scale, shift = np.ones(2), np.zeros(2)  # what was at x is at scale * x + shift
+        image, label = $x, $y
+$change        return normalized(image.transpose(2, 0, 1), $white, self.normalize), label
+''')
+_ALONE = Template("""        for step in self.steps:
+            image = step.apply(image, step.draw(rng, image), $white)
+""")
+_TOGETHER = Template("""        scale, shift = np.ones(2), np.zeros(2)  # what was at x is at scale * x + shift
         for step in self.steps:
             drawn, shape = step.draw(rng, image), image.shape
-            image, place = step.apply(image, drawn, 255), step.place(drawn, shape)
+            image, place = step.apply(image, drawn, $white), step.place(drawn, shape)
             factor = np.array([place.scale_x, place.scale_y])
             scale, shift = factor * scale, factor * shift + [place.shift_x, place.shift_y]
         label = $moved
-"""
-_STORED = '''@lru_cache
-def opened() -> Any:
-    """The file of arrays; each process opens it once."""
-    return safe_open(DATA, "np")
-
-
-def stored(name: str) -> np.ndarray:
-    """An array of the file."""
-    return opened().get_tensor(name)
-'''
+""")
 
 
 _IMPORTS = (
@@ -186,8 +159,10 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
     """What `data_of` has no code for, in words."""
     name, problems = recipe.data.name, []
     parts = [part for part in (data.train, data.valid, data.test) if part is not None]
-    if any(isinstance(one, tuple) for part in parts if isinstance(part, Split) for one in (part.x, part.y)):
-        problems.append(f"data {name}, whose samples have several arrays")
+    read = [part for part in parts if has_samples(part) and not is_loader(part)]
+    samples = [part if isinstance(part, Split) else part[0] for part in read]
+    if any(len(one) != 2 or any(isinstance(array, tuple) for array in one) for one in samples):
+        problems.append(f"data {name}, whose samples are not one input and one label")
     if any(map(is_loader, parts)):
         problems.append(f"data {name}, which makes its batches itself: a dataset with len() and [number] leaves")
     if any(getattr(part, "moves", None) == "boxes" for part in parts):
@@ -242,14 +217,14 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
     fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
     if not changed:
-        parts = Template(_WHOLE).substitute(parts=json.dumps(names))
+        parts = _WHOLE.substitute(parts=json.dumps(names))
         pieces = [_ORDER.substitute(keys="list[int]", key="")]
     else:
         lists, parts = _lists(recipe, data, names)
         dataset = _dataset(data.train, arrays)
         code = code_of(f"{lists}\n{dataset}", keep_place=".place(" in dataset)
         pieces = [code, lists, _ORDER.substitute(keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ")]
-        pieces += [_STORED, dataset]
+        pieces.append(dataset)
     body = "\n\n".join([*pieces, _LOADERS.substitute(fixed, parts=parts)])
     suffix, blank = (", changed by its random steps", "\n") if changed else ("", "\n\n")
     head = _HEAD.substitute(fixed, changed=suffix, imports=_imports(f"Path {body}"))
@@ -272,26 +247,28 @@ def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[
     """Inputs and labels of each part, as the net gets them, or as they are stored if steps change them."""
     found: Dict[str, Any] = {}
     size = 0
+    columns: Dict[str, List[Any]] = {}
     for name in names:
         loader: Any = batches(recipe, data, name)
         whole = changed and isinstance(getattr(data, name), Split)
-        samples: List[Any] = []
         for sample in [(loader.x, loader.y)] if whole else loader:
-            samples.append([to_host(one) for one in sample])
-            size += sum(one.nbytes for one in samples[-1])
+            for key, one in zip("xy", map(to_host, sample)):
+                columns.setdefault(f"{name}.{key}", []).append(one)
+                size += one.nbytes
             if size > _BYTES:
                 raise ExportError(
                     f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a "
                     "part of them or on smaller images (reduce_to=), or leave without training="
                 )
-        for key, column in zip("xy", zip(*samples)):
-            if len({one.shape[1:] for one in column}) == 1:
-                found[f"{name}.{key}"] = np.concatenate(column)
-            else:
-                found.update({f"{name}.{key}.{number}": one[0] for number, one in enumerate(column)})
-        if not changed:
-            found[f"{name}.x"] = found[f"{name}.x"].astype(np.float32)
-    return found
+    for key in "xy":
+        own = {name: column for name, column in columns.items() if name.endswith(key)}
+        if len({one.shape[1:] for column in own.values() for one in column}) == 1:
+            found.update({name: np.concatenate(column) for name, column in own.items()})
+        else:
+            found.update({f"{name}.{row}": one[0] for name, column in own.items() for row, one in enumerate(column)})
+    return (
+        found if changed else {name: one.astype(np.float32) if name[-1] == "x" else one for name, one in found.items()}
+    )
 
 
 def _lists(recipe: Recipe, data: Any, names: List[str]) -> Tuple[str, str]:
@@ -327,22 +304,21 @@ def _value(value: Any) -> str:
 
 
 def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
-    """The class that reads batches."""
-    if isinstance(part, Split):
-        bytes_ = arrays["train.x"].dtype == np.uint8
-        scaled = "np.multiply(self.x[rows], np.float32(1 / 255), dtype=np.float32)"
-        return Template(_OF_BATCHES).substitute(pixels=scaled if bytes_ else "self.x[rows]")
-    texts, held = {}, ""
-    for name, key in (("image", "x"), ("label", "y")):
+    """The class that reads batches; images in arrays share the generator of their batch."""
+    texts = {"white": "255", "of": "sample", "batch": "_", "generators": "row])) for row in rows]", "held": ""}
+    for key in "xy":
         whole = f"train.{key}" in arrays
-        texts[name] = f"self.{key}[row]" if whole else f'stored(f"{{self.part}}.{key}.{{row}}")'
-        held += f'\n        self.{key} = stored(f"{{part}}.{key}")' if whole else ""
+        texts[key] = f"self.{key}[row]" if whole else f'opened().get_tensor(f"{{self.part}}.{key}.{{row}}")'
+        texts["held"] += f'\n        self.{key} = opened().get_tensor(f"{{part}}.{key}")' if whole else ""
+    if isinstance(part, Split):
+        texts.update(white="1.0", of="batch", batch="batch", generators="batch]))] * len(rows)")
+        scaled = arrays["train.x"].dtype == np.uint8
+        texts["x"] = "np.multiply(self.x[row], np.float32(1 / 255), dtype=np.float32)" if scaled else texts["x"]
+        texts["x"] += ".transpose(1, 2, 0)"
     moves, pairs = getattr(part, "moves", None), list(map(tuple, getattr(part, "pairs", ())))
-    moved = "moved_mask(label, scale, shift, image.shape[:2])"
-    if moves == "points":
-        moved = f"moved_points(label, scale, shift, image.shape[:2], {pairs})"
-    change = Template(_TOGETHER).substitute(moved=moved) if moves else _ALONE
-    return Template(_OF_SAMPLES).substitute(texts, held=held, change=change)
+    moved = f"moved_{moves}(label, scale, shift, image.shape[:2]{f', {pairs}' if moves == 'points' else ''})"
+    change = (_TOGETHER if moves else _ALONE).substitute(texts, moved=moved)
+    return _IMAGES.substitute(texts, change=change)
 
 
 def code_of(text: str, *, keep_place: bool) -> str:
