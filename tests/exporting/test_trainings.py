@@ -313,7 +313,7 @@ LOSSES = [
 
 def test_every_loss_with_code_is_compared():
     names = {name.partition(" ")[0] for name in texts._LOSSES}
-    assert names == {name for name, _, _ in LOSSES}
+    assert names == {name for name, _, _ in LOSSES} | {"pixel_ce", "pose"}
 
 
 @pytest.mark.torch
@@ -332,6 +332,39 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
     expected = mxkit.losses.get_loss((name, arguments))(mx.nd.array(output), mx.nd.array(label)).asnumpy()
     found = names["losses"](torch.tensor(output), torch.tensor(label))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", ["pixel_ce", "pose"])
+def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
+    """The first output of the masks is smaller than they are."""
+    import torch
+
+    random = np.random.RandomState(0)
+    images = mx.nd.zeros((2, 3, 64, 32))
+    if name == "pixel_ce":
+        made, label = mxkit.losses.net_losses.PixelLoss(aux_weight=0.3), random.randint(-1, 3, (2, 16, 8))
+        output = [random.normal(size=(2, 3, *size)).astype(np.float32) for size in ((8, 4), (16, 8))]
+        arguments = {"weights": (1.0, 0.3)}
+    else:
+        made, label = mxkit.losses.net_losses.PoseLoss(), random.randint(0, 32, (2, 4, 3)) % [32, 64, 2]
+        output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
+    label = label.astype(np.float32)
+    names = {"torch": torch, "F": torch.nn.functional}
+    count = texts.count_texts(name)["counting"] + texts.metric_text(["pixel_accuracy"], name)
+    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
+    arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
+    arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])
+    expected, _ = made.forward(lambda x: arrays, (images,), (mx.nd.array(label),))
+    found = names["losses"](tensors, torch.tensor(label))
+    np.testing.assert_allclose(found.numpy(), expected.asnumpy(), rtol=1e-5, atol=1e-6)
+    if name == "pixel_ce":
+        metric = mxkit.metrics.get_metrics([name.replace("ce", "accuracy")])[0]
+        metric.update([mx.nd.array(label)], arrays)
+        pixels = names["count"](torch.tensor(label))
+        assert names["pixel_accuracy"](tensors, torch.tensor(label)) / pixels == pytest.approx(metric.get())
+        assert pixels == made.count((), (label,))
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,6 @@ def test_arrays_that_change_at_random_leave_and_learn(tmp_path, monkeypatch):
     run = killed_run({**recipe, "epochs": 1}, tmp_path / "runs")
     proof = mxkit.export(run, tmp_path / "t", training=True).proof
     assert proof.worst.relative < leaving.TOLERANCE
-    program = [sys.executable, "train.py", "--device", "cpu", "--epochs", "4"]
+    program = [sys.executable, "train.py", "--device", "cpu", "--epochs", "3"]
     done = subprocess.run(program, cwd=tmp_path / "t", stdout=subprocess.PIPE, check=True)
-    assert float(done.stdout.decode().rpartition("accuracy ")[2]) > 0.6
+    assert float(done.stdout.decode().rpartition("accuracy ")[2]) > 0.5

@@ -17,8 +17,9 @@ from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubl
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
-# Share of the largest gradient below which another one is rounding
-_SMALL = 1e-3
+# Share of the largest array below which another one is rounding: a gradient of a bias before BatchNorm, the mean of
+# what has none.
+_SMALL = {"gradient": 1e-3, "statistic": 1e-9}
 
 
 class Beside:
@@ -145,8 +146,6 @@ def _rows_of_update(
     beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any]
 ) -> List[Row]:
     gradients = beside.of_trained(double.gradients)
-    # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
-    smallest = _SMALL * max((float(np.abs(one).max()) for one in gradients.values()), default=0.0)
     after, running = beside.values(moment.values), beside.values({**moment.values, **double.statistics})
     kinds: Dict[str, Dict[str, Any]] = {
         "loss": {"": np.array(double.loss)},
@@ -157,7 +156,10 @@ def _rows_of_update(
     }
     rows = []
     for kind, arrays in kinds.items():
+        smallest = _SMALL.get(kind, 0.0) * max(
+            (float(np.abs(one).max(initial=0.0)) for one in arrays.values()), default=0.0
+        )
         for key, expected in arrays.items():
             row = compare(f"update {number + 1}: {key or kind}", kind, 0, expected, found[f"{number} {kind} {key}"])
-            rows.append(above(smallest, row) if kind == "gradient" else row)
+            rows.append(above(smallest, row))
     return rows
