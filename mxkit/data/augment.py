@@ -18,7 +18,7 @@ from mxkit.core.seeding import generators_kept
 from mxkit.data import augment_labels as labels
 from mxkit.data import augment_steps as moves
 from mxkit.data.augment_labels import Moved, Placed
-from mxkit.data.augment_steps import Normalize, Place, Rng, Step, ToTensor, clipped
+from mxkit.data.augment_steps import Normalize, Place, Rng, Step, ToTensor, clipped, normalized
 from mxkit.data.batching import each, like, to_batch
 from mxkit.data.pixels import MXNET, NOTHING, call_user, drawn_by_transform, parts_of, takes_rng
 from mxkit.data.workers import Switches
@@ -392,17 +392,11 @@ class Augment:
         return np.asarray(np.rint(changed), np.uint8) if to_bytes else changed
 
     def _normalized(self, image: "np.ndarray", white: float) -> "np.ndarray":
-        """A copy of (..., channels, height, width) after gluon's ToTensor and Normalize."""
-        tensor: np.ndarray = np.array(image, np.float32, order="C")
-        if white != 1:
-            tensor /= np.float32(white)
-        if self.normalize is not None:
-            mean, std = (np.array(part, np.float32) for part in (self.normalize.mean, self.normalize.std))
-            if {mean.size, std.size} - {1, image.shape[-3]}:
-                raise DataError(f"Augment: normalize has {mean.size} means, an image {image.shape[-3]} channels")
-            tensor -= mean.reshape(-1, 1, 1)
-            tensor /= std.reshape(-1, 1, 1)
-        return tensor
+        channels, own = image.shape[-3], self.normalize
+        sizes = () if own is None else (np.size(own.mean), np.size(own.std))
+        if {*sizes} - {1, channels}:
+            raise DataError(f"Augment: normalize has {max(sizes)} means, an image {channels} channels")
+        return normalized(image, white, own)
 
     def __repr__(self) -> str:
         return f"Augment({self.steps})"

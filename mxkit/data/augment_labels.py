@@ -101,30 +101,41 @@ class Moved:
         """The label for the last image, of this height and width."""
         if self._moves == "boxes":
             return padded(self.boxes, len(self._label))
-        return self._mask(shape) if self._moves == "mask" else self._points(shape)
+        if self._moves == "mask":
+            return moved_mask(self._label, self._scale, self._shift, shape)
+        return moved_points(self._label, self._scale, self._shift, shape, self._pairs)
 
-    def _mask(self, shape: Tuple[int, int]) -> "np.ndarray":
-        """For each pixel that of the mask under its centre; -1 outside."""
-        axes = []
-        for axis, length in ((1, shape[0]), (0, shape[1])):
-            source = np.floor((np.arange(length) + 0.5 - self._shift[axis]) / self._scale[axis]).astype(np.int64)
-            axes.append((source, (source >= 0) & (source < self._label.shape[1 - axis])))
-        (rows, in_rows), (columns, in_columns) = axes
-        mask = np.full(shape, -1, np.int32)
-        mask[np.ix_(in_rows, in_columns)] = self._label[np.ix_(rows[in_rows], columns[in_columns])]
-        return mask
 
-    def _points(self, shape: Tuple[int, int]) -> "np.ndarray":
-        points = self._label.astype(np.float32)
-        if self._scale[0] < 0:
-            for left, right in self._pairs:
-                points[[left, right]] = points[[right, left]]
-        places = (points[:, :2] + 0.5) * self._scale + self._shift - 0.5
-        inside = ((places >= -0.5) & (places < np.array(shape[::-1]) - 0.5)).all(axis=1)
-        points[:, :2] = places
-        points[:, 2] *= inside
-        points[points[:, 2] == 0] = 0
-        return points
+def moved_mask(mask: "np.ndarray", scale: "np.ndarray", shift: "np.ndarray", shape: Tuple[int, int]) -> "np.ndarray":
+    """For each pixel of an image of this height and width that of the mask under its centre; -1 outside."""
+    axes = []
+    for axis, length in ((1, shape[0]), (0, shape[1])):
+        source = np.floor((np.arange(length) + 0.5 - shift[axis]) / scale[axis]).astype(np.int64)
+        axes.append((source, (source >= 0) & (source < mask.shape[1 - axis])))
+    (rows, in_rows), (columns, in_columns) = axes
+    moved = np.full(shape, -1, np.int32)
+    moved[np.ix_(in_rows, in_columns)] = mask[np.ix_(rows[in_rows], columns[in_columns])]
+    return moved
+
+
+def moved_points(
+    label: "np.ndarray",
+    scale: "np.ndarray",
+    shift: "np.ndarray",
+    shape: Tuple[int, int],
+    pairs: Sequence[Tuple[int, int]],
+) -> "np.ndarray":
+    """Points (K, 3) in an image of this height and width; left and right swap if it is mirrored."""
+    points = label.astype(np.float32)
+    if scale[0] < 0:
+        for left, right in pairs:
+            points[[left, right]] = points[[right, left]]
+    places = (points[:, :2] + 0.5) * scale + shift - 0.5
+    inside = ((places >= -0.5) & (places < np.array(shape[::-1]) - 0.5)).all(axis=1)
+    points[:, :2] = places
+    points[:, 2] *= inside
+    points[points[:, 2] == 0] = 0
+    return points
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ the pixels with OpenCV, as MXNet does. Tests compare each step with MXNet's own 
 
 from dataclasses import dataclass, field
 import re
-from typing import Any, Callable, ClassVar, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError
-import mxnet as mx
 import numpy as np
 
 Size = Union[int, Tuple[int, int]]
@@ -201,7 +200,7 @@ class ResizedCrop(Step):
             width, height = _sides(area, np.exp(rng.uniform(low, high)))
             if 0 < width <= columns and 0 < height <= rows:
                 return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
-        width, height = mx.image.scale_down((columns, rows), pair(self.size))
+        width, height = scaled_down((columns, rows), pair(self.size))
         return (rows - height) // 2, (columns - width) // 2, height, width
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
@@ -282,6 +281,18 @@ class Normalize(Step):
             raise ValueError(f"normalize: expected {expected}; received mean {self.mean!r}, std {self.std!r}")
 
 
+def normalized(image: "np.ndarray", white: float, normalize: Optional[Normalize]) -> "np.ndarray":
+    """A copy of (..., channels, height, width) after gluon's ToTensor and Normalize."""
+    tensor: np.ndarray = np.array(image, np.float32, order="C")
+    if white != 1:
+        tensor /= np.float32(white)
+    if normalize is not None:
+        mean, std = (np.array(part, np.float32).reshape(-1, 1, 1) for part in (normalize.mean, normalize.std))
+        tensor -= mean
+        tensor /= std
+    return tensor
+
+
 def clipped(image: "np.ndarray", white: float) -> "np.ndarray":
     """Clip floats to the range from black to white, in place."""
     np.clip(image, 0, np.float32(white), out=image)
@@ -306,6 +317,16 @@ def with_short_side(shape: Sequence[int], side: int) -> Tuple[int, int]:
     """Width and height after the shorter side of an image becomes `side`, as `mx.image.resize_short` computes them."""
     rows, columns = shape[:2]
     return (side, side * rows // columns) if rows > columns else (side * columns // rows, side)
+
+
+def scaled_down(image: Sequence[int], size: Sequence[int]) -> Tuple[int, int]:
+    """Width and height of a crop that fits into an image and has the ratio of `size`: `mx.image.scale_down`."""
+    (columns, rows), width, height = image, float(size[0]), float(size[1])
+    if rows < height:
+        width, height = width * rows / height, rows
+    if columns < width:
+        width, height = columns, height * columns / width
+    return int(width), int(height)
 
 
 def resized_within(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":

@@ -27,7 +27,7 @@ from mxkit.core.blocks import (
     transform_options,
     transformed,
 )
-from mxkit.data.augment_steps import resized, with_short_side
+from mxkit.data.augment_steps import resized, scaled_down, with_short_side
 from mxkit.data.batching import to_batch
 from mxkit.data.image_bytes import decode
 from mxkit.errors import DataError
@@ -306,7 +306,7 @@ def _random_crop(
 
 def _center_crop(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndarray":
     rows, columns = image.shape[:2]
-    width, height = mx.image.scale_down((columns, rows), size)
+    width, height = scaled_down((columns, rows), size)
     left, top = int((columns - width) / 2), int((rows - height) / 2)
     return resized(image[top : top + height, left : left + width], size, interpolation)
 

@@ -390,10 +390,7 @@ class PixelLoss(NetLoss):
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
         outputs = net(*inputs)
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        given = _AUX_WEIGHTS.get(type(net).__name__, 0.5) if self.aux_weight is None else self.aux_weight
-        weights = given if isinstance(given, (list, tuple)) else [given] * (len(outputs) - 1)
-        if len(weights) != len(outputs) - 1:
-            raise DataError(f"pixel_ce: {len(outputs) - 1} auxiliary outputs; received aux_weight {given!r}")
+        weights = self.weights(net, len(outputs) - 1)
         self.check_classes(outputs[0].shape[1], labels[0])
         counted = labels[0] != self.ignored
         numbers, shares = mx.nd.where(counted, labels[0], mx.nd.zeros_like(labels[0])), counted.astype("float32")
@@ -401,6 +398,18 @@ class PixelLoss(NetLoss):
         for output, weight in zip(outputs[1:], weights):
             total = total + weight * self._entropy(output, numbers, shares)
         return total, outputs[0]
+
+    def weights(self, net: Any, outputs: int) -> Sequence[float]:
+        """The weights of a net's further outputs.
+
+        Raises:
+            DataError: Their number is another one.
+        """
+        given: Any = _AUX_WEIGHTS.get(type(net).__name__, 0.5) if self.aux_weight is None else self.aux_weight
+        weights = given if isinstance(given, (list, tuple)) else [given] * outputs
+        if len(weights) != outputs:
+            raise DataError(f"pixel_ce: {outputs} auxiliary outputs; received aux_weight {given!r}")
+        return weights
 
     def _entropy(self, output: Any, numbers: Any, shares: Any) -> Any:
         if len(numbers.shape) != 3 or len(output.shape) != 4:
@@ -449,14 +458,18 @@ class PoseLoss(NetLoss):
                 f"{tuple(inputs[0].shape[2:])}: take sides that are multiples of 32"
             )
         with autograd.pause():
-            target, known = self.targets(output.shape, inputs[0].shape, points)
+            target, known = (one.astype(output.dtype) for one in self.targets(output.shape, inputs[0].shape, points))
         losses = mx.nd.broadcast_mul((output - target) ** 2, known.reshape((0, 0, 1, 1)))
         return losses.mean(axis=(1, 2, 3)) / 2, output
+
+    def spread(self, rows: int) -> float:
+        """`sigma` for a heat map of this height."""
+        return max(1.0, 2.0 * rows / 64) if self.sigma is None else self.sigma
 
     def targets(self, shape: Sequence[int], image: Sequence[int], points: Any) -> Tuple[Any, Any]:
         """Heat maps of gluoncv's `SimplePoseGaussianTargetGenerator`, and 1 for each point that is known."""
         nd, (_, _, rows, columns) = mx.nd, shape
-        sigma = max(1.0, 2.0 * rows / 64) if self.sigma is None else self.sigma
+        sigma = self.spread(rows)
         known = points[:, :, 2] > 0
         bells = []
         for place, cells, pixels in ((points[:, :, 0], columns, image[3]), (points[:, :, 1], rows, image[2])):

@@ -5,17 +5,16 @@ import shutil
 import subprocess
 import sys
 
+from leaving_runs import killed_run, prover
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.trainings import leaving, texts
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
-from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import record
 from mxkit.exporting.trainings.texts import rate_text
 from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run, open_run
+from mxkit.recipe.run import load_run
 from mxkit.training.schedules import schedule
 import mxnet as mx
 import numpy as np
@@ -54,11 +53,7 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run's folder as a process leaves it that is killed in its second epoch."""
-    with no_curves():
-        folder = mxkit.run_recipe(RECIPE, output=tmp_path_factory.mktemp("runs"), progress=False).folder
-    for later in sorted((folder / "checkpoints").glob("step-*"))[1:]:
-        shutil.rmtree(later)
-    return folder
+    return killed_run(RECIPE, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -188,25 +183,7 @@ class TestARun:
 @pytest.fixture(scope="module")
 def compared(run, tmp_path_factory):
     """A function that proves the files of `run` after an edit; it returns rows that are too far apart."""
-    folder = tmp_path_factory.mktemp("planted")
-    recipe, _, checkpoint = open_run(run, "last")
-    data = load_data(recipe)
-    recording = record(recipe, data, folder / "mxnet", 6, checkpoint)  # the last one is smaller
-    arrays = leaving.arrays_of(recipe, data)
-    beside = Beside(recording.state.net, arrays["train.x"][:2])
-    contents = leaving._contents(recipe, arrays, recording, beside)
-
-    def rows(*edits):
-        changed = dict(contents)
-        for file, before, after in edits:
-            assert before in changed[file]
-            changed[file] = changed[file].replace(before, after)
-        leaving._write(folder, changed)
-        compared, losses = prove(recipe, data, recording, beside, folder)
-        assert edits or np.allclose(losses, recording.losses, rtol=1e-3)
-        return [row for row in compared if not row.relative <= leaving.TOLERANCE]
-
-    return rows
+    return prover(run, tmp_path_factory.mktemp("planted"), 6)  # the last one is smaller
 
 
 PLANTED = {
@@ -336,7 +313,7 @@ LOSSES = [
 
 def test_every_loss_with_code_is_compared():
     names = {name.partition(" ")[0] for name in texts._LOSSES}
-    assert names == {name for name, _, _ in LOSSES}
+    assert names == {name for name, _, _ in LOSSES} | {"pixel_ce", "pose"}
 
 
 @pytest.mark.torch
@@ -355,6 +332,39 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
     expected = mxkit.losses.get_loss((name, arguments))(mx.nd.array(output), mx.nd.array(label)).asnumpy()
     found = names["losses"](torch.tensor(output), torch.tensor(label))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", ["pixel_ce", "pose"])
+def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
+    """The first output of the masks is smaller than they are."""
+    import torch
+
+    random = np.random.RandomState(0)
+    images = mx.nd.zeros((2, 3, 64, 32))
+    if name == "pixel_ce":
+        made, label = mxkit.losses.net_losses.PixelLoss(aux_weight=0.3), random.randint(-1, 3, (2, 16, 8))
+        output = [random.normal(size=(2, 3, *size)).astype(np.float32) for size in ((8, 4), (16, 8))]
+        arguments = {"weights": (1.0, 0.3)}
+    else:
+        made, label = mxkit.losses.net_losses.PoseLoss(), random.randint(0, 32, (2, 4, 3)) % [32, 64, 2]
+        output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
+    label = label.astype(np.float32)
+    names = {"torch": torch, "F": torch.nn.functional}
+    count = texts.count_texts(name)["counting"] + texts.metric_text(["pixel_accuracy"], name)
+    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
+    arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
+    arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])
+    expected, _ = made.forward(lambda x: arrays, (images,), (mx.nd.array(label),))
+    found = names["losses"](tensors, torch.tensor(label))
+    np.testing.assert_allclose(found.numpy(), expected.asnumpy(), rtol=1e-5, atol=1e-6)
+    if name == "pixel_ce":
+        metric = mxkit.metrics.get_metrics([name.replace("ce", "accuracy")])[0]
+        metric.update([mx.nd.array(label)], arrays)
+        pixels = names["count"](torch.tensor(label))
+        assert names["pixel_accuracy"](tensors, torch.tensor(label)) / pixels == pytest.approx(metric.get())
+        assert pixels == made.count((), (label,))
 
 
 @pytest.mark.parametrize(
@@ -383,10 +393,6 @@ REFUSED = {
     "focal": ({"loss": "focal"}, "loss focal"),
     "class_weight": ({"loss": {"name": "sigmoid_bce", "class_weight": [1.0, 2.0]}}, "sigmoid_bce with class_weight"),
     "ema": ({"callbacks": [{"name": "ema"}]}, "callback ema"),
-    "augment": (
-        {"data": {**RECIPE["data"], "size": 28, "augment": [{"name": "flip"}, {"name": "to_tensor"}]}},
-        "data.augment",
-    ),
 }
 
 

@@ -10,16 +10,17 @@ from mxkit.core.arguments import require
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import net_devices
 from mxkit.core.system import write_atomically
-from mxkit.data.splits import Split
 from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.data import Data, data_of, problems_of
 from mxkit.exporting.trainings.optimizers import optimizer_class, rule_of
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, epochs_of, record, schedule_of
+from mxkit.losses.net_losses import NET_LOSSES
 from mxkit.plots.plotting import new_figure, saved
-from mxkit.recipe.building import batches, has_samples, is_loader
+from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
@@ -31,7 +32,6 @@ import numpy as np
 _WATCHING = ("csv", "mlflow", "tensorboard", "time_limit", "wandb")
 # Updates compared from either place, and the largest relative difference: that of `1 - beta2` in float32 is 1.3e-5
 UPDATES, TOLERANCE = 20, 5e-5
-_PARTS = ("train", "valid", "test")
 _COLUMNS = ("epoch", "updates", "samples", "learning_rate")
 
 Contents = Dict[str, Union[str, bytes]]
@@ -58,11 +58,14 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
     target = Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"export: {target} exists and is not empty: choose a new folder for the training's files")
-    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors")}
+    versions = {name: require(name, "torch").__version__ for name in ("torch", "safetensors", "numpy")}
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
     _refuse(recipe, data)
-    arrays = arrays_of(recipe, data)
+    written = data_of(recipe, data)
+    if "import cv2" in written.text:
+        versions["opencv-python-headless"] = require("cv2", "torch").__version__
+    example = to_host(next(iter(batches(recipe, data, "train", training=True)))[0])[:2].astype(np.float32)
     rows, said = [], []
     curves: Dict[str, Tuple[List[float], List[float]]] = {}
     contents: Contents = {}
@@ -74,8 +77,8 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
                 warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
                 warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
                 recording = record(recipe, data, own / "mxnet", updates, where)
-            beside = Beside(recording.state.net, arrays["train.x"][:2])
-            contents, place = _contents(recipe, arrays, recording, beside), recording.place
+            beside = Beside(recording.state.net, example)
+            contents, place = _contents(recipe, written, recording, beside), recording.place
             _write(own, contents)
             compared, losses = prove(recipe, data, recording, beside, own)
             rows += [row._replace(name=f"{name}, {row.name}") for row in compared]
@@ -88,6 +91,8 @@ def write_training(run: Union[str, Path], folder: Union[str, Path], updates: int
         mxnet=mx.__version__,
         run=Path(run).name,
         recipe=recipe.name,
+        packages=" ".join(versions),
+        changed=", which are changed by the same random steps" if recipe.data.augment is not None else "",
         updates=place[2],
         epochs=max(epochs_of(recording.state), place[0]),
         missing=", ".join(one.name for one in recording.state.metrics if one.name not in texts.METRICS) or "none",
@@ -127,13 +132,8 @@ def _refuse(recipe: Recipe, data: Any) -> None:
         rule_of(mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments))
     except KeyError as error:
         problems.append(f"optimizer {error.args[0]}")
-    parts = [part for part in (data.train, data.valid, data.test) if part is not None]
-    several = any(isinstance(one, tuple) for part in parts if isinstance(part, Split) for one in (part.x, part.y))
-    if several or any(map(is_loader, parts)):
-        problems.append(f"data {recipe.data.name}, which has several arrays, or makes its batches itself")
+    problems += problems_of(recipe, data)
     values = {
-        "data.augment": recipe.data.augment,
-        "data.pairs": recipe.data.pairs,
         "amp": recipe.amp,
         "limit_batches": recipe.limit_batches,
         "accumulate in samples": recipe.accumulate_samples or not isinstance(recipe.accumulate, int),
@@ -148,17 +148,7 @@ def _refuse(recipe: Recipe, data: Any) -> None:
         )
 
 
-def arrays_of(recipe: Recipe, data: Any) -> Dict[str, "np.ndarray"]:
-    """Inputs and labels of each part by `PART.x` and `PART.y`, as the net gets them, in the order of the data."""
-    found = {}
-    for name in _PARTS:
-        if has_samples(getattr(data, name)):
-            inputs, labels = zip(*((to_host(x), to_host(y)) for x, y in batches(recipe, data, name)))
-            found.update({f"{name}.x": np.concatenate(inputs).astype(np.float32), f"{name}.y": np.concatenate(labels)})
-    return found
-
-
-def _contents(recipe: Recipe, arrays: Dict[str, Any], recording: Recording, beside: Beside) -> Contents:
+def _contents(recipe: Recipe, data: Data, recording: Recording, beside: Beside) -> Contents:
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
     epoch, done, updates = recording.place
@@ -168,26 +158,33 @@ def _contents(recipe: Recipe, arrays: Dict[str, Any], recording: Recording, besi
         "epoch": epoch,
         "batches": done,
         "updates": updates,
-        "sums": list(recording.sums[: 2 + len(metrics)]) or None,
+        "sums": [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None,
         "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
     }
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
-    tensors["data"] = arrays
+    tensors["data"] = data.arrays
     paths = {"gluon": json.dumps(beside.gluon)} if beside.gluon else {}
     return {
         **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
-        "data.py": texts.DATA.substitute(
-            seed=recipe.seed % 2**32,
-            parts=json.dumps([name for name in _PARTS if f"{name}.x" in arrays]),
-            batch_size=recipe.data.batch_size,
-            eval_batch_size=recipe.data.eval_batch_size,
-            drop_last=bool(recipe.data.drop_last),
-        ),
+        "data.py": data.text,
         "train.py": _train_text(recipe, recording, beside, metrics),
     }
+
+
+def _loss_arguments(recipe: Recipe, beside: Beside) -> Dict[str, Any]:
+    """Arguments of the loss, with what it takes from the net."""
+    name, arguments = str(recipe.loss.name), dict(recipe.loss.arguments)
+    if name not in ("pixel_ce", "pose"):
+        return arguments
+    loss: Any = NET_LOSSES[name](**arguments)
+    output: Any = beside.net(mx.nd.array(beside.example, net_devices(beside.net)[0]))
+    if name == "pixel_ce":
+        further = len(output) - 1 if isinstance(output, (list, tuple)) else 0
+        return {"weights": (1.0, *loss.weights(beside.net, further))}
+    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example.shape[3]}
 
 
 def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str]) -> str:
@@ -215,7 +212,8 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, metrics: L
         scores=json.dumps(["loss", *metrics]),
         constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(str(recipe.loss.name), recipe.loss.arguments),
+        loss=texts.loss_text(str(recipe.loss.name), _loss_arguments(recipe, beside)),
+        **texts.count_texts(str(recipe.loss.name)),
         metric=texts.metric_text(metrics, str(recipe.loss.name)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,

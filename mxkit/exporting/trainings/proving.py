@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
@@ -17,8 +17,9 @@ from mxkit.exporting.trainings.recording import Double, Moment, Recording, doubl
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
-# Share of the largest gradient below which another one is rounding
-_SMALL = 1e-3
+# Share of the largest array below which another one is rounding: a gradient of a bias before BatchNorm, the mean of
+# what has none.
+_SMALL = {"gradient": 1e-3, "statistic": 1e-9}
 
 
 class Beside:
@@ -29,6 +30,8 @@ class Beside:
         example: An input, NumPy.
 
     Attributes:
+        net: As the argument.
+        example: As the argument.
         text: The code of the net.
         trained: MXNet's Parameters by the keys of those that train.
         frozen: Keys of PyTorch's parameters that do not train.
@@ -36,7 +39,7 @@ class Beside:
     """
 
     def __init__(self, net: Any, example: "np.ndarray") -> None:
-        self.net = net
+        self.net, self.example = net, example
         self.text, _, self._source = torch_files(net, {"data": example})
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
@@ -98,7 +101,8 @@ def prove(
     Raises:
         ExportError: `train.py` failed.
     """
-    fit, windows = recording.state, windows_of(recipe, data, recording.place)
+    fit = recording.state
+    windows, expected = _first(windows_of(recipe, data, recording.place), len(recording.moments) - 1)
     every = fit.updates_per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
@@ -114,9 +118,6 @@ def prove(
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ExportError(f"export: train.py failed, and was not written:\n{done.stderr.decode()[-2000:]}")
-    pairs = ((to_host(x).astype(np.float32), to_host(y).astype(np.float64)) for one in windows for x, y in one)
-    digests = (x.tobytes() + y.tobytes() for x, y in pairs)
-    expected = np.array([list(hashlib.sha256(one).digest()) for one in digests])
     rates = np.array(schedule_of(recipe, fit).rates(every, fit.updates_per_epoch))
     trained = np.array([name in beside.trained for name in sorted([*beside.trained, *beside.frozen])])
     with np.load(str(folder / "found.npz")) as found:
@@ -130,12 +131,21 @@ def prove(
         return rows, found["free"].tolist()
 
 
+def _first(windows: Iterable[List[Any]], count: int) -> Tuple[List[Any], "np.ndarray"]:
+    """The first windows, and digests of the batches of all."""
+    kept, digests = [], []  # type: List[Any], List[List[int]]
+    for window in windows:
+        kept += [window] * (len(kept) < count)
+        for x, y in window:
+            content = to_host(x).astype(np.float32).tobytes() + to_host(y).astype(np.float64).tobytes()
+            digests.append(list(hashlib.sha256(content).digest()))
+    return kept, np.array(digests)
+
+
 def _rows_of_update(
     beside: Beside, optimizer: Any, number: int, moment: Moment, double: Double, found: Mapping[str, Any]
 ) -> List[Row]:
     gradients = beside.of_trained(double.gradients)
-    # a gradient that is zero but for rounding, as of a bias before BatchNorm, is compared with the others
-    smallest = _SMALL * max((float(np.abs(one).max()) for one in gradients.values()), default=0.0)
     after, running = beside.values(moment.values), beside.values({**moment.values, **double.statistics})
     kinds: Dict[str, Dict[str, Any]] = {
         "loss": {"": np.array(double.loss)},
@@ -146,7 +156,10 @@ def _rows_of_update(
     }
     rows = []
     for kind, arrays in kinds.items():
+        smallest = _SMALL.get(kind, 0.0) * max(
+            (float(np.abs(one).max(initial=0.0)) for one in arrays.values()), default=0.0
+        )
         for key, expected in arrays.items():
             row = compare(f"update {number + 1}: {key or kind}", kind, 0, expected, found[f"{number} {kind} {key}"])
-            rows.append(above(smallest, row) if kind == "gradient" else row)
+            rows.append(above(smallest, row))
     return rows

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 import shutil
 from time import perf_counter
@@ -56,7 +57,7 @@ class Recording(Callback):
         losses: Mean loss of each update.
         state: The `FitState`.
         place: `(epoch, batches of it, updates)` at the beginning.
-        sums: `(samples, sum of losses, sums of metrics...)` of an epoch that was begun; empty at its start.
+        sums: Of an epoch that was begun: `count`, the sum of its divisors, and by name those of `loss` and the metrics.
     """
 
     writes = True
@@ -66,7 +67,7 @@ class Recording(Callback):
         self.losses: List[float] = []
         self.state: Any = None
         self.place = (1, 0, 0)
-        self.sums: Tuple[float, ...] = ()
+        self.sums: Dict[str, float] = {}
         self._most = most
         self._gradients: Dict[str, Any] = {}
         self._begun = 0.0
@@ -76,8 +77,8 @@ class Recording(Callback):
         running = state.running
         self.state, self.place = state, (state.epoch, running.batches, state.updates)
         if running.batches:
-            metrics = (float(metric.get()) * running.samples for metric in state.metrics)
-            self.sums = (running.samples, running.loss_sum, *metrics)
+            self.sums = {metric.name: float(metric.get()) * running.count for metric in state.metrics}
+            self.sums.update(count=running.count, loss=running.loss_sum)
         self.moments.append(_moment(state))
         self._begun = perf_counter()
         paths = first_paths(parameters_by_path(state.net))
@@ -149,15 +150,14 @@ class Double(NamedTuple):
     statistics: Dict[str, Any]
 
 
-def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> List[List[Any]]:
+def windows_of(recipe: Recipe, data: Splits, place: Tuple[int, int, int]) -> Iterator[List[Any]]:
     """The batches of each update of the rest of an epoch, and of the next epoch."""
-    loader, found = batches(recipe, data, "train", training=True), []
+    loader = batches(recipe, data, "train", training=True)
     for epoch, first in ((place[0], place[1]), (place[0] + 1, 0)):
         loader.epoch = epoch - 1
         loader.skip(first)
-        own = list(loader)
-        found += [own[at : at + recipe.accumulate] for at in range(0, len(own), recipe.accumulate)]
-    return found
+        own = iter(loader)
+        yield from iter(lambda own=own: list(islice(own, recipe.accumulate)), [])  # type: ignore[misc]
 
 
 @under_switches

@@ -2,9 +2,10 @@
 
 import copy
 import hashlib
+import itertools
 import os
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -16,34 +17,36 @@ def main(folder: str) -> None:
     import torch
 
     train: Any = __import__("train")
+    count = getattr(train, "count", len)
     with np.load("given.npz") as file:
         given = {name: file[name] for name in file.files}
     net, optimizer, state = _resumed(train)
     epoch, first = given["place"].tolist()
     loader, order, _ = train.loaders()
-    batches: Any = []
-    windows: Any = []
+    windows: List[Any] = []
+    digests: List[List[int]] = []
     for number, begun in ((epoch, first), (epoch + 1, 0)):
         order.begin(number, begun)
-        own = list(loader)
-        batches += own
-        windows += [own[at : at + train.ACCUMULATE] for at in range(0, len(own), train.ACCUMULATE)]
-    parts = ((x.numpy().tobytes(), label.double().numpy().tobytes()) for x, label in batches)
-    digests = (hashlib.sha256(b"".join(pair)).digest() for pair in parts)
+        batches = iter(loader)
+        for window in iter(lambda own=batches: list(itertools.islice(own, train.ACCUMULATE)), []):  # type: ignore[misc]
+            windows += [window] * (len(windows) < int(given["updates"]))
+            for x, label in window:
+                content = x.numpy().tobytes() + label.double().numpy().tobytes()
+                digests.append(list(hashlib.sha256(content).digest()))
     found: Dict[str, Any] = {
         "trained": np.array(
             [one.requires_grad for _, one in sorted(net.named_parameters(), key=lambda named: named[0])]
         ),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
-        "digests": np.array(list(map(list, digests))),
+        "digests": np.array(digests),
     }
-    for number, window in enumerate(windows[: int(given["updates"])]):
+    for number, window in enumerate(windows):
         update = state["updates"] + number + 1
         _put(net, optimizer, given, number)
         wide = copy.deepcopy(net).double()
         doubles = [(x.double(), label) for x, label in window]
         loss, _ = train.update(wide, train.new_optimizer(wide), update, doubles)
-        found[f"{number} loss "] = np.array(loss / sum(len(label) for _, label in window))
+        found[f"{number} loss "] = np.array(loss / sum(count(label) for _, label in window))
         for name, weight in wide.named_parameters():
             found[f"{number} gradient {name}"] = np.array(0.0 if weight.grad is None else weight.grad)
         found.update({f"{number} statistic {name}": np.array(one) for name, one in wide.named_buffers()})
@@ -60,9 +63,9 @@ def main(folder: str) -> None:
             )
     net, optimizer, state = _resumed(train)
     found["free"] = np.zeros(int(given["updates"]))
-    for number, window in enumerate(windows[: int(given["updates"])]):
+    for number, window in enumerate(windows):
         loss, _ = train.update(net, optimizer, state["updates"] + number + 1, window)
-        found["free"][number] = loss / sum(len(label) for _, label in window)
+        found["free"][number] = loss / sum(count(label) for _, label in window)
     np.savez("found.npz", **found)
 
 

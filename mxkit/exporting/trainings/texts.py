@@ -3,7 +3,8 @@
 import json
 import math
 from string import Template
-from typing import Any, List, Mapping, Optional, Tuple
+from textwrap import indent
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 
@@ -44,7 +45,7 @@ $rate
 def losses(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     """The loss of each sample."""
 $loss
-
+$counting
 
 $metric
 
@@ -65,7 +66,7 @@ def new_optimizer(net: nn.Module) -> $name:
 
 ${biased}def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: int, window: list) -> tuple[float, list]:
     """Make update `number` from the batches of a window; return the sums of the losses and the metrics."""
-    samples = sum(len(label) for _, label in window)
+    samples = sum($count(label) for _, label in window)$least
     optimizer.zero_grad()
     total, scores = 0.0, [0.0] * len(METRICS)
     for x, label in window:
@@ -73,7 +74,7 @@ ${biased}def update(net: nn.Module, optimizer: torch.optim.Optimizer, number: in
         loss = losses(output, label).sum()
         (loss / samples).backward()
         total += loss.item()
-        scores = [one + metric(output.detach(), label) for one, metric in zip(scores, METRICS)]
+        scores = [one + metric(output, label) for one, metric in zip(scores, METRICS)]
 $clip    for group in optimizer.param_groups:
         group["lr"] = rate(number) * group["factor"]
     optimizer.step()
@@ -88,7 +89,7 @@ def evaluate(net: nn.Module, batches: Any, device: str) -> list[float]:
     for x, label in batches:
         output, label = net(x.to(device)), label.to(device)
         found = [losses(output, label).sum().item(), *(metric(output, label) for metric in METRICS)]
-        sums, samples = [one + more for one, more in zip(sums, found)], samples + len(label)
+        sums, samples = [one + more for one, more in zip(sums, found)], samples + $count(label)
     net.train()
     return [one / samples for one in sums]
 
@@ -127,10 +128,10 @@ def main() -> None:
                 continue
             state["updates"] += 1
             loss, scores = update(net, optimizer, state["updates"], window)
-            sums = [one + more for one, more in zip(sums, [sum(len(y) for _, y in window), loss, *scores])]
+            sums = [one + more for one, more in zip(sums, [sum($count(y) for _, y in window), loss, *scores])]
             window = []
         means = [one / sums[0] for one in sums[1:]]
-        row = [state["epoch"], state["updates"], sums[0], rate(state["updates"] + 1), *means]
+        row = [state["epoch"], state["updates"], order.samples, rate(state["updates"] + 1), *means]
         row += evaluate(net, others["valid"], given.device) if "valid" in others else []
         state["history"].append(dict(zip(COLUMNS, row)))
         print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
@@ -174,58 +175,19 @@ BIASED = '''def keep_biased_variance(net: nn.Module) -> None:
 
 '''
 
-DATA = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run."""
-
-from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
-from safetensors.torch import load_file
-from torch.utils.data import DataLoader, Sampler, TensorDataset
-
-SEED = $seed
-
-
-class Order(Sampler):
-    """Sample numbers in an order that depends on the seed and the epoch's number only; a resumed epoch begins later."""
-
-    def __init__(self, size: int, batch_size: int) -> None:
-        self.size, self.batch_size, self.epoch, self.first = size, batch_size, 1, 0
-
-    def begin(self, epoch: int, batches: int) -> None:
-        """Say which epoch is read next, from 1, and how many of its batches are left out."""
-        self.epoch, self.first = epoch, min(batches * self.batch_size, self.size)
-
-    def __len__(self) -> int:
-        return self.size - self.first
-
-    def __iter__(self) -> Iterator[int]:
-        generator = np.random.Generator(np.random.PCG64([SEED, self.epoch - 1]))
-        return iter(generator.permutation(self.size)[self.first :].tolist())
-
-
-def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
-    """Batches for training with their order, and those of the other parts by name."""
-    arrays = load_file(Path(__file__).parent / "data.safetensors")
-    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}
-    order = Order(len(parts["train"]), $batch_size)
-    train = DataLoader(parts.pop("train"), $batch_size, sampler=order, drop_last=$drop_last)
-    return train, order, {name: DataLoader(part, $eval_batch_size) for name, part in parts.items()}
-''')
-
 README = Template("""# A training that goes on in PyTorch
 
 mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
 
 ```console
-pip install torch safetensors numpy
+pip install $packages    # Python 3.10 or newer
 python train.py --epochs $epochs
 ```
 
 - `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
   the place in the training and the history so far. After each epoch `train.py` writes `last.pt`, `history.csv` and
   `last.safetensors`, which `mxkit.load_parameters` reads back.
-- `data.py`, `data.safetensors`: the run's arrays, in the order of the run's seed.
+- `data.py`, `data.safetensors`: the run's samples, in the order of the run's seed$changed.
 
 ## What is equal
 $proof.
@@ -235,12 +197,16 @@ float32, the learning rates of all updates, and the batches of two epochs.
 ## What differs
 - Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
   losses of these updates, each program going on from its own numbers. They differ by at most $apart of the loss.
-- Dropout draws other numbers.
+- Dropout draws other numbers. Other versions of NumPy and OpenCV than those of `proof.json` may, too.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
 - Metrics without code here: $missing.
 """)
 
 _REST = "flatten(1).mean(1)"
+_RESIZED = (
+    "if one.shape[2:] != label.shape[1:]:\n"
+    '    one = F.interpolate(one, label.shape[1:], mode="bilinear", align_corners=True)\n'
+)
 _SAME = "label = label.reshape(output.shape).to(output.dtype)\n"
 # The code of a loss, and its arguments with MXNet's defaults.
 _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
@@ -259,6 +225,29 @@ _LOSSES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
         f'{_SAME}return F.binary_cross_entropy_with_logits(output, (label + 1) / 2, reduction="none").{_REST}',
         {},
     ),
+    "pixel_ce": (
+        "outputs = output if isinstance(output, tuple) else (output,)\n"
+        "total = torch.zeros(len(label), dtype=outputs[0].dtype, device=label.device)\n"
+        "for one, weight in zip(outputs, $weights):\n"
+        f"{indent(_RESIZED, '    ')}"
+        '    pixels = F.cross_entropy(one, label.long(), ignore_index=-1, reduction="none")\n'
+        "    total = total + weight * pixels.sum((1, 2))\n"
+        "return total",
+        {"aux_weight": None, "weights": None},
+    ),
+    "pose": (
+        "rows, columns = output.shape[2:]\n"
+        "sigma = $sigma\n"
+        "bells = []\n"
+        "for axis, cells in ((0, columns), (1, rows)):\n"
+        "    centre = (label[:, :, axis] * $scale + 0.5).floor()\n"
+        "    away = torch.arange(cells, device=label.device) - centre[:, :, None]\n"
+        "    bells.append((-away.square() / (2 * sigma**2)).exp() * (away.abs() <= 3 * sigma))\n"
+        "target = bells[1][:, :, :, None] * bells[0][:, :, None]\n"
+        "known = (label[:, :, 2] > 0)[:, :, None, None]\n"
+        "return ((output - target).square() * known).mean((1, 2, 3)) / 2",
+        {"sigma": None, "scale": None},
+    ),
     "sigmoid_bce": (
         f'{_SAME}return F.binary_cross_entropy_with_logits(output, label, reduction="none").{_REST}',
         {},
@@ -276,6 +265,22 @@ METRICS: Mapping[str, str] = {
     "accuracy of labels": (
         "return ((output > 0) == (label.reshape(output.shape) > 0.5)).flatten(1).float().mean(1).sum().item()"
     ),
+    "pixel_accuracy": (
+        "one = output[0] if isinstance(output, tuple) else output\n"
+        f"{_RESIZED}"
+        "return ((one.argmax(1) == label) & (label >= 0)).sum().item()"
+    ),
+}
+
+
+# What a batch adds to the divisor of losses that do not count samples.
+_COUNTS: Mapping[str, str] = {
+    "pixel_ce": '''
+
+def count(label: torch.Tensor) -> int:
+    """The pixels with a label."""
+    return int((label >= 0).sum())
+''',
 }
 
 
@@ -308,6 +313,12 @@ def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
     if not text or set(arguments) - set(known):
         return None
     return indented(Template(text).substitute({**known, **arguments}))
+
+
+def count_texts(loss: str) -> Dict[str, str]:
+    """How `train.py` counts what losses and metrics are divided by."""
+    own = _COUNTS.get(loss)
+    return {"counting": own or "", "count": "count" if own else "len", "least": " or 1" if own else ""}
 
 
 def metric_text(names: List[str], loss: str) -> str:

@@ -1,0 +1,289 @@
+"""The data of trainings that leave: `data.py` gives mxkit's batches bit for bit, and the proof finds another order."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+import subprocess
+import sys
+
+from leaving_runs import killed_run, prover
+import mxkit
+from mxkit.data.annotated import AnnotatedImages
+from mxkit.data.augment import STEPS
+from mxkit.data.splits import Split, Splits
+from mxkit.errors import ExportError
+from mxkit.exporting.params import safetensors_bytes
+from mxkit.exporting.trainings import data as data_text
+from mxkit.exporting.trainings import leaving
+from mxkit.exporting.trainings.data import data_of, problems_of
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.reading import load_recipe
+import mxnet as mx
+import numpy as np
+import pytest
+from sharing import draw_images, needs
+
+torched = [pytest.mark.torch, needs("torch")]
+# gray, hue and colour_jitter before to_tensor make float32 of bytes
+COLOURS = [{"name": "colour_jitter", "hue": 0.1}, "lighting", {"name": "gray", "p": 0.5}, "hue"]
+TENSOR = ["to_tensor", {"name": "normalize", "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}]
+SIDES = {"size": [16, 14]}
+
+
+REST = {"model": {"name": "lenet", "classes": 2}, "loss": "softmax_ce", "optimizer": "sgd", "epochs": 2, "seed": 5}
+
+
+@mxkit.register("data")
+def pictures(kind: str = "bytes", channels: int = 3, images: int = 11) -> Splits:
+    """Random pictures: arrays of bytes or floats, or of several sizes with a mask or points."""
+    random = np.random.RandomState(0)
+    parts = []
+    for count in (images, 5, 5):
+        sizes = (
+            [(20, 24)] * count if kind in ("bytes", "floats", "points") else [(18 + i % 4, 22) for i in range(count)]
+        )
+        images = [random.randint(0, 256, (*size, channels)).astype(np.uint8) for size in sizes]
+        if kind in ("bytes", "floats"):
+            x = np.stack(images).transpose(0, 3, 1, 2)
+            parts.append(Split(x if kind == "bytes" else x / np.float32(255), np.arange(count) % 2))
+            continue
+        if kind in ("several", "batches"):
+            x = np.zeros((count, 3, 4, 4), np.float32)
+            parts.append(Split((x, x), x) if kind == "several" else mxkit.data.ArrayLoader(x, x, 4))
+            continue
+        if kind == "random":
+            kept = mx.gluon.data.ArrayDataset(images, np.zeros(count))
+            parts.append(kept.transform_first(lambda image: mx.nd.array(image) * np.random.random()))
+            continue
+        labels = [random.randint(-1, 3, size).astype(np.int32) for size in sizes]
+        if kind == "points":
+            labels = [(random.uniform(size=(4, 3)) * [24, 20, 2]).astype(int).astype(np.float32) for _ in sizes]
+        if kind == "boxes":
+            labels = [np.zeros((1, 6), np.float32)] * count
+        moved = {"moves": kind, "pairs": [(0, 1)] if kind == "points" else []}
+        parts.append(AnnotatedImages(images.__getitem__, labels, list("abcd"), list(map(str, range(count))), **moved))
+    return Splits(*parts, ["day", "night"])
+
+
+def batches_of(kind, *steps, evaluation=(), **options):
+    """The `data` of a recipe."""
+    own = {"name": "pictures", "kind": kind, "batch_size": 4, "augment": list(steps), **options}
+    return {**own, "eval_augment": list(evaluation)} if evaluation else own
+
+
+CUT = [{"name": "resize", "size": 16}, {"name": "center_crop", "size": [16, 14]}]
+CASES = {
+    "whole": {"name": "pictures", "batch_size": 4},
+    "bytes": batches_of(
+        "bytes",
+        {"name": "crop", **SIDES, "padding": 3, "fill": 0.2},
+        "flip",
+        {"name": "cutout", "size": 5},
+        "erasing",
+        *COLOURS,
+        *TENSOR,
+        evaluation=[*CUT, *TENSOR],
+    ),
+    "floats": batches_of("floats", *CUT, "flip", {"name": "erasing", "p": 1.0}, channels=1),
+    "files": batches_of(
+        "files",
+        {"name": "resized_crop", **SIDES, "area": [0.5, 1.0], "interpolation": "bicubic"},
+        "flip",
+        *COLOURS,
+        *TENSOR,
+        evaluation=[*CUT, *TENSOR],
+        drop_last=True,
+    ),
+    "mask": batches_of(
+        "mask",
+        {"name": "expand", "ratio": 2, "p": 0.7},
+        {"name": "scaled_crop", **SIDES},
+        "flip",
+        {"name": "cutout", "size": 5},
+        "to_tensor",
+        evaluation=[{"name": "letterbox", **SIDES}, "to_tensor"],
+    ),
+    "points": batches_of(
+        "points", {"name": "resized_crop", **SIDES}, "flip", *TENSOR, evaluation=[{"name": "resize", **SIDES}, *TENSOR]
+    ),
+}
+
+
+def loaded(name, home):
+    """The recipe of a case, and its data."""
+    data = dict(CASES[name])
+    if name == "files":
+        draw_images(home / "photos", 50)
+        del data["kind"]
+        data.update(name="image_folder", root=str(home / "photos"), test=0.3, valid=0.2)
+    recipe = load_recipe({"name": name, "data": data, **REST})
+    return recipe, load_data(recipe)
+
+
+def written(name, home):
+    recipe, data = loaded(name, home)
+    own = data_of(recipe, data)
+    (home / f"{name}_data.py").write_text(own.text)
+    (home / "data.safetensors").write_bytes(safetensors_bytes(own.arrays, {}))
+    return recipe, data, home / f"{name}_data.py"
+
+
+def test_every_step_is_compared():
+    steps = [one for case in CASES.values() for key in ("augment", "eval_augment") for one in case.get(key, [])]
+    used = {one if isinstance(one, str) else one["name"] for one in steps}
+    assert used == set(STEPS) - {"box_crop", "darker"}
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", CASES)
+def test_the_batches_are_those_of_mxkits_loaders(name, tmp_path):
+    recipe, data, path = written(name, tmp_path)
+    assert problems_of(recipe, data) == []
+    train, order, others = imported(path).loaders()
+    loader = batches(recipe, data, "train", training=True)
+    for epoch in (1, 2):
+        order.begin(epoch, epoch - 1)
+        loader.epoch = epoch - 1
+        loader.skip(epoch - 1)
+        assert len(train) == len(loader) - epoch + 1
+        same(train, loader)
+    assert set(others) == {"valid", "test"}
+    for part, own in others.items():
+        same(own, batches(recipe, data, part))
+
+
+def imported(path):
+    spec = spec_from_file_location(path.stem, str(path))
+    module = sys.modules[path.stem] = module_from_spec(spec)  # for the dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+def same(found, expected):
+    pairs = list(zip(found, expected))
+    assert len(pairs) == len(found) > 0
+    for ours, mxnets in pairs:
+        for one, other in zip(ours, mxnets):
+            assert one.shape == other.shape
+            np.testing.assert_array_equal(one.numpy(), other.asnumpy())
+
+
+def test_linters_have_nothing_to_say(tmp_path):
+    for name in CASES:
+        text = written(name, tmp_path)[2].read_text()
+        assert "mxkit" not in text
+    for command in (
+        "ruff check --isolated --no-cache --target-version=py310",
+        "ruff format --isolated --no-cache --check --line-length=120",
+        "mypy --config-file= --disallow-untyped-defs --ignore-missing-imports --follow-imports=skip",
+    ):
+        program = [sys.executable, "-m", *command.split(), *map(str, sorted(tmp_path.glob("*_data.py")))]
+        done = subprocess.run(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        assert done.returncode == 0, done.stdout.decode()[:3000]
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_that_read_ahead_change_no_batch(tmp_path):
+    recipe, data, path = written("files", tmp_path)
+    module, loader = imported(path), batches(recipe, data, "train", training=True)
+    module.WORKERS = 2
+    train, order, _ = module.loaders()
+    order.begin(3, 1)
+    loader.epoch = 2
+    loader.skip(1)
+    same(train, loader)
+
+
+@mxkit.register("augment")
+def darker():
+    return lambda image, rng: image * rng.random()
+
+
+REFUSED = {
+    "a function": (batches_of("bytes", "darker", "to_tensor"), "data.augment with .*<lambda>.* by name"),
+    "random evaluation": (batches_of("bytes", "flip", evaluation=["flip"]), "data.eval_augment with random steps"),
+    "no tensor": (batches_of("points", "flip", evaluation=["gray", "to_tensor"]), "data.augment without to_tensor"),
+    "boxes": (batches_of("boxes", "box_crop", "to_tensor", evaluation=["to_tensor"]), "labels are boxes.*BoxCrop"),
+    "several arrays": (batches_of("several", "flip"), "not one input and one label"),
+    "batches": (batches_of("batches"), "makes its batches itself"),
+    "a random dataset": (batches_of("random", "to_tensor", evaluation=["to_tensor"]), "whose samples are random"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_data_without_code_is_refused_by_name(name):
+    data, words = REFUSED[name]
+    recipe = load_recipe({"name": "refused", "data": data, **REST})
+    with pytest.raises(ExportError, match=words):
+        leaving._refuse(recipe, pictures(data["kind"]))
+
+
+def test_data_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_text, "_BYTES", 10**4)
+    with pytest.raises(ExportError, match="image_folder come to more than .*reduce_to="):
+        data_of(*loaded("files", tmp_path))
+
+
+SQUARE = [{"name": "resize", "size": [32, 32]}, "flip", *COLOURS, *TENSOR]
+# A run of each kind of samples; mistakes in `data.py`: what is written, and what stands there then.
+RUNS = {
+    "files": (
+        {"data": {"augment": [{"name": "resized_crop", "size": 20}, "flip", *TENSOR], "batch_size": 2, "test": 0.2}},
+        [
+            ("    ResizedCrop(size=20),\n    Flip(),", "    Flip(),\n    ResizedCrop(size=20),"),
+            ("image.transpose(2, 0, 1)", "image[:, :, ::-1].transpose(2, 0, 1)"),
+        ],
+    ),
+    "mask": (
+        {
+            "data": batches_of("mask", *SQUARE, evaluation=[SQUARE[0], *TENSOR], images=34, batch_size=2),
+            "model": {"name": "small_fcn", "classes": 3, "size": 32, "channels": [4, 4, 8]},
+            "loss": "pixel_ce",
+            "metrics": ["mean_iou", "pixel_accuracy"],
+        },
+        [("Place(-1, shape[1]) if drawn else Place()", "Place()")],
+    ),
+    "points": (
+        {
+            "data": batches_of("points", *SQUARE, evaluation=[SQUARE[0], *TENSOR], images=34, batch_size=2),
+            "model": {"name": "small_pose", "points": 4, "channels": [4, 4, 4, 4, 8]},
+            "loss": "pose",
+        },
+        [],
+    ),
+}
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_draws_leaves_and_mistakes_are_found(name, tmp_path):
+    changes, mistakes = RUNS[name]
+    recipe = {**REST, "name": name, **changes, "checkpoints": {"every": "16 updates", "keep_last": 9}}
+    if name == "files":
+        draw_images(tmp_path / "photos", 50)
+        recipe["data"] = {"name": "image_folder", "root": str(tmp_path / "photos"), **recipe["data"]}
+        recipe["data"]["eval_augment"] = [{"name": "resize", "size": [20, 20]}, *TENSOR]
+    (tmp_path / "proof").mkdir()
+    compared = prover(killed_run(recipe, tmp_path / "runs"), tmp_path / "proof", 2)
+    assert compared() == []
+    for before, after in mistakes:
+        assert "the batches of two epochs" in [row.name for row in compared(("data.py", before, after))]
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_arrays_that_change_at_random_leave_and_learn(tmp_path, monkeypatch):
+    """Digits of CIFAR's shape."""
+    monkeypatch.setattr(leaving, "UPDATES", 2)
+    data = {"name": "digits", "size": 32, "channels": 3, "augment": "cifar_train", "eval_augment": "cifar_eval"}
+    recipe = {**REST, "name": "cifar", "data": data, "model": {"name": "lenet", "classes": 10}, "metrics": ["accuracy"]}
+    recipe.update(optimizer={"name": "adam", "learning_rate": 0.003}, checkpoints={"every": "16 updates"})
+    run = killed_run({**recipe, "epochs": 1}, tmp_path / "runs")
+    proof = mxkit.export(run, tmp_path / "t", training=True).proof
+    assert proof.worst.relative < leaving.TOLERANCE
+    program = [sys.executable, "train.py", "--device", "cpu", "--epochs", "3"]
+    done = subprocess.run(program, cwd=tmp_path / "t", stdout=subprocess.PIPE, check=True)
+    assert float(done.stdout.decode().rpartition("accuracy ")[2]) > 0.5
