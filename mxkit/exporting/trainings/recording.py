@@ -93,7 +93,8 @@ class Recording(Callback):
         self.state, self.place = state, (state.epoch, running.batches, state.updates)
         if running.batches:
             self.sums = {metric.name: float(metric.get()) * running.count for metric in state.metrics}
-            self.sums.update(count=running.count, loss=running.loss_sum)
+            whole = float(running.count).is_integer()  # `train.py` counts samples in whole numbers
+            self.sums.update(count=int(running.count) if whole else running.count, loss=running.loss_sum)
         self.moments.append(_moment(state))
         self._begun = perf_counter()
         paths = first_paths(parameters_by_path(state.net))
