@@ -185,14 +185,10 @@ def export(
     >>> mxkit.load_exported(getfixture("tmp_path") / "mlp")(mx.nd.ones((2, 5))).shape
     (2, 3)
     """
-    if training:
+    if training or partial:
         others = {"input_shape": input_shape, "inputs": inputs, "outputs": outputs, "which": which, "epoch": epoch}
         others.update(train=train or None, overwrite=overwrite or None, verify=None if verify else False)
-        wrong = [name for name, one in others.items() if one is not None]
-        fit = training if isinstance(training, Mapping) else None
-        return _training(source, path, format, tolerance, wrong, partial, fit)
-    if partial:
-        raise ValueError("export: partial=True writes a training: it needs training=True")
+        return _training(source, path, format, tolerance, training, partial, others)
     format = _chosen(format, path)
     if boxes not in ("pixels", "normalized") or (format == "safetensors" and boxes != "pixels"):
         raise ValueError(f"export: boxes={boxes!r}: expected 'pixels' or, of a file that computes, 'normalized'")
@@ -236,18 +232,22 @@ def _training(
     folder: Union[str, Path],
     format: Optional[str],
     tolerance: float,
-    others: Sequence[str],
+    training: Union[bool, Mapping[str, Any]],
     partial: bool,
-    fit: Optional[Mapping[str, Any]],
+    others: Mapping[str, Any],
 ) -> Exported:
     from mxkit.exporting.trainings.leaving import TOLERANCE, UPDATES, write_training
 
+    fit = training if isinstance(training, Mapping) else None
+    wrong = [name for name, one in others.items() if one is not None]
+    if not training:
+        raise ValueError("export: partial=True writes a training: it needs training=True")
     if format not in (None, "torch") or isinstance(source, (str, Path)) == (fit is not None):
         text = "a net and the arguments of its fit" if fit is not None else "True takes the folder of a run"
         raise ValueError(f"export: training={text}, and format='torch'".replace("=a net", "={...} takes a net"))
-    if others:
+    if wrong:
         raise ValueError(
-            f"export: training=True takes no {', '.join(others)}: it writes the newest checkpoint, compared"
+            f"export: training=True takes no {', '.join(wrong)}: it writes the newest checkpoint, compared"
         )
     proof = write_training(source, folder, UPDATES, min(tolerance, TOLERANCE), partial, fit)
     names = {"training": "train.py", "code": "net.py", "data": "data.py", "readme": "README.md", "proof": "proof.json"}

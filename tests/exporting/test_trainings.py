@@ -604,3 +604,5 @@ def test_only_runs_leave_as_trainings(tmp_path):
     for source, options, words in refusals:
         with pytest.raises(ValueError, match=words):
             mxkit.export(source, tmp_path / "t", training=True, **options)
+    with pytest.raises(ValueError, match="partial=True writes a training"):
+        mxkit.export(net, tmp_path / "t", partial=True)
