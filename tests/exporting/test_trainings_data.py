@@ -13,6 +13,7 @@ from mxkit.errors import ExportError
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.trainings import data_file, leaving
 from mxkit.exporting.trainings.data_file import data_of, problems_of
+from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
@@ -37,12 +38,10 @@ def pictures(kind: str = "bytes", channels: int = 3, images: int = 11) -> Splits
     random = np.random.RandomState(0)
     parts = []
     for count in (images, 5, 5):
-        sizes = (
-            [(20, 24)] * count if kind in ("bytes", "floats", "points") else [(18 + i % 4, 22) for i in range(count)]
-        )
-        images = [random.randint(0, 256, (*size, channels)).astype(np.uint8) for size in sizes]
+        sizes = [(20, 24) if kind in ("bytes", "floats", "points") else (18 + i % 4, 22) for i in range(count)]
+        drawn = [random.randint(0, 256, (*size, channels)).astype(np.uint8) for size in sizes]
         if kind in ("bytes", "floats"):
-            x = np.stack(images).transpose(0, 3, 1, 2)
+            x = np.stack(drawn).transpose(0, 3, 1, 2)
             parts.append(Split(x if kind == "bytes" else x / np.float32(255), np.arange(count) % 2))
             continue
         if kind in ("several", "batches"):
@@ -50,7 +49,7 @@ def pictures(kind: str = "bytes", channels: int = 3, images: int = 11) -> Splits
             parts.append(Split((x, x), x) if kind == "several" else mxkit.data.ArrayLoader(x, x, 4))
             continue
         if kind == "random":
-            kept = mx.gluon.data.ArrayDataset(images, np.zeros(count))
+            kept = mx.gluon.data.ArrayDataset(drawn, np.zeros(count))
             parts.append(kept.transform_first(lambda image: mx.nd.array(image) * np.random.random()))
             continue
         labels = [random.randint(-1, 3, size).astype(np.int32) for size in sizes]
@@ -59,7 +58,7 @@ def pictures(kind: str = "bytes", channels: int = 3, images: int = 11) -> Splits
         if kind == "boxes":
             labels = [np.zeros((1, 6), np.float32)] * count
         moved = {"moves": kind, "pairs": [(0, 1)] if kind == "points" else []}
-        parts.append(AnnotatedImages(images.__getitem__, labels, list("abcd"), list(map(str, range(count))), **moved))
+        parts.append(AnnotatedImages(drawn.__getitem__, labels, list("abcd"), list(map(str, range(count))), **moved))
     return Splits(*parts, ["day", "night"])
 
 
@@ -216,7 +215,7 @@ def test_data_without_code_is_refused_by_name(name):
     data, words = REFUSED[name]
     recipe = load_recipe({"name": "refused", "data": data, **REST})
     with pytest.raises(ExportError, match=words):
-        leaving._refuse(recipe, pictures(data["kind"]))
+        refuse(recipe.name, missing_parts(recipe, pictures(data["kind"])))
 
 
 def test_data_that_is_too_large_is_refused(tmp_path, monkeypatch):
