@@ -12,7 +12,7 @@ from typing import Any, Iterator, List, Optional, Sequence
 import warnings
 
 from mxkit.cli.completion import recipes, run_folders
-from mxkit.cli.environment import FOR_PYTHON, cache_app, doctor, enable, init, install, launch
+from mxkit.cli.environment import FOR_PYTHON, RunCommand, cache_app, doctor, enable, init, install, launch
 from mxkit.cli.environment import run as run_script
 from mxkit.cli.inference import benchmark, predict
 from mxkit.cli.recipes import RECIPE, RECIPE_HELP, SETTINGS, profile, sweep
@@ -221,7 +221,7 @@ for _command in (
     init,
 ):
     app.command()(_command)
-app.command("run", context_settings=FOR_PYTHON)(run_script)
+app.command("run", cls=RunCommand, context_settings=FOR_PYTHON)(run_script)
 
 
 def main(arguments: Optional[List[str]] = None) -> None:

@@ -1,14 +1,16 @@
 """The commands for a machine, an environment and a project: cache, doctor, install, enable, run, launch and init."""
 
+from itertools import takewhile
 import os
 from pathlib import Path
 import re
 import sys
-from typing import List, Optional
+from typing import Any, List, Optional
 
 from mxkit.cli.runs import JSON, print_json
 from mxkit.core.system import console, show_table
 import typer
+from typer.core import TyperCommand
 
 cache_app = typer.Typer(invoke_without_command=True)
 
@@ -108,34 +110,53 @@ def run(
         None, metavar="SCRIPT | -m MODULE | -c CODE", help="The arguments of `python`, including its options."
     ),
     old_numpy: bool = typer.Option(
-        False, "--old-numpy", help="The script and what imports MXNet get the names that NumPy removed, like np.float."
+        False,
+        "--old-numpy",
+        help="The script and what imports MXNet get the names that NumPy removed, like np.float; with =NAMES, such as "
+        "--old-numpy=dgl,mxboard, these libraries do.",
     ),
+    libraries: str = typer.Option("", "--old-numpy-of", hidden=True),  # what OldNumpyOption makes of the second form
 ) -> None:
     """Run a script that imports MXNet without mxkit, as Python would: mxkit run SCRIPT ARGUMENTS.
 
     Processes that the script starts with the same Python get mxkit too. --old-numpy prints the names that were used.
     """
+    from mxkit.runtime.libraries import packages_of
     from mxkit.runtime.startup import python_command, variables
 
     command = python_command(arguments or [])
-    os.execve(command[0], command, {**os.environ, **variables(old_numpy)})
+    names = ",".join(["1"] * old_numpy + packages_of(libraries))
+    os.execve(command[0], command, {**os.environ, **variables(names)})
+
+
+class RunCommand(TyperCommand):
+    """The command `run`, whose option --old-numpy stands alone or before `=` and names."""
+
+    def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
+        """Give the second form its own option; what follows the first word without a dash belongs to the script."""
+        own = list(takewhile(lambda word: word.startswith("-"), args))
+        args[: len(own)] = [word.replace("--old-numpy=", "--old-numpy-of=", 1) for word in own]
+        return super().parse_args(ctx, args)
 
 
 def enable(
     off: bool = typer.Option(False, "--off", help="Remove the file again."),
     system: bool = typer.Option(False, "--system", help="Also outside a virtual environment, as in a container."),
+    old_numpy: str = typer.Option("", metavar="NAMES", help="These libraries get what NumPy removed: dgl,mxboard."),
 ) -> None:
     """Let every program of this virtual environment import MXNet without `import mxkit` in its code.
 
     It writes one .pth file, which imports mxkit when a program imports MXNet. Other programs run as before.
     """
+    from mxkit.runtime.libraries import packages_of
     from mxkit.runtime.startup import disable, enabling_file
     from mxkit.runtime.startup import enable as write
 
     if off:
         typer.echo(f"removed {enabling_file()}" if disable() else "mxkit was not enabled here")
     else:
-        typer.echo(f"wrote {write(system)}: `import mxnet` works in every program of this environment")
+        written = write(system, ",".join(packages_of(old_numpy)))
+        typer.echo(f"wrote {written}: `import mxnet` works in every program of this environment")
 
 
 def launch(

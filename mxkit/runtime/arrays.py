@@ -225,7 +225,7 @@ def array_conversion(module: ModuleType) -> None:
     def in_turn(asnumpy: Callable[[Any], Any], self: Any) -> Any:
         # only parameters have gradients; a copy waits for what the engine does with them
         values = asnumpy(_copy_of_weight(self) if self.ndim > 1 and self.grad is not None else self)
-        return values.view(ndarray) if values.size == 1 and values.ndim and NUMPY >= (1, 25) else values
+        return number_like(values)
 
     def into_weights(copyto: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
         if isinstance(other, nd.NDArray) and other.ndim in (3, 5) and other.grad is not None:
@@ -250,6 +250,12 @@ def _copy_of_weight(array: Any) -> Any:
 # What `asnumpy` and `asscalar` return, as numbers of NumPy 1: Gluon code prints, adds up and assigns such losses.
 def _converted(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda self: convert(numpy.asarray(self).reshape(() if self.size == 1 else self.shape))
+
+
+def number_like(values: Any) -> Any:
+    """An array of NumPy; one that has one element and an axis becomes a number where Python asks for one (T276)."""
+    needs_it = type(values) is numpy.ndarray and values.size == 1 and values.ndim and NUMPY >= (1, 25)
+    return values.view(ndarray) if needs_it else values
 
 
 class ndarray(numpy.ndarray):  # noqa: N801

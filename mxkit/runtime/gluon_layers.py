@@ -9,6 +9,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from mxkit.runtime.libraries import PACKAGES
 from mxkit.runtime.operators import around, mxnet_module, replace
 
 _tracing = threading.RLock()
@@ -20,6 +21,37 @@ def _lock_of_a_child() -> None:
 
 
 os.register_at_fork(after_in_child=_lock_of_a_child)
+
+
+#: The attribute of a library's block that holds the arguments of its constructor. Gluon does not look for forgotten
+#: children in attributes with such names.
+LIBRARY_CALL = "__mxkit_call__"
+
+
+def library_blocks(module: ModuleType) -> None:
+    """Blocks of the libraries in `mxkit.runtime.libraries` keep the arguments that they were made with, for `save_net`.
+
+    MXNet keeps a net's parameters alone.
+    """
+
+    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        block = object.__new__(kind)
+        if kind.__module__.partition(".")[0] in PACKAGES:
+            vars(block)[LIBRARY_CALL] = snapshot((args, kwargs))
+        return block
+
+    module.Block.__new__ = new
+
+
+def snapshot(value: Any) -> Any:
+    """Copy the containers of a value.
+
+    >>> sizes = [1]; copied = snapshot({"sizes": sizes}); sizes.append(2); copied
+    {'sizes': [1]}
+    """
+    if type(value) is dict:
+        return {name: snapshot(one) for name, one in value.items()}
+    return type(value)(map(snapshot, value)) if type(value) in (list, tuple) else value
 
 
 def trace_in_turn(module: ModuleType) -> None:

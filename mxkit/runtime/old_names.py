@@ -15,7 +15,7 @@ import math
 import os
 from pathlib import Path
 import sys
-from types import ModuleType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from mxkit.runtime.wheels import release, spec_by_other_finders
@@ -205,26 +205,50 @@ def lend(numpy: Any) -> None:
         file = reader.f_globals.get("__file__")
         is_own = _is_own(file) if file else reader.f_globals.get("__name__") == "__main__"
         if name in _names(numpy) and not name.startswith("_") and (is_own or _uses_mxnet(reader.f_globals)):
-            _lent.setdefault((name, file or reader.f_code.co_filename), reader.f_lineno)
+            note_lent(f"np.{name}", reader)
             return _names(numpy)[name]
         if by_numpy is None:
             raise AttributeError(f"module 'numpy' has no attribute {name!r}")
         return by_numpy(name)
 
     numpy.__getattr__ = __getattr__
-    atexit.register(_say)
+    say_at_exit()
 
 
 @lru_cache(maxsize=None)
 def _names(numpy: ModuleType) -> Dict[str, Any]:
+    return {**numpy_of_scripts(numpy), **vars(numpy_view())}
+
+
+def numpy_of_scripts(numpy: ModuleType) -> Dict[str, Any]:
+    """Return the names that scripts and libraries read and that NumPy removed, or whose meaning it changed."""
     renamed = {old: getattr(numpy, new) for old, new in _OF_SCRIPTS.items()}
-    return {**_VALUES, **renamed, **vars(numpy_view())}
+    return {**_VALUES, **renamed, **_old_names(numpy)}
+
+
+def note_lent(name: str, reader: FrameType) -> None:
+    """Remember that a name was lent to the module whose frame reads it."""
+    file = reader.f_globals.get("__file__") or reader.f_code.co_filename
+    _lent.setdefault((name, file), reader.f_lineno)
+
+
+def say_at_exit() -> None:
+    """Print once, when the process ends, which names were lent to whom."""
+    atexit.unregister(_say)
+    atexit.register(_say)
 
 
 def _say() -> None:
     if _lent:
-        lines = (f"np.{name} ({os.path.relpath(file)}, line {line})" for (name, file), line in _lent.items())
-        sys.stderr.write(f"mxkit run --old-numpy: names that NumPy removed were read: {', '.join(lines)}\n")
+        lines = (f"{name} ({_relative(file)}, line {line})" for (name, file), line in _lent.items())
+        sys.stderr.write(f"mxkit --old-numpy: what NumPy or Python removed was lent: {', '.join(lines)}\n")
+
+
+def _relative(file: str) -> str:
+    try:
+        return os.path.relpath(file)
+    except FileNotFoundError:  # the folder that the program works in is gone
+        return file
 
 
 def _uses_mxnet(names: Dict[str, Any]) -> bool:

@@ -229,7 +229,7 @@ REPAIRS: Dict[str, Sequence[Repair]] = {
     "mxnet.symbol.numpy._symbol": [graphs.copied_symbols],
     "mxnet.symbol.contrib": [graphs.cond_that_writes_gradients],
     "mxnet.symbol.numpy.linalg": [graphs.eigenvectors],
-    "mxnet.gluon.block": [gluon_layers.trace_in_turn, gluon_layers.symbol_blocks],
+    "mxnet.gluon.block": [gluon_layers.library_blocks, gluon_layers.trace_in_turn, gluon_layers.symbol_blocks],
     "mxnet.gluon.rnn.rnn_layer": [gluon_layers.recurrent_states],
     "mxnet.gluon.nn.basic_layers": [
         gluon_layers.dropout_layer,

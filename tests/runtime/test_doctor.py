@@ -221,6 +221,26 @@ def test_a_broken_package_is_told_with_what_mends_it(monkeypatch, tmp_path):
     assert found["gluoncv"].value.endswith("not tried without MXNet")
 
 
+def test_libraries_are_told_with_the_versions_that_they_need():
+    from mxkit.runtime.doctor.software import library_lines
+
+    def lines(enabled="", **versions):
+        installed = {"mxboard": "0.1.0", "gluonts": "0.13.2", "pandas": "2.1.4", "pydantic": "2.5"}
+        return {
+            line.name: (line.value, line.status, line.fix)
+            for line in library_lines(lambda name: {**installed, **versions}.get(name, ""), enabled)
+        }
+
+    fix = "python -m pip install 'protobuf<4'"
+    assert lines(protobuf="7.36.2")["mxboard"] == ("0.1.0; needs protobuf<4, here 7.36.2", "warning", fix)
+    assert lines()["mxboard"] == ("0.1.0; needs protobuf<4, here missing", "warning", fix)
+    run = "0.1.0; run its programs with mxkit run --old-numpy=mxboard"
+    assert lines(protobuf="3.20.3")["mxboard"] == (run, "ok", "")
+    assert lines("dgl,mxboard", protobuf="3.20.3")["mxboard"] == ("0.1.0", "ok", "")
+    assert lines()["gluonts"][0] == "0.13.2; needs pydantic<2, here 2.5"
+    assert set(lines()) == {"gluonts", "mxboard"}
+
+
 def test_the_module_runs_with_the_standard_library_alone(bare_python, site):
     # a package that has the name of one of the doctor's files is not hidden by it
     (site / "probes.py").write_text("__version__ = '1'")

@@ -89,6 +89,68 @@ def test_old_names_are_lent_to_the_scripts_modules_and_to_those_that_use_mxnet(t
         assert "AttributeError" in mxkit_run("--old-numpy", "-c", library, status=1).stderr
 
 
+LIBRARY = """
+import collections, inspect
+from collections import Mapping, OrderedDict
+import collections.abc
+import numpy as np, numpy.linalg
+from numpy import float as real, asscalar
+
+assert issubclass(OrderedDict, Mapping) and collections.Mapping is Mapping is collections.abc.Mapping
+assert inspect.getargspec(lambda a, *b: 0).args == ["a"]
+assert np.bool is bool and np.float is real is float and isinstance(1.0, float)
+ragged = np.array([[1, 2], [3]])
+column = np.ones((2, 1))
+print(asscalar(np.ones(1)), float(np.array([2.5])), [int(row) for row in column], ragged.dtype, np.linalg.norm(column))
+"""
+OTHER = """
+import numpy as np
+import old_library
+import collections, inspect
+for text in ('np.asscalar', 'collections.Mapping', 'inspect.getargspec', 'np.array([[1, 2], [3]])'):
+    try:
+        print(eval(text))
+    except (AttributeError, ValueError) as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path):
+    """The folder of a library of an old NumPy's time, and of another that uses it."""
+    (tmp_path / "old_library").mkdir()
+    (tmp_path / "old_library" / "__init__.py").write_text("from .part import *\n")
+    (tmp_path / "old_library" / "part.py").write_text(LIBRARY)
+    (tmp_path / "other.py").write_text(OTHER)
+    return tmp_path
+
+
+@pytest.mark.skipif(release(np.__version__) < (1, 24) or sys.version_info < (3, 11), reason="they have the old names")
+def test_old_numpy_reaches_the_named_libraries_and_no_others(libraries):
+    path = {"PYTHONPATH": f"{PACKAGES}:{libraries}", "folder": libraries}
+    done = mxkit_run("--old-numpy=json,old-library", "-c", "import other", **path)
+    *own, absent, mapping, getargspec, ragged = done.stdout.splitlines()
+    assert own == ["1.0 2.5 [1, 1] object 1.4142135623730951"]
+    assert [absent, mapping, getargspec, ragged] == ["AttributeError"] * 3 + ["ValueError"]
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("mxkit --old-numpy")]
+    for lent in ("np.float", "np.asscalar", "collections.Mapping", "inspect.getargspec", "np.array of a ragged list"):
+        assert f"{lent} (old_library/part.py, line " in said
+    assert "other.py" not in said
+    assert "ImportError" in mxkit_run("--old-numpy=json", "-c", "import other", status=1, **path).stderr
+
+
+@pytest.mark.skipif(release(np.__version__) < (1, 24) or sys.version_info < (3, 11), reason="they have the old names")
+def test_an_environment_names_libraries_for_all_its_programs(environment, libraries):
+    try:
+        run(environment, "-m", "mxkit", "enable", "--old-numpy=keras-mxnet,old_library", folder=libraries)
+        done = run(environment, "-c", "import other", folder=libraries, PYTHONPATH=str(libraries))
+        assert done.stdout.startswith("1.0 2.5")
+        lines = "from mxkit.runtime.doctor import software; print(software._enabled())"
+        assert "keras,old_library get what NumPy removed', status='ok'" in enabled(environment, "-c", lines).stdout
+    finally:
+        run(environment, "-m", "mxkit", "enable", folder=libraries)
+
+
 def test_a_script_ends_as_it_would_under_python(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sys.argv, __name__, sys.path[0])\nsys.exit(int(sys.argv[1]))\n")

@@ -17,6 +17,8 @@ from mxkit.core.replicas import drop_values, is_differentiable
 from mxkit.errors import ArchitectureError, unknown_name
 from mxkit.nets.architecture.arguments import argument, initializer, plain
 from mxkit.nets.architecture.graph_blocks import GRAPH, SETTINGS, OptimizedNet, optimized_net, symbol_block
+from mxkit.runtime.gluon_layers import LIBRARY_CALL, snapshot
+from mxkit.runtime.libraries import PACKAGES
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import contrib, nn, rnn
@@ -207,10 +209,71 @@ def register_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def registered_block(name: str) -> Optional[Type[Any]]:
-    """Return the registered block of a name, or None."""
+    """Return the registered block of a name, or None; of a library's class, the name is `module:class`."""
+    if ":" in name:
+        return _library_class(name)
     if name not in REGISTERED and name in _OWN_BLOCKS:
         import_module(_OWN_BLOCKS[name])
     return REGISTERED.get(name)
+
+
+def class_name(kind: Type[Any]) -> str:
+    """Return the name of a class of blocks in a description."""
+    is_library = kind.__module__.partition(".")[0] in PACKAGES and REGISTERED.get(kind.__name__) is not kind
+    return f"{kind.__module__}:{kind.__qualname__}" if is_library else kind.__name__
+
+
+def _library_class(name: str) -> Type[Any]:
+    """Import a class of blocks of a library that mxkit knows.
+
+    Raises:
+        ValueError: The name leads out of these libraries, or to no class of blocks, or the library is not installed.
+    """
+    package = name.partition(":")[0].partition(".")[0]
+    if package not in PACKAGES:
+        raise ValueError(f"{name!r:.200} is of none of the libraries {', '.join(sorted(PACKAGES))}: register its class")
+    kind = _imported(name)
+    if not issubclass(kind, gluon.Block):
+        raise ValueError(f"{name!r:.200} is no class of blocks of {package}")
+    return kind
+
+
+def _imported(name: str) -> Type[Any]:
+    """Import the class `module:class`, which must stand in that very module; the caller checks the package."""
+    path, _, inside = name.partition(":")
+    try:
+        kind: Any = functools.reduce(getattr, inside.split("."), import_module(path))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name!r:.200} is not in the installed {path.partition('.')[0]}: {error}") from error
+    if not (isinstance(kind, type) and kind.__module__ == path):
+        raise ValueError(f"{name!r:.200} is no class of that module")
+    return kind
+
+
+# Arguments of gluonts' networks are objects that keep what they were made with, for the library's own files.
+_DISTRIBUTIONS = "gluonts.mx.distribution."
+
+
+def _distribution(content: Any, children: Mapping[str, Any]) -> Any:
+    """Make a family of distributions of gluonts again."""
+    name, arguments = content
+    if not str(name).startswith(_DISTRIBUTIONS):
+        raise ValueError(f"expected a class of {_DISTRIBUTIONS[:-1]}; received {name!r:.200}")
+    kind, base = _imported(name), _imported(f"{_DISTRIBUTIONS}distribution_output:Output")
+    if not issubclass(kind, base):
+        raise ValueError(f"{name!r:.200} is no family of distributions")
+    return kind(**{key: decode(one, children) for key, one in arguments.items()})
+
+
+def library_call(block: Any) -> Optional[Dict[str, Any]]:
+    """Return the arguments with which a library's block was made; None for others, and if they have no names."""
+    if LIBRARY_CALL not in vars(block) or "<locals>" in type(block).__qualname__:
+        return None
+    args, kwargs = vars(block)[LIBRARY_CALL]
+    signature = inspect.signature(type(block).__init__)
+    if any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values()):
+        return None
+    return constructor_arguments(signature, block, args, kwargs, _is_plain)
 
 
 def register_block(kind: _Class) -> _Class:
@@ -307,17 +370,6 @@ def constructor_arguments(
     return {name: value for name, value in arguments.items() if name not in _NAMES}
 
 
-def snapshot(value: Any) -> Any:
-    """Copy the containers of a value.
-
-    >>> sizes = [1]; copied = snapshot({"sizes": sizes}); sizes.append(2); copied
-    {'sizes': [1]}
-    """
-    if type(value) is dict:
-        return {name: snapshot(one) for name, one in value.items()}
-    return type(value)(map(snapshot, value)) if type(value) in (list, tuple) else value
-
-
 def _is_plain(value: Any) -> bool:
     """Return True if a default has a form in JSON."""
 
@@ -355,10 +407,13 @@ def encode(value: Any, child: Callable[[Any], str]) -> Any:
     if isinstance(value, mx.init.Initializer):
         return {"$initializer": plain(value)}
     if isinstance(value, type) and issubclass(value, gluon.Block):
-        name = value.__name__
+        name = class_name(value)
         if known_class(name) is not value:
             raise TypeError(f"the class {name} is not known: decorate it with @mxkit.nets.register_block")
         return {"$class": name}
+    if type(value).__module__.startswith(_DISTRIBUTIONS) and hasattr(value, "__init_args__"):
+        arguments = {key: encode(one, child) for key, one in value.__init_args__.items()}
+        return {"$distribution": [f"{type(value).__module__}:{type(value).__qualname__}", arguments]}
     if isinstance(value, (np.dtype, type)):
         return {"$dtype": plain(value)}
     if isinstance(value, (dict, list, tuple)):
@@ -371,7 +426,7 @@ def encode(value: Any, child: Callable[[Any], str]) -> Any:
 
 def known_class(name: str) -> Optional[Type[Any]]:
     """Return the stock or registered class of a name, or None."""
-    return SUPPORTED[name][0] if name in SUPPORTED else REGISTERED.get(name)
+    return SUPPORTED[name][0] if name in SUPPORTED else registered_block(name)
 
 
 def decode(value: Any, children: Mapping[str, Any]) -> Any:
@@ -399,10 +454,13 @@ def decode(value: Any, children: Mapping[str, Any]) -> Any:
         return initializer(content)
     if name == "$class" and known_class(content):
         return known_class(content)
+    if name == "$distribution":
+        return _distribution(content, children)
     if name == "$dtype":
         return np.dtype(argument("dtype", content)).type
     raise ValueError(
-        f"expected $tuple, $child, $initializer, $class or $dtype of something known; received {value!r:.100}"
+        "expected $tuple, $child, $initializer, $class, $distribution or $dtype of something known; "
+        f"received {value!r:.100}"
     )
 
 

@@ -23,13 +23,16 @@ from mxkit.nets.architecture.catalog import (
     NUMBERS,
     REGISTERED,
     SUPPORTED,
+    class_name,
     decode,
     encode,
+    library_call,
     make_model,
     read_argument,
     registered_block,
 )
 from mxkit.nets.hybridizing import fast_norm
+from mxkit.runtime.gluon_layers import LIBRARY_CALL
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -43,8 +46,9 @@ _REFUSALS += (TypeError, ValueError, mx.MXNetError)
 def build(description: Mapping[str, Any]) -> Any:
     """Build the net that `describe` described.
 
-    No code of a description is executed or imported: classes are looked up among MXNet's own and those with
-    `@register_block`, and models in the tables of the zoos. Constructors get plain values and known blocks, and decide
+    No code of a description is executed: classes are looked up among MXNet's own and those with
+    `@register_block`, models in the tables of the zoos, and classes of blocks in the libraries of docs/libraries.md,
+    whose modules are imported. Constructors get plain values and known blocks, and decide
     what they take. No weights are loaded.
 
     Args:
@@ -240,7 +244,8 @@ def describe(net: Any) -> Dict[str, Any]:
         net: A net of MXNet's own blocks: gluon.nn, gluon.rnn, gluon.contrib.nn, gluon.contrib.rnn, SymbolBlocks and
             the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv must come
             from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`, another
-            library's `register_block(Class)`; its constructor makes its children. The net may be uninitialized,
+            library's `register_block(Class)`, but for the libraries of docs/libraries.md; its constructor makes its
+            children. The net may be uninitialized,
             hybridized, in training, on any devices.
 
     Returns:
@@ -306,14 +311,15 @@ class _Walk:
             used.add(names[id(one)])
             return names[id(one)]
 
+        call = getattr(block, CALL, None) if REGISTERED.get(name) is kind else library_call(block)
         if SUPPORTED.get(name, (None, None))[0] is kind:
             read = {one: lambda one=one: plain(read_argument(block, one)) for one in SUPPORTED[name][1].arguments}
             node: Dict[str, Any] = {"class": name, "arguments": self._read(where, read)}
             if "activation" in node["arguments"] and type(below.get("act")) is gluon.nn.Activation:
                 below = {name: one for name, one in below.items() if name != "act"}  # the argument describes it
-        elif hasattr(block, CALL) and REGISTERED.get(name) is kind:
-            read = {one: lambda value=value: encode(value, child) for one, value in getattr(block, CALL).items()}
-            node = {"class": name, "arguments": self._read(where, read)}
+        elif call is not None:
+            read = {one: lambda value=value: encode(value, child) for one, value in call.items()}
+            node = {"class": class_name(kind), "arguments": self._read(where, read)}
             below = {name: one for name, one in below.items() if name in used}
         elif hasattr(block, MADE):
             model, arguments = getattr(block, MADE)
@@ -363,7 +369,7 @@ _IGNORED = {
     "_op_name",  # of a convolution: its class determines it, and the switches of MXNet how it is spelled
     *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
     *("report", "_graph", "_graphs", "_held"),  # of an OptimizedNet
-    *(CALL, MADE),
+    *(CALL, MADE, LIBRARY_CALL),
 }
 _DEFERRED = ("in_units", "in_channels", "input_size")
 

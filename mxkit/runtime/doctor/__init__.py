@@ -11,6 +11,7 @@ from mxkit.runtime.doctor.findings import Line, Report, Section, render, rows, t
 from mxkit.runtime.doctor.hardware import accelerator_lines, installed_kernels, resource_lines
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.gpus import read_driver
+from mxkit.runtime.startup import enabled_libraries
 
 __all__ = ["Line", "Report", "Section", "render", "report", "rows", "to_dict", "to_json"]
 
@@ -31,6 +32,7 @@ def report() -> Report:
         imported = pool.submit(probe, ["numpy", *software.modules()])
         (answers, noise), others = with_mxnet.result(), imported.result()
     mxnet = answers["mxnet"]
+    libraries = software.library_lines(software.version_of, enabled_libraries())
     return Report(
         (
             Section("python", "Python", software.interpreter_lines(others.answers["numpy"])),
@@ -38,7 +40,7 @@ def report() -> Report:
             Section("machine", "Machine", resource_lines()),
             Section("gpu", "GPU", accelerator_lines(read_driver(), installed_kernels(), mxnet)),
             Section("variables", "Environment", software.variable_lines(noise)),
-            Section("packages", "Packages", software.package_lines({**others.answers, **answers})),
+            Section("packages", "Packages", software.package_lines({**others.answers, **answers}) + libraries),
             Section("caches", "Caches", software.cache_lines()),
         )
     )

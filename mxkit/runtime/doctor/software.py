@@ -7,17 +7,19 @@ import os
 from pathlib import Path
 import platform
 import re
+import shlex
 import shutil
 import sys
 import sysconfig
 import textwrap
-from typing import AbstractSet, Any, List, Mapping, NamedTuple, Tuple
+from typing import AbstractSet, Any, Callable, List, Mapping, NamedTuple, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
 from mxkit.runtime.engine_settings import CORE
+from mxkit.runtime.libraries import LIBRARIES, library_of, unmet_needs
 from mxkit.runtime.machine import processor_flags
-from mxkit.runtime.startup import enabling_file, enabling_text
+from mxkit.runtime.startup import enabled_libraries, enabling_file, enabling_text
 from mxkit.runtime.wheels import RELEASE, Wheel, foreign_name, installed_wheels, package_spec, release, wheel_problem
 
 
@@ -166,7 +168,7 @@ def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
     answer = answers.get(name, {})
     distribution = package.distribution.split("=")[0]
     candidates = (distribution, distribution + "-headless")  # OpenCV's
-    version = next(filter(None, map(_version, candidates)), answer.get("version") or "there, of unknown version")
+    version = next(filter(None, map(version_of, candidates)), answer.get("version") or "there, of unknown version")
     if name in WITH_MXNET and answers["mxnet"]["error"]:
         return Line(name, f"{version}, not tried without MXNet")
     if not answer.get("error"):
@@ -174,6 +176,28 @@ def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
     said = f"does not import: {answer['error']}: {answer['text'].splitlines()[0]}"
     status = "warning" if package.status == "ok" else package.status
     return Line(name, said, status, _repair(name, answer["text"], install))
+
+
+def library_lines(version_of: Callable[[str], str], enabled: str) -> Tuple[Line, ...]:
+    """Lines about the installed libraries of docs/libraries.md, and the versions of others that they need.
+
+    Args:
+        version_of: Returns the version of an installed distribution, or "".
+        enabled: Packages that get what NumPy removed in every program, with commas between them.
+    """
+    lines = []
+    for name in dict.fromkeys(library.name for library in LIBRARIES):
+        version = version_of(name)
+        if not version:
+            continue
+        library = library_of(name, version)
+        unmet = unmet_needs(library, version_of)
+        here = "; ".join(f"needs {need}, here {installed or 'missing'}" for need, installed in unmet.items())
+        fix = f"python -m pip install {' '.join(map(shlex.quote, unmet))}"
+        if not unmet and library.old_numpy and library.package not in enabled.split(","):
+            here = f"run its programs with mxkit run --old-numpy={library.package}"
+        lines.append(judged(name, f"{version}; {here}" if here else version, not unmet, fix))
+    return tuple(lines)
 
 
 def _repair(name: str, text: str, install: str) -> str:
@@ -194,7 +218,8 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution, or ""."""
     with suppress(PackageNotFoundError):
         return version(distribution)
     return ""
@@ -232,8 +257,11 @@ def _enabled() -> Line:
         return Line(
             "enabled", "no: programs need `import mxkit`, or mxkit run; mxkit enable spares them", data={"on": False}
         )
-    is_current = path.read_text(encoding="utf-8", errors="replace") == enabling_text()
+    libraries = enabled_libraries()
+    is_current = path.read_text(encoding="utf-8", errors="replace") == enabling_text(libraries)
     said = f"{path}: programs need no `import mxkit`" if is_current else f"{path} is damaged, or of another mxkit"
+    if is_current and libraries:
+        said += f"; {libraries} get what NumPy removed"
     return judged("enabled", said, is_current, "mxkit enable", {"on": True})
 
 

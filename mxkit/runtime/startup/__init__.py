@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 import sysconfig
@@ -18,17 +19,27 @@ def enabling_file() -> Path:
     return Path(sysconfig.get_path("purelib"), "mxkit-enabled.pth")
 
 
-def enabling_text() -> str:
+def enabling_text(old_numpy: str = "") -> str:
     """The content of `enabling_file`: one line, because Python runs the lines that begin with `import`."""
-    code = _WAITING.read_text(encoding="utf-8") + "\nwait()\n"
-    return f"import sys; exec({code!r}, {{'__name__': 'mxkit.runtime.startup.waiting'}})\n"
+    code = _WAITING.read_text(encoding="utf-8") + "\nwait(old_numpy)\n"
+    names = {"__name__": "mxkit.runtime.startup.waiting", "old_numpy": old_numpy}
+    return f"import sys; exec({code!r}, {names!r})\n"
 
 
-def enable(system: bool = False) -> Path:
+def enabled_libraries() -> str:
+    """The libraries that get NumPy's old names in all programs of this environment, with commas between them."""
+    path = enabling_file()
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = re.search(r"'old_numpy': '([\w,]*)'", text)
+    return found[1] if found else ""
+
+
+def enable(system: bool = False, old_numpy: str = "") -> Path:
     """Let every program of this environment import MXNet as if it had imported mxkit before.
 
     Args:
         system: Allow a Python outside a virtual environment.
+        old_numpy: As in `variables`.
 
     Returns:
         The new file.
@@ -45,7 +56,7 @@ def enable(system: bool = False) -> Path:
         )
     # Programs that start in the meantime must not read half a line.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(enabling_text(), encoding="utf-8")
+    unfinished.write_text(enabling_text(old_numpy), encoding="utf-8")
     unfinished.replace(path)
     return path
 
@@ -69,13 +80,14 @@ def python_command(arguments: Sequence[str]) -> List[str]:
     return [sys.executable, *options, *arguments]
 
 
-def variables(old_numpy: bool = False) -> Dict[str, str]:
+def variables(old_numpy: str = "") -> Dict[str, str]:
     """Environment variables with which this environment's Python, and each Python that it starts, gets mxkit.
 
     Args:
-        old_numpy: The modules of the script, and others that import MXNet, get the names that NumPy removed.
+        old_numpy: Packages that get what NumPy and Python removed, with commas between them. "1" stands for the
+            modules of the script and others that import MXNet.
     """
     before = os.environ.get("PYTHONPATH")
     entries = [entry for entry in before.split(os.pathsep) if entry != str(_STARTUP)] if before else []
     own = {"MXKIT_RUN": os.path.realpath(sys.prefix), "PYTHONPATH": os.pathsep.join([str(_STARTUP), *entries])}
-    return {**own, "MXKIT_OLD_NUMPY": "1"} if old_numpy else own
+    return {**own, "MXKIT_OLD_NUMPY": old_numpy} if old_numpy else own

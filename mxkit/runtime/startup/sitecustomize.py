@@ -15,7 +15,7 @@ def _start():
         path = os.path.join(here, "waiting.py")
         with open(path) as file:
             code = compile(file.read() + "\nwait(old_numpy)\n", path, "exec")
-        old_numpy = os.environ.get("MXKIT_OLD_NUMPY") == "1"
+        old_numpy = os.environ.get("MXKIT_OLD_NUMPY", "")
         exec(code, {"__name__": "mxkit.runtime.startup.waiting", "old_numpy": old_numpy})
     ours = sys.modules.pop("sitecustomize")
     try:
