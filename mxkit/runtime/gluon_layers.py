@@ -29,7 +29,7 @@ LIBRARY_CALL = "__mxkit_call__"
 
 
 def library_blocks(module: ModuleType) -> None:
-    """Blocks of the libraries in `mxkit.runtime.libraries` keep the arguments that they were made with, for `save_net`.
+    """Blocks of the `PACKAGES` keep the arguments that they were made with, for `save_net`.
 
     MXNet keeps a net's parameters alone.
     """

@@ -67,8 +67,9 @@ LIBRARIES = (
 )
 
 
-#: The packages whose blocks `save_net` describes by the names of their classes; reading a description imports them.
-PACKAGES = frozenset(library.package for library in LIBRARIES)
+#: The packages whose blocks `save_net` describes by the names of their classes. Reading a description imports them, so
+#: others are left out: keras and DGL write files into the home folder when they are imported.
+PACKAGES = frozenset(("gluoncv2", "gluonnlp", "gluonts"))
 
 
 def library_of(name: str, version: str) -> Library:

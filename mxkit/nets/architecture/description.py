@@ -47,7 +47,7 @@ def build(description: Mapping[str, Any]) -> Any:
     """Build the net that `describe` described.
 
     No code of a description is executed: classes are looked up among MXNet's own and those with
-    `@register_block`, models in the tables of the zoos, and classes of blocks in the libraries of docs/libraries.md,
+    `@register_block`, models in the tables of the zoos, and classes of blocks of gluonnlp, gluoncv2 and gluonts,
     whose modules are imported. Constructors get plain values and known blocks, and decide
     what they take. No weights are loaded.
 
@@ -244,7 +244,7 @@ def describe(net: Any) -> Dict[str, Any]:
         net: A net of MXNet's own blocks: gluon.nn, gluon.rnn, gluon.contrib.nn, gluon.contrib.rnn, SymbolBlocks and
             the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv must come
             from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`, another
-            library's `register_block(Class)`, but for the libraries of docs/libraries.md; its constructor makes its
+            library's `register_block(Class)`, but not gluonnlp's, gluoncv2's and gluonts'; its constructor makes its
             children. The net may be uninitialized,
             hybridized, in training, on any devices.
 
