@@ -109,7 +109,7 @@ class BatchFirst(gluon.Block):
         self.model = model
 
     def forward(self, tokens):
-        return self.model(tokens.T)[0].transpose((1, 0, 2))
+        return self.model(tokens.transpose())[0].transpose((1, 0, 2))
 
 
 def initialized(make, x):
