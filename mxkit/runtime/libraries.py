@@ -68,7 +68,7 @@ LIBRARIES = (
 
 
 #: The packages whose blocks `save_net` describes by the names of their classes. Reading a description imports them, so
-#: others are left out: keras and DGL write files into the home folder when they are imported.
+#: others are left out: keras writes a file into the home folder when it is imported.
 PACKAGES = frozenset(("gluoncv2", "gluonnlp", "gluonts"))
 
 
