@@ -176,14 +176,13 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
         problems.append("data.pairs")
     for key in ("augment", "eval_augment"):
         augment = augment_of(getattr(recipe.data, key))
-        random = augment is not None and any(step.draws for step in augment.steps)
-        if key == "eval_augment" and random:
+        if key == "eval_augment" and augment is not None and any(step.draws for step in augment.steps):
             problems.append("data.eval_augment with random steps")
         if augment is None or recipe.data.augment is None:
             continue
-        others = (one for one in augment.steps if type(one).__module__ not in _CODED or isinstance(one, BoxCrop))
-        functions = list(map(repr, others))
-        problems += [f"data.{key} with {', '.join(functions)}: take steps that mxkit has by name"] if functions else []
+        others = [one for one in augment.steps if type(one).__module__ not in _CODED or isinstance(one, BoxCrop)]
+        if others:
+            problems.append(f"data.{key} with {', '.join(map(repr, others))}: take steps that mxkit has by name")
         if not augment.tensor and not isinstance(data.train, Split):
             problems.append(f"data.{key} without to_tensor")
     return problems

@@ -42,8 +42,8 @@ def write_training(
     folder: Union[str, Path],
     updates: int,
     tolerance: float,
-    partial: bool = False,
-    fit: Optional[Mapping[str, Any]] = None,
+    partial: bool,
+    fit: Optional[Mapping[str, Any]],
 ) -> Proof:
     """Write the training of a run for PyTorch, and prove that it goes on as MXNet would.
 
@@ -162,14 +162,9 @@ def _contents(
     fit, begin = recording.state, recording.moments[0]
     epoch, done, updates = recording.place
     metrics = [one.name for one in fit.metrics if one.name in texts.METRICS]
-    columns = _columns(metrics)
-    state = {
-        "epoch": epoch,
-        "batches": done,
-        "updates": updates,
-        "sums": [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None,
-        "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
-    }
+    history = [{key: row.get(key) for key in _columns(metrics)} for row in fit.history if row["epoch"] < epoch]
+    sums = [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None
+    state = {"epoch": epoch, "batches": done, "updates": updates, "sums": sums, "history": history}
     average = average_of(fit)
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}

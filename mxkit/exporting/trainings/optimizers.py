@@ -27,11 +27,6 @@ class Rule(NamedTuple):
     lines: str = ""
 
     @property
-    def counts(self) -> bool:
-        """Whether the lines read `count`."""
-        return "count" in self.lines
-
-    @property
     def settings(self) -> List[str]:
         """Names of the arguments that the lines read."""
         return list(dict.fromkeys(re.findall(r"self\.(\w+)", self.lines)))
@@ -194,7 +189,7 @@ def optimizer_class(optimizer: Any) -> str:
     body = unwritten(f"write the step of MXNet's {name}", source_of(optimizer))
     if rule.lines:
         unpacked = [f'{slot} = state.setdefault("{slot}", torch.zeros_like(weight))' for slot in rule.slots]
-        unpacked += ['count = state["count"] = state.get("count", 0) + 1'] if rule.counts else []
+        unpacked += ['count = state["count"] = state.get("count", 0) + 1'] if "count" in rule.lines else []
         unpacked = ["grad = weight.grad", *["state = self.state[weight]"] * bool(unpacked), *unpacked]
         text = "\n".join([*unpacked, rule.lines if "$clip" in rule.lines else f"$clip\n{rule.lines}"])
         text = Template(text).substitute(clip=f"grad = grad.clamp(-{clip!r}, {clip!r})" if clip else "")

@@ -381,11 +381,8 @@ def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
 def metric_text(names: List[str], loss: str) -> str:
     """Functions of the metrics that have code, and the list METRICS."""
     of_labels = " of labels" if loss == "sigmoid_bce" else ""
-    functions = [
-        f'def {name}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
-        f"{indent(METRICS[name + of_labels], '    ')}\n\n\n"
-        for name in names
-    ]
+    head = 'def {}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
+    functions = [f"{head.format(name)}{indent(METRICS[name + of_labels], '    ')}\n\n\n" for name in names]
     return f"{''.join(functions)}METRICS: list = [{', '.join(names)}]"
 
 
@@ -395,28 +392,24 @@ def rate_text(schedule: Any, per_epoch: int) -> str:
     warm, total, every = (
         updates_of(one, per_epoch) if one else 0 for one in (schedule.warmup, schedule.total, schedule.every)
     )
-    lines = [f"if update < {warm}:", f"    return {base} * update / {warm}"] if warm else []
-    if name == "constant":
-        lines.append(f"return {base}")
-    elif name == "step":
-        lines.append(f"return max({base} * {schedule.factor!r} ** ((update - 1) // {every}), {final})")
-    elif name == "multi_step":
-        moments = [updates_of(one, per_epoch) for one in schedule.at]
-        lines.append(f"return {base} * {schedule.factor!r} ** sum(update > moment for moment in {moments})")
-    elif name == "one_cycle":
-        start = float(schedule.base / START_DIVISOR if schedule.start is None else schedule.start)
-        rise = warm or max(1, round(RISE * total))
-        lines = [
-            f"if update <= {rise}:",
-            f"    return {base} + ({start} - {base}) * (1 + math.cos(math.pi * update / {rise})) / 2",
-            f"share = min(update - {rise}, {max(1, total - rise)}) / {max(1, total - rise)}",
-            f"return {final} + ({base} - {final}) * (1 + math.cos(math.pi * share)) / 2",
-        ]
-    else:
-        lines.append(f"share = (min(update, {total}) - {warm}) / {total - warm}")
-        curve = "(1 + math.cos(math.pi * share)) / 2" if name == "cosine" else f"(1 - share) ** {schedule.power!r}"
-        lines.append(f"return {final} + ({base} - {final}) * {curve}")
-    return indent("\n".join(lines), "    ")
+    moments = [updates_of(one, per_epoch) for one in schedule.at or ()]
+    start = float(schedule.base / START_DIVISOR if schedule.start is None else schedule.start)
+    rise = warm or max(1, round(RISE * total))
+    fall = max(1, total - rise)
+    share = f"share = (min(update, {total}) - {warm}) / {total - warm}\nreturn {final} + ({base} - {final})"
+    bodies = {
+        "constant": f"return {base}",
+        "step": f"return max({base} * {schedule.factor!r} ** ((update - 1) // {every}), {final})",
+        "multi_step": f"return {base} * {schedule.factor!r} ** sum(update > moment for moment in {moments})",
+        "one_cycle": f"""if update <= {rise}:
+    return {base} + ({start} - {base}) * (1 + math.cos(math.pi * update / {rise})) / 2
+share = min(update - {rise}, {fall}) / {fall}
+return {final} + ({base} - {final}) * (1 + math.cos(math.pi * share)) / 2""",
+        "cosine": f"{share} * (1 + math.cos(math.pi * share)) / 2",
+        "poly": f"{share} * (1 - share) ** {schedule.power!r}",
+    }
+    warming = f"if update < {warm}:\n    return {base} * update / {warm}\n" if warm and name != "one_cycle" else ""
+    return indent(warming + bodies[name], "    ")
 
 
 def clip_text(clip_norm: Optional[float], clip_value: Optional[float]) -> str:
