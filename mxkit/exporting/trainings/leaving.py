@@ -123,7 +123,7 @@ def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves
     missing, unwritten = [one.name for one in fit.metrics if one.name not in texts.METRICS], proof.not_compared
     return texts.filled(
         texts.README,
-        {"average": average_of(fit), "unwritten": unwritten},
+        ema=average_of(fit),
         version=__version__,
         mxnet=mx.__version__,
         run=run,
@@ -206,7 +206,7 @@ def _train_text(
     marked, loss = marked_bodies(recipe, missing), str(recipe.loss.name)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
-    normalized = "nn.BatchNorm" in beside.text
+    normalized, pixels = "nn.BatchNorm" in beside.text, loss == "pixel_ce"
     if normalized and len(net_devices(fit.net)) > 1:
         raise ExportError(
             "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
@@ -214,14 +214,14 @@ def _train_text(
         )
     pairs = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     factors = "".join(f'    "{key}": {pair!r},\n' for key, pair in pairs.items() if pair != (1.0, 1.0))
-    conditions = {"unwritten": missing, "dropout": "dropout" in beside.text.lower(), "callbacks": "callbacks" in marked}
-    decay = "" if average is None else repr(average.decay)
-    if average is not None and average.warmup:
-        decay = f"min({decay}, (1 + updates) / (10 + updates))"
-    pixels = loss == "pixel_ce"
+    share = repr(average.decay) if average else ""
+    share = f"min({share}, (1 + updates) / (10 + updates))" if average and average.warmup else share
     text = texts.filled(
         texts.TRAIN,
-        {**conditions, "average": average, "batch_norm": normalized},
+        dropout="dropout" in beside.text.lower(),
+        pixels=pixels,
+        batch_norm=normalized,
+        ema=average,
         version=__version__,
         updates=updates,
         epoch=epoch,
@@ -238,18 +238,12 @@ def _train_text(
         loss=texts.loss_text(loss, _loss_arguments(recipe, beside)) or marked["loss"],
         counting=texts.COUNT if pixels else "",
         count="count" if pixels else "len",
-        divisor="(samples or 1)" if pixels else "samples",
         metric=texts.metric_text(metrics, loss),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
-        biased=texts.BIASED if normalized else "",
-        averaged=texts.AVERAGED.substitute(decay=decay) if average else "",
+        share=share,
         size="len(window)" if accumulate.unit == "batches" else "sum(len(x) for x, *_ in window)",
         clip=texts.clip_text(recipe.clip_norm, recipe.clip_value),
-        and_type=", AveragedModel" if average else "",
-        and_averages=", the averages" if average else "",
-        and_average=", average" if average else "",
-        and_averaged=", averaged(net)" if average else "",
         after_epoch=marked.get("callbacks"),
         saved="**saved" if average else '"net": net.state_dict(), "optimizer": optimizer.state_dict()',
         judged="average.module" if average else "net",

@@ -77,7 +77,30 @@ def new_optimizer(net: nn.Module) -> $name:
     return $name([{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in made.items()])
 
 
-${biased}${averaged}def windows(batches: Any, device: str) -> Iterator[list]:
+?batch_norm{def keep_biased_variance(net: nn.Module) -> None:
+    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
+
+    def scale(layer: Any, inputs: tuple, output: Any = None) -> None:
+        values = inputs[0].numel() / inputs[0].shape[1]
+        share = (values - 1) / values if layer.training else 1.0
+        layer.running_var = layer.running_var / share if output is None else layer.running_var * share
+
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.register_forward_pre_hook(scale)
+            layer.register_forward_hook(scale)
+
+
+}?ema{def averaged(net: nn.Module) -> AveragedModel:
+    """The moving average of the weights, which begins as those after the first update."""
+
+    def moved(average: Any, weight: Any, updates: Any) -> Any:
+        return average + (1 - $share) * (weight - average)
+
+    return AveragedModel(net, avg_fn=moved)
+
+
+}def windows(batches: Any, device: str) -> Iterator[list]:
     """The batches of each update; the last ones of an epoch may be fewer."""
     window: list = []
     for number, batch in enumerate(batches, 1):
@@ -96,7 +119,7 @@ def update(net: nn.Module, optimizer: Any, number: int, window: list, amp: str |
         with torch.autocast(x.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
             output = net(x)
             loss = losses(output, label).sum()
-        (loss / $divisor).backward()
+        (loss / ?pixels{(samples or 1)}?!pixels{samples}).backward()
         found = [loss.item(), *(metric(output, label) for metric in METRICS)]
         sums = [one + more for one, more in zip(sums, found)]
 $clip    for group in optimizer.param_groups:
@@ -120,39 +143,39 @@ def evaluate(net: nn.Module, batches: Any, device: str, amp: str | None) -> list
     return [one / samples for one in sums]
 
 
-def resume(device: str) -> tuple[nn.Module, Any, dict$and_type]:
-    """The net, the optimizer$and_averages and the place in the training, of last.pt or as MXNet left them."""
+def resume(device: str) -> tuple[nn.Module, Any, dict?ema{, AveragedModel}]:
+    """The net, the optimizer?ema{, the averages} and the place in the training, of last.pt or as MXNet left them."""
     net = load(HERE / "net.safetensors").to(device).train()
 ?batch_norm     keep_biased_variance(net)
-    optimizer$and_average = new_optimizer(net)$and_averaged
+    optimizer?ema{, average} = new_optimizer(net)?ema{, averaged(net)}
     if (HERE / "last.pt").exists():
         saved = torch.load(HERE / "last.pt", map_location=device, weights_only=True)
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
-?average         average.load_state_dict(saved["average"])
-        return net, optimizer, saved["state"]$and_average
+?ema         average.load_state_dict(saved["average"])
+        return net, optimizer, saved["state"]?ema{, average}
     weights = dict(net.named_parameters())
     for key, array in load_file(HERE / "optimizer.safetensors", device).items():
         name, _, slot = key.rpartition(":")
         optimizer.state[weights[name]][slot] = int(array) if slot == "count" else array
     state = json.loads((HERE / "state.json").read_text())
-?average     average.module.load_state_dict(load_file(HERE / "average.safetensors", device))
-?average     average.n_averaged.fill_(state["averaged"])
-    return net, optimizer, state$and_average
+?ema     average.module.load_state_dict(load_file(HERE / "average.safetensors", device))
+?ema     average.n_averaged.fill_(state["averaged"])
+    return net, optimizer, state?ema{, average}
 
 
-?callbacks def after_epoch(state: dict, net: nn.Module, optimizer: Any) -> None:
-?callbacks     """Called after each epoch; the last row of the history is state["history"][-1]."""
-?callbacks $after_epoch
-?callbacks
-?callbacks
+?after_epoch def after_epoch(state: dict, net: nn.Module, optimizer: Any) -> None:
+?after_epoch     """Called after each epoch; the last row of the history is state["history"][-1]."""
+?after_epoch $after_epoch
+?after_epoch
+?after_epoch
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=$epochs)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--amp", choices=["bfloat16"], help="compute the net in 16 bits")
     given = parser.parse_args()
-    net, optimizer, state$and_average = resume(given.device)
+    net, optimizer, state?ema{, average} = resume(given.device)
 ?dropout     torch.manual_seed(SEED + state["updates"])  # of Dropout
     train, order, others = loaders()
     while state["epoch"] <= given.epochs:
@@ -161,17 +184,17 @@ def main() -> None:
         for window in windows(train, given.device):
             state["updates"] += 1
             found = update(net, optimizer, state["updates"], window, given.amp)
-?average             average.update_parameters(net)
+?ema             average.update_parameters(net)
             sums = [one + more for one, more in zip(sums, found)]
         row = [state["epoch"], state["updates"], order.samples, rate(state["updates"] + 1)]
         row += [one / sums[0] for one in sums[1:]]
         row += evaluate($judged, others["valid"], given.device, given.amp) if "valid" in others else []
         state["history"].append(dict(zip(COLUMNS, row)))
         print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
-?callbacks         after_epoch(state, net, optimizer)
+?after_epoch         after_epoch(state, net, optimizer)
         state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
-?average         parts = {"net": net, "optimizer": optimizer, "average": average}
-?average         saved = {name: part.state_dict() for name, part in parts.items()}
+?ema         parts = {"net": net, "optimizer": optimizer, "average": average}
+?ema         saved = {name: part.state_dict() for name, part in parts.items()}
         torch.save({$saved, "state": state}, HERE / "new.pt")
         (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
         arrays = {name: one.clone() for name, one in $judged.state_dict().items()}
@@ -189,32 +212,6 @@ if __name__ == "__main__":
     main()
 '''
 
-BIASED = '''def keep_biased_variance(net: nn.Module) -> None:
-    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
-
-    def scale(layer: Any, inputs: tuple, output: Any = None) -> None:
-        values = inputs[0].numel() / inputs[0].shape[1]
-        share = (values - 1) / values if layer.training else 1.0
-        layer.running_var = layer.running_var / share if output is None else layer.running_var * share
-
-    for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.register_forward_pre_hook(scale)
-            layer.register_forward_hook(scale)
-
-
-'''
-
-AVERAGED = Template('''def averaged(net: nn.Module) -> AveragedModel:
-    """The moving average of the weights, which begins as those after the first update."""
-
-    def moved(average: Any, weight: Any, updates: Any) -> Any:
-        return average + (1 - $decay) * (weight - average)
-
-    return AveragedModel(net, avg_fn=moved)
-
-
-''')
 NO_DATA = Template('''"""The run's data, which is not written: README.md says why."""
 
 from typing import Any
@@ -251,15 +248,14 @@ float32, the learning rates of all updates, and the batches of two epochs.
   losses of these updates, each program going on from its own numbers.$apart
 - Dropout draws other numbers. Other versions of NumPy and OpenCV than those of `proof.json` may, too.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
-- Metrics without code here: $missing.
-?average - `train.py` validates, scores and writes `last.safetensors` with the averages of the weights; `last.pt` has
-?average   both. The last scores of the MXNet run were those of its weights.
-?unwritten
-?unwritten ## What is not written
-?unwritten These parts raise NotImplementedError, or are left out, and were not compared. MXNet's code stands there as a
-?unwritten comment.
-?unwritten
-?unwritten $unwritten
+- Metrics without code here: $missing.?ema{
+- `train.py` validates, scores and writes `last.safetensors` with the averages of the weights; `last.pt` has both. The
+  last scores of the MXNet run were those of its weights.}?unwritten{
+
+## What is not written
+These parts raise NotImplementedError, or are left out, and were not compared. MXNet's code stands there as a comment.
+
+$unwritten}
 """
 
 _LOGITS = "F.binary_cross_entropy_with_logits(output"
@@ -320,10 +316,17 @@ def count(label: torch.Tensor) -> int:
 '''
 
 
-def filled(text: str, conditions: Mapping[str, Any], **values: Any) -> str:
-    """A template without its lines that begin with `?NAME` for a condition that does not hold, and with values."""
-    kept = re.sub(r"(?m)^\?(\w+) ?(.*\n)", lambda line: line[2] if conditions[line[1]] else "", text)
-    return Template(kept).substitute(values)
+def filled(text: str, **values: Any) -> str:
+    """A template with values; `?NAME{...}` and a line that begins with `?NAME` stand if that value is not empty or 0.
+
+    With `?!NAME` they stand if it is.
+    """
+
+    def kept(part: Any) -> str:
+        return str(part[3]) if bool(values[part[2]]) != bool(part[1]) else ""
+
+    text = re.sub(r"(?s)\?(!?)(\w+)\{(.*?)\}", kept, text)
+    return Template(re.sub(r"(?m)^\?(!?)(\w+) ?(.*\n)", kept, text)).substitute(values)
 
 
 def tidied(text: str) -> str:
