@@ -6,8 +6,7 @@ import json
 import math
 import re
 from string import Template
-import textwrap
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any, List, Mapping, Optional
 
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
@@ -354,7 +353,7 @@ def source_of(made: Any) -> str:
     own += [] if kind.__module__.startswith(("mxkit.", "mxnet.", "builtins")) else [kind]
     code: Any = made if inspect.isroutine(made) else next(iter(own), None)
     try:
-        return textwrap.dedent(inspect.getsource(code))
+        return dedent(inspect.getsource(code))
     except (OSError, TypeError):  # no file, as of a class of a notebook
         return ""
 
