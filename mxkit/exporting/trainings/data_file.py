@@ -13,21 +13,33 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.data import augment_labels, augment_steps
+from mxkit.data.augment_labels import BoxCrop
 from mxkit.data.augment_steps import Normalize, Step, ToTensor
 from mxkit.data.pixels import FILE, drawn_by_dataset
 from mxkit.data.splits import Split
 from mxkit.errors import ExportError
+from mxkit.exporting.trainings.texts import tidied
 from mxkit.recipe.building import SPLITS, batches, has_samples, is_loader
 from mxkit.recipe.schema import Recipe, augment_of
 import numpy as np
 
 # Arrays are held in memory twice while they are written.
 _BYTES = 2 * 10**9
-_WIDTH = 120
 
 _HEAD = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run$changed."""
 
-$imports
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 SEED = $seed
 WORKERS = 0  # processes that read ahead; the batches are the same with any number of them
@@ -112,20 +124,11 @@ _TOGETHER = Template("""        scale, shift = np.ones(2), np.zeros(2)  # what w
 """)
 
 
-_IMPORTS = (
-    ("collections.abc", "Iterator Sequence"),
-    ("dataclasses", "dataclass field"),
-    ("functools", "lru_cache"),
-    ("pathlib", "Path"),
-    ("typing", "Any NamedTuple"),
-    ("", ""),
-    ("cv2", ""),
-    ("numpy as np", ""),
-    ("torch", ""),
-    ("safetensors", "safe_open"),
-    ("safetensors.torch", "load_file"),
-    ("torch.utils.data", "DataLoader Dataset Sampler TensorDataset"),
-)
+def _joined(signature: Any) -> str:
+    line = "".join(signature.groups()) + "\n"
+    return line if len(line) <= 121 else str(signature[0])
+
+
 # What a file of PyTorch's says in place of mxkit's words for Python 3.8; a text that has become short is one line.
 _REWRITTEN = (
     (r'"(np\.ndarray)"', r"\1"),
@@ -135,9 +138,10 @@ _REWRITTEN = (
     (r"  # type: ignore.*", ""),
     (r"Optional\[(\w+)\]", r"\1 | None"),
     (r"= Union\[(\w+), (.+)\]", r"= \1 | \2"),
-    (r"(def \w+\()\n +(.*[^,])\n *(\) -> .*:)\n", lambda found: _joined(found)),
+    (r"(def \w+\()\n +(.*[^,])\n *(\) -> .*:)\n", _joined),
     (r"\n{3,}( +)", r"\n\n\1"),
 )
+_CODED = (augment_steps.__name__, augment_labels.__name__)
 _DROPPED = {"__post_init__", "name", "draw_for", "checks", "draws"}
 
 
@@ -172,21 +176,16 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
         problems.append("data.pairs")
     for key in ("augment", "eval_augment"):
         augment = augment_of(getattr(recipe.data, key))
-        random = augment is not None and any(step.draws for step in augment.steps)
-        if key == "eval_augment" and random:
+        if key == "eval_augment" and augment is not None and any(step.draws for step in augment.steps):
             problems.append("data.eval_augment with random steps")
         if augment is None or recipe.data.augment is None:
             continue
-        functions = [repr(one) for one in augment.steps if not _has_code(one)]
-        problems += [f"data.{key} with {', '.join(functions)}: take steps that mxkit has by name"] if functions else []
+        others = [one for one in augment.steps if type(one).__module__ not in _CODED or isinstance(one, BoxCrop)]
+        if others:
+            problems.append(f"data.{key} with {', '.join(map(repr, others))}: take steps that mxkit has by name")
         if not augment.tensor and not isinstance(data.train, Split):
             problems.append(f"data.{key} without to_tensor")
     return problems
-
-
-def _has_code(step: Step) -> bool:
-    own = type(step).__module__ in (augment_steps.__name__, augment_labels.__name__)
-    return own and not isinstance(step, augment_labels.BoxCrop)
 
 
 def _is_random(recipe: Recipe, data: Any) -> bool:
@@ -215,59 +214,44 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     arrays = _arrays(_unchanged(recipe) if changed else recipe, data, names, changed)
     fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
     fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
-    if not changed:
-        parts = _WHOLE.substitute(parts=json.dumps(names))
-        pieces = [_ORDER.substitute(keys="list[int]", key="")]
-    else:
+    if changed:
         lists, parts = _lists(recipe, data, names)
         dataset = _dataset(data.train, arrays)
-        code = code_of(f"{lists}\n{dataset}", keep_place=".place(" in dataset)
-        pieces = [code, lists, _ORDER.substitute(keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ")]
-        pieces.append(dataset)
+        order = _ORDER.substitute(keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ")
+        pieces = [f"{_code_of(lists + dataset)}\n\n{lists}", order, dataset]
+    else:
+        parts = _WHOLE.substitute(parts=json.dumps(names))
+        pieces = ["\n" + _ORDER.substitute(keys="list[int]", key="")]
+    head = _HEAD.substitute(fixed, changed=", changed by its random steps" if changed else "")
     body = "\n\n".join([*pieces, _LOADERS.substitute(fixed, parts=parts)])
-    suffix, blank = (", changed by its random steps", "\n") if changed else ("", "\n\n")
-    head = _HEAD.substitute(fixed, changed=suffix, imports=_imports(f"Path {body}"))
-    return Data(f"{head}{blank}{body}", arrays)
-
-
-def _imports(text: str) -> str:
-    """Import lines of what a text uses."""
-    lines = []
-    for module, names in _IMPORTS:
-        used = [name for name in names.split() if re.search(rf"\b{name}\b", text)]
-        if used:
-            lines.append(f"from {module} import {', '.join(used)}")
-        elif not names and (not module or re.search(rf"\b{module.split()[-1]}\.", text)):
-            lines.append(f"import {module}" if module else "")
-    return "\n".join(lines)
+    return Data(tidied(f"{head}\n{body}"), arrays)
 
 
 def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[str, "np.ndarray"]:
     """Inputs and labels of each part, as the net gets them, or as they are stored if steps change them."""
-    found: Dict[str, Any] = {}
-    size = 0
     columns: Dict[str, List[Any]] = {}
+    size = 0
     for name in names:
         loader: Any = batches(recipe, data, name)
         whole = changed and isinstance(getattr(data, name), Split)
         for sample in [(loader.x, loader.y)] if whole else loader:
             for key, one in zip("xy", map(to_host, sample)):
-                columns.setdefault(f"{name}.{key}", []).append(one)
+                as_read = changed or key == "y"
+                columns.setdefault(f"{name}.{key}", []).append(one if as_read else one.astype(np.float32))
                 size += one.nbytes
             if size > _BYTES:
                 raise ExportError(
                     f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a "
                     "part of them or on smaller images (reduce_to=), or leave without training="
                 )
+    found: Dict[str, Any] = {}
     for key in "xy":
         own = {name: column for name, column in columns.items() if name.endswith(key)}
         if len({one.shape[1:] for column in own.values() for one in column}) == 1:
             found.update({name: np.concatenate(column) for name, column in own.items()})
         else:
             found.update({f"{name}.{row}": one[0] for name, column in own.items() for row, one in enumerate(column)})
-    return (
-        found if changed else {name: one.astype(np.float32) if name[-1] == "x" else one for name, one in found.items()}
-    )
+    return found
 
 
 def _lists(recipe: Recipe, data: Any, names: List[str]) -> Tuple[str, str]:
@@ -314,28 +298,22 @@ def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
     return _IMAGES.substitute(texts, change=change)
 
 
-def code_of(text: str, *, keep_place: bool) -> str:
-    """The source of those of mxkit's steps and functions that a text uses, and of all that they use.
-
-    Args:
-        text: Code.
-        keep_place: Whether labels move with images.
-    """
+def _code_of(text: str) -> str:
+    """The source of those of mxkit's steps and functions that a text uses, and of all that they use."""
+    dropped = _DROPPED if ".place(" in text else {*_DROPPED, "place"}  # labels that move with images need it
     known: Dict[str, str] = {}
     for module in (augment_steps, augment_labels):
-        source = inspect.getsource(module)
-        for node in ast.parse(source).body:
+        lines = inspect.getsource(module).split("\n")
+        for node in ast.parse("\n".join(lines)).body:
             names = [getattr(one, "id", "") for one in getattr(node, "targets", ())] or [getattr(node, "name", "")]
-            own = _trimmed(source.split("\n"), node, _DROPPED if keep_place else {*_DROPPED, "place"})
-            known.update({name: own for name in names if name})
+            known.update(dict.fromkeys(filter(None, names), _trimmed(lines, node, dropped)))
     wanted, used = _names(text), set()  # type: List[str], Set[str]
     while wanted:
         name = wanted.pop()
         if name in known and name not in used:
             used.add(name)
             wanted += _names(known[name])
-    kept = [known[name] for name in known if name in used]
-    joined = "\n\n".join(kept)
+    joined = "\n\n".join(own for name, own in known.items() if name in used)
     return re.sub(r"(?m)^([^\s@].* = .*\n)\n\n(?=(#.*\n)*\w+ = )", r"\1", joined)  # constants stand together
 
 
@@ -343,28 +321,20 @@ def _names(text: str) -> List[str]:
     return [one.id for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Name)]
 
 
-def _trimmed(lines: List[str], node: ast.AST, dropped: Set[str]) -> str:
+def _trimmed(lines: List[str], node: Any, dropped: Set[str]) -> str:
     """The text of a statement with the comment above it, a class without some of its members."""
 
-    def span(one: Any) -> Tuple[int, int]:
-        return min([one.lineno, *(first.lineno for first in getattr(one, "decorator_list", ()))]) - 1, one.end_lineno
+    def first_of(one: Any) -> int:
+        return int(min(part.lineno for part in (one, *getattr(one, "decorator_list", ())))) - 1
 
-    first, last = span(node)
+    members: List[Any] = node.body if isinstance(node, ast.ClassDef) else []
+    for one in members:
+        if getattr(one, "name", getattr(getattr(one, "target", None), "id", "")) in dropped:
+            lines[first_of(one) : one.end_lineno] = [""] * (one.end_lineno - first_of(one))
+    first = first_of(node)
     while lines[first - 1].startswith("#"):
         first -= 1
-    members: List[Any] = node.body if isinstance(node, ast.ClassDef) else []
-    left_out = {
-        number
-        for one in members
-        if getattr(one, "name", getattr(getattr(one, "target", None), "id", "")) in dropped
-        for number in range(*span(one))
-    }
-    text = "\n".join(line for number, line in enumerate(lines[first:last], first) if number not in left_out) + "\n"
+    text = "\n".join(lines[first : node.end_lineno]) + "\n"
     for pattern, by in _REWRITTEN:
         text = re.sub(pattern, by, text)
     return text.rstrip("\n") + "\n"
-
-
-def _joined(signature: Any) -> str:
-    line = "".join(signature.groups())
-    return f"{line}\n" if len(line) <= _WIDTH else signature[0]

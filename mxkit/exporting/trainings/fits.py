@@ -8,19 +8,9 @@ from mxkit.core.blocks import is_numpy_net
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import unknown_name
-from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings.texts import LOSSES
 from mxkit.losses.named_losses import get_batch_loss
-from mxkit.recipe.schema import (
-    FIT_KEYS,
-    CallbackComponent,
-    DataComponent,
-    LossComponent,
-    MetricComponent,
-    ModelComponent,
-    OptimizerComponent,
-    Recipe,
-    ScheduleComponent,
-)
+from mxkit.recipe import schema
 from mxkit.recipe.vocabulary import CALLBACKS
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks.learning_rate import LearningRate
@@ -29,7 +19,7 @@ from mxkit.training.checkpoints import get_checkpoints
 from mxkit.training.loop import fit
 
 
-def recipe_of_fit(net: Any, arguments: Mapping[str, Any]) -> Tuple[Recipe, Splits, Optional[Checkpoint]]:
+def recipe_of_fit(net: Any, arguments: Mapping[str, Any]) -> Tuple[schema.Recipe, Splits, Optional[Checkpoint]]:
     """A recipe that calls `fit` as a script does, its data, and the newest checkpoint, if there is one.
 
     Args:
@@ -56,25 +46,25 @@ def recipe_of_fit(net: Any, arguments: Mapping[str, Any]) -> Tuple[Recipe, Split
     train, valid = arguments["train"], arguments.get("valid")
     state = None if checkpoint is None else checkpoint.manifest["run"]["data"]
     callbacks: List[Any] = list(arguments.get("callbacks", ()))
-    schedules = [_made(ScheduleComponent, one.schedule) for one in callbacks if isinstance(one, LearningRate)]
-    recipe = Recipe.model_construct(
+    schedules = [_made(schema.ScheduleComponent, one.schedule) for one in callbacks if isinstance(one, LearningRate)]
+    recipe = schema.Recipe.model_construct(
         **{
-            **{key: arguments[key] for key in FIT_KEYS if key in arguments},
+            **{key: arguments[key] for key in schema.FIT_KEYS if key in arguments},
             "name": "fit",
             "seed": (state or {}).get("seed", getattr(train, "seed", 0)),
             "arrays": "np" if is_numpy_net(net) else "nd",
-            "data": DataComponent.model_construct(
+            "data": schema.DataComponent.model_construct(
                 name="train",
                 batch_size=getattr(train, "batch_size", 0),
                 eval_batch_size=getattr(valid, "batch_size", 256),
                 drop_last=getattr(train, "drop_last", False),
             ),
-            "model": ModelComponent.model_construct(name=type(net).__name__),
+            "model": schema.ModelComponent.model_construct(name=type(net).__name__),
             "loss": _loss(arguments["loss"]),
-            "optimizer": OptimizerComponent.model_construct(name=optimizer.lower(), **settings),
+            "optimizer": schema.OptimizerComponent.model_construct(name=optimizer.lower(), **settings),
             "schedule": schedules[0] if schedules else None,
             "callbacks": [_callback(one) for one in callbacks if not isinstance(one, LearningRate)],
-            "metrics": [_made(MetricComponent, one) for one in arguments.get("metrics", ())],
+            "metrics": [_made(schema.MetricComponent, one) for one in arguments.get("metrics", ())],
         }
     )
     return recipe, Splits(_part(train, shuffle=True), None if valid is None else _part(valid), None), checkpoint
@@ -98,13 +88,13 @@ def _made(kind: Any, made: Any, name: str = "", **arguments: Any) -> Any:
 def _loss(spec: Any) -> Any:
     name, arguments = split_spec(spec)
     if isinstance(name, str):
-        return _made(LossComponent, spec, name, **arguments)
-    form: Dict[str, str] = {get_batch_loss(one).description: one for one in texts.losses_with_code()}
+        return _made(schema.LossComponent, spec, name, **arguments)
+    form: Dict[str, str] = {get_batch_loss(one).description: one for one in LOSSES}
     known = form.get(get_batch_loss(spec).description)
-    return _made(LossComponent, spec, known or str(getattr(spec, "__name__", type(spec).__name__)))
+    return _made(schema.LossComponent, spec, known or str(getattr(spec, "__name__", type(spec).__name__)))
 
 
 def _callback(one: Any) -> Any:
     names = {kind: name for name, kind in CALLBACKS.items()}
     made = EMA(one.decay, one.warmup) if type(one) is EMA else one  # the user's keeps its averages
-    return _made(CallbackComponent, made, names.get(type(one), type(one).__name__))
+    return _made(schema.CallbackComponent, made, names.get(type(one), type(one).__name__))

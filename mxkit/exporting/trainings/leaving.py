@@ -42,8 +42,8 @@ def write_training(
     folder: Union[str, Path],
     updates: int,
     tolerance: float,
-    partial: bool = False,
-    fit: Optional[Mapping[str, Any]] = None,
+    partial: bool,
+    fit: Optional[Mapping[str, Any]],
 ) -> Proof:
     """Write the training of a run for PyTorch, and prove that it goes on as MXNet would.
 
@@ -120,7 +120,10 @@ def write_training(
 def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves, packages: str) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
     shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one]
-    return texts.README.substitute(
+    missing, unwritten = [one.name for one in fit.metrics if one.name not in texts.METRICS], proof.not_compared
+    return texts.filled(
+        texts.README,
+        ema=average_of(fit),
         version=__version__,
         mxnet=mx.__version__,
         run=run,
@@ -129,12 +132,10 @@ def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves
         changed=", changed by its random steps" if recipe.data.augment is not None else "",
         updates=updates,
         epochs=max(epochs_of(fit), epoch),
-        missing=", ".join(one.name for one in fit.metrics if one.name not in texts.METRICS) or "none",
+        missing=", ".join(missing) or "none",
         proof=f"{proof.inputs}: {proof.summary()}",
         apart=f" They differ by at most {max(shares):.1g} of the loss." if shares else "",
-        averages="" if average_of(fit) is None else texts.README_AVERAGES,
-        unwritten=texts.README_UNWRITTEN * bool(proof.not_compared)
-        + "".join(f"- {one}\n" for one in proof.not_compared),
+        unwritten="\n".join(f"- {one}" for one in unwritten),
     )
 
 
@@ -160,15 +161,10 @@ def _contents(
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
     epoch, done, updates = recording.place
-    metrics = texts.known_metrics([one.name for one in fit.metrics])
-    columns = _columns(metrics)
-    state = {
-        "epoch": epoch,
-        "batches": done,
-        "updates": updates,
-        "sums": [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None,
-        "history": [{key: row.get(key) for key in columns} for row in fit.history if row["epoch"] < epoch],
-    }
+    metrics = [one.name for one in fit.metrics if one.name in texts.METRICS]
+    history = [{key: row.get(key) for key in _columns(metrics)} for row in fit.history if row["epoch"] < epoch]
+    sums = [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None
+    state = {"epoch": epoch, "batches": done, "updates": updates, "sums": sums, "history": history}
     average = average_of(fit)
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__}
     tensors = {"net": beside.values(begin.values), "optimizer": beside.slots(begin, fit.trainer.optimizer)}
@@ -207,49 +203,49 @@ def _columns(metrics: List[str]) -> List[str]:
 def _train_text(
     recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], missing: Sequence[Missing]
 ) -> str:
-    marked, said = marked_bodies(recipe, missing), "".join(f"- {one}\n" for one in missing)
+    marked, loss = marked_bodies(recipe, missing), str(recipe.loss.name)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
-    normalized = "nn.BatchNorm" in beside.text
+    normalized, pixels = "nn.BatchNorm" in beside.text, loss == "pixel_ce"
     if normalized and len(net_devices(fit.net)) > 1:
         raise ExportError(
             "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
             "cannot do: a run on one device leaves"
         )
-    factors = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
-    constants = {
-        "ACCUMULATE": int(accumulate.number),
-        "WEIGHT_DECAY": float(optimizer.wd),
-        "FACTORS": {key: pair for key, pair in factors.items() if pair != (1.0, 1.0)},
-        "FROZEN": beside.frozen,
-    }
-    if "dropout" in beside.text.lower():
-        constants["SEED"] = recipe.seed % 2**32
-    text = texts.TRAIN.substitute(
+    pairs = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
+    factors = "".join(f'    "{key}": {pair!r},\n' for key, pair in pairs.items() if pair != (1.0, 1.0))
+    share = repr(average.decay) if average else ""
+    share = f"min({share}, (1 + updates) / (10 + updates))" if average and average.warmup else share
+    text = texts.filled(
+        texts.TRAIN,
+        dropout="dropout" in beside.text.lower(),
+        pixels=pixels,
+        batch_norm=normalized,
+        ema=average,
         version=__version__,
         updates=updates,
         epoch=epoch,
         epochs=epochs_of(fit),
+        unwritten="\n".join(f"- {one}" for one in missing),
+        accumulate=int(accumulate.number),
+        decay=float(optimizer.wd),
+        factors=f"{{\n{factors}}}" if factors else "{}",
+        frozen=json.dumps(beside.frozen),
+        seed=recipe.seed % 2**32,
         scores=json.dumps(["loss", *metrics]),
-        columns=", ".join(map(json.dumps, _columns(metrics))),
-        constants="\n".join(texts.constant(name, value) for name, value in constants.items()),
-        windows=texts.WINDOWS.substitute(
-            size="len(window)" if accumulate.unit == "batches" else "sum(len(x) for x, *_ in window)"
-        ),
-        labels="label",
-        seeded=texts.SEEDED if "SEED" in constants else "",
-        unwritten=f"\nNot written:\n{said}" if said else "",
-        after=texts.AFTER_EPOCH.substitute(body=marked["callbacks"]) if "callbacks" in marked else "",
-        after_epoch=texts.CALL_AFTER_EPOCH if "callbacks" in marked else "",
-        **texts.average_parts(None if average is None else (average.decay, average.warmup)),
+        columns=json.dumps(_columns(metrics))[1:-1],
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(str(recipe.loss.name), _loss_arguments(recipe, beside)) or marked["loss"],
-        **texts.count_texts(str(recipe.loss.name)),
-        metric=texts.metric_text(metrics, str(recipe.loss.name)),
+        loss=texts.loss_text(loss, _loss_arguments(recipe, beside)) or marked["loss"],
+        counting=texts.COUNT if pixels else "",
+        count="count" if pixels else "len",
+        metric=texts.metric_text(metrics, loss),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
-        biased=texts.BIASED if normalized else "",
-        keep="    keep_biased_variance(net)\n" if normalized else "",
+        share=share,
+        size="len(window)" if accumulate.unit == "batches" else "sum(len(x) for x, *_ in window)",
         clip=texts.clip_text(recipe.clip_norm, recipe.clip_value),
+        after_epoch=marked.get("callbacks"),
+        saved="**saved" if average else '"net": net.state_dict(), "optimizer": optimizer.state_dict()',
+        judged="average.module" if average else "net",
     )
     return texts.tidied(text)

@@ -1,12 +1,13 @@
 """What of a training has no PyTorch code, and what to write instead."""
 
+from textwrap import indent
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.operators import Problem
-from mxkit.exporting.trainings import texts
 from mxkit.exporting.trainings.data_file import problems_of
 from mxkit.exporting.trainings.optimizers import rule_of
+from mxkit.exporting.trainings.texts import loss_text, source_of, unwritten
 from mxkit.losses.named_losses import get_batch_loss
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
@@ -38,7 +39,7 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
     """All of a recipe that has no PyTorch code, but operators of its net."""
     found = []
     loss, arguments = str(recipe.loss.name), recipe.loss.arguments
-    if texts.loss_text(loss, arguments) is None:
+    if loss_text(loss, arguments) is None:
         name = " with ".join(filter(None, (f"loss {loss}", ", ".join(arguments))))
         found.append(Missing("loss", name, "write `losses`, one value for each sample, with torch"))
     try:
@@ -77,5 +78,5 @@ def marked_bodies(recipe: Recipe, missing: Sequence[Missing]) -> Dict[str, str]:
     said: Dict[str, List[str]] = {}
     for one in missing:
         said.setdefault(one.part, []).append(str(one))
-    sources = {part: "\n".join(map(texts.source_of, made.get(part, ()))) for part in said}
-    return {part: texts.indented(texts.unwritten("; ".join(own), sources[part])) for part, own in said.items()}
+    sources = {part: "\n".join(map(source_of, made.get(part, ()))) for part in said}
+    return {part: indent(unwritten("; ".join(own), sources[part]), "    ") for part, own in said.items()}

@@ -14,15 +14,7 @@ from mxkit.exporting.to_torch.code import state, torch_files
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import replay
 from mxkit.exporting.trainings.optimizers import any_rule_of, turns_of
-from mxkit.exporting.trainings.recording import (
-    Double,
-    Moment,
-    Recording,
-    batches_of,
-    doubled,
-    epochs_of,
-    schedule_of,
-)
+from mxkit.exporting.trainings.recording import Double, Moment, Recording, batches_of, doubled, epochs_of, schedule_of
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
@@ -56,18 +48,19 @@ class Beside:
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
         numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items(), 2)}
-        parameters, self.trained, self.frozen = list(self._paths.values()), {}, []  # type: List[Any], Dict[str, Any], List[str]
+        names, path_of, found = list(self._paths), first_paths(self._paths), {}
+        self.trained: Dict[str, Any] = {}
+        self.frozen: List[str] = []
         for key, (value, kind) in self._state(numbered).items():
-            if kind and np.size(value):
-                one = parameters[int(value.flat[0]) - 2]
-                if id(one) not in map(id, self.trained.values()):  # PyTorch names a shared parameter once, too
-                    self.trained[key] = one
+            number = int(value.flat[0]) if np.size(value) else 0
+            path = names[number - 2] if number > 1 else ""
+            if kind and path:
+                if id(self._paths[path]) not in map(id, self.trained.values()):  # PyTorch names a shared one once, too
+                    self.trained[key] = self._paths[path]
             elif kind is not None:
                 self.frozen.append(key)
-        names = list(self._paths)
-        numbers = {key: np.unique(value) for key, (value, _) in self._state(numbered).items()}
-        found = {key: names[int(own[0]) - 2] for key, own in numbers.items() if len(own) == 1 and own[0] > 1}
-        path_of = first_paths(self._paths)
+            if path and value.min() == value.max() > 1:
+                found[key] = path
         self.gluon = found if set(path_of.values()) <= set(found.values()) else {}  # an LSTM's arrays are joined
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
@@ -91,7 +84,7 @@ class Beside:
             names = {path: [f"{path}:{number}", f"{path}:"] for path in self._paths}
             held = {path: moment.slots[name] for path, both in names.items() for name in both if name in moment.slots}
             found.update({f"{key}:{slot}": value for key, value in self.of_trained(held).items()})
-        if rule.counts:
+        if "count" in rule.lines:
             counts = {key: moment.counts.get(path, 0) for key, path in self._path_of.items()}
             found.update({f"{key}:count": np.array(count, np.int64) for key, count in counts.items() if count})
         if "weights" in rule.settings:  # Nadam's product of momentums
@@ -160,9 +153,8 @@ def prove(
         if "data" not in unwritten:
             rows.append(compare("the batches of two epochs", "data", 0, expected, found["digests"]))
             rows.append(compare("samples of the updates", "data", 0, np.array(recording.samples), found["samples"]))
-        doubles = doubled(recipe, recording, windows, "loss" in unwritten)
-        for number, (moment, double) in enumerate(zip(recording.moments[1:], doubles)):
-            rows += _rows_of_update(beside, optimizer, number, moment, double, found, unwritten)
+        for number, double in enumerate(doubled(recipe, recording, windows, "loss" in unwritten)):
+            rows += _rows_of_update(beside, recording, number, double, found, unwritten)
         return rows, found["free"].tolist()
 
 
@@ -184,21 +176,20 @@ def _first(batches: Iterable[Any], sizes: Sequence[int]) -> Tuple[List[Any], "np
 
 def _rows_of_update(
     beside: Beside,
-    optimizer: Any,
+    recording: Recording,
     number: int,
-    moment: Moment,
     double: Double,
     found: Mapping[str, Any],
     unwritten: Sequence[str],
 ) -> List[Row]:
-    gradients = beside.of_trained(double.gradients)
+    gradients, moment = beside.of_trained(double.gradients), recording.moments[number + 1]
     after, running = beside.values(moment.values), beside.values({**moment.values, **double.statistics})
     kinds: Dict[str, Dict[str, Any]] = {
         "loss": {"": np.array(double.loss)},
         "gradient": gradients,
         "statistic": {key: one for key, one in running.items() if key.rpartition(".")[2].startswith("running_")},
         "value": {key: one for key, one in after.items() if key in gradients},
-        "slot": beside.slots(moment, optimizer),
+        "slot": beside.slots(moment, recording.state.trainer.optimizer),
         "average": beside.of_trained(moment.averages),
     }
     rows = []
@@ -208,7 +199,7 @@ def _rows_of_update(
             if unwritten and f"{number} {kind} {key}" not in found:
                 continue
             name = key or ("squares of the output" if "loss" in unwritten else kind)
-            row = compare(f"update {number + 1}: {name}", kind, 0, expected, found[f"{number} {kind} {key}"])
             least = _NOTHING if key.endswith(":product") else _SMALL.get(kind, 0.0) * largest
+            row = compare(f"update {number + 1}: {name}", kind, 0, expected, found[f"{number} {kind} {key}"])
             rows.append(above(least, row))
     return rows

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from mxkit.core.arrays import of_kind, to_host
-from mxkit.core.blocks import first_paths, is_numpy_net, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, first_paths, is_numpy_net, parameters_by_path
 from mxkit.core.device import unpack
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
@@ -121,9 +121,9 @@ def _moment(state: FitState) -> Moment:
     arrays, described = optimizer_state(state.net, state.trainer)
     counts = described["replicas"][0]["updates"] if described["replicas"] else {}
     slots = {name: array.asnumpy() for name, array in arrays.items()}
-    product = described["numbers"].get("m_schedule", 1.0)
     average = average_of(state)
     averages = {} if average is None else {path: one.asnumpy() for path, one in average.state_arrays().items()}
+    product = described["numbers"].get("m_schedule", 1.0)
     return Moment(values, slots, dict(counts), product, averages, 0 if average is None else average.updates)
 
 
@@ -208,9 +208,7 @@ def example_of(recipe: Recipe, data: Splits) -> "np.ndarray":
 
 
 @under_switches
-def doubled(
-    recipe: Recipe, recording: Recording, windows: Sequence[Sequence[Any]], stand_in: bool = False
-) -> List[Double]:
+def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_in: bool) -> List[Double]:
     """Make the recorded updates in double precision, each from the recorded weights before it.
 
     Args:
@@ -225,10 +223,8 @@ def doubled(
     net, found = recording.state.net, []
     paths = first_paths(parameters_by_path(net))
     gradients: Dict[str, Any] = {}
-    layers: List[Any] = []
-    net.apply(layers.append)
     # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only
-    dtype = "float32" if any(getattr(layer, "_num_layers", 1) > 1 for layer in layers) else "float64"
+    dtype = "float32" if any(getattr(layer, "_num_layers", 1) > 1 for _, layer in blocks_by_path(net)) else "float64"
     net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
@@ -240,8 +236,7 @@ def doubled(
         wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
         with _without_dropout(net):
             (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
-        kept = {path: one for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
-        statistics = {path: _host(one) for path, one in kept.items()}
+        statistics = {path: _host(one) for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
         found.append(Double(float(update.loss), dict(gradients), statistics))
     net.cast("float32")
     return found
@@ -268,14 +263,12 @@ def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
 @contextmanager
 def _without_dropout(net: Any) -> Iterator[None]:
     """Let no Dropout of a net draw, nor those between recurrent layers."""
-    blocks: List[Any] = []
-    net.apply(blocks.append)
-    rates = [(block, name) for block in blocks for name in ("_rate", "_dropout") if getattr(block, name, 0)]
-    before = [getattr(*one) for one in rates]
-    for block, name in rates:
+    places = [(block, name) for _, block in blocks_by_path(net) for name in ("_rate", "_dropout")]
+    rates = [(block, name, getattr(block, name)) for block, name in places if getattr(block, name, 0)]
+    for block, name, _ in rates:
         setattr(block, name, 0.0)
     try:
         yield
     finally:
-        for (block, name), rate in zip(rates, before):
-            setattr(block, name, rate)
+        for one in rates:
+            setattr(*one)

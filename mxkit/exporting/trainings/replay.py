@@ -26,9 +26,7 @@ def main(folder: str) -> None:
     net, optimizer, state, *average = _resumed(train)
     windows, digests = _given_windows(given) if "data" in unwritten else _windows(train, updates, *given["place"])
     found: Dict[str, Any] = {
-        "trained": np.array(
-            [one.requires_grad for _, one in sorted(net.named_parameters(), key=lambda named: named[0])]
-        ),
+        "trained": np.array([one.requires_grad for _, one in sorted(net.named_parameters())]),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
         "digests": np.array(digests),
         "samples": np.array([sum(len(x) for x, *_ in window) for window in windows]),
