@@ -113,7 +113,7 @@ def moved_mask(mask: "np.ndarray", scale: "np.ndarray", shift: "np.ndarray", sha
         source = np.floor((np.arange(length) + 0.5 - shift[axis]) / scale[axis]).astype(np.int64)
         axes.append((source, (source >= 0) & (source < mask.shape[1 - axis])))
     (rows, in_rows), (columns, in_columns) = axes
-    moved = np.full(shape, -1, np.int32)
+    moved: np.ndarray = np.full(shape, -1, np.int32)
     moved[np.ix_(in_rows, in_columns)] = mask[np.ix_(rows[in_rows], columns[in_columns])]
     return moved
 
@@ -126,7 +126,7 @@ def moved_points(
     pairs: Sequence[Tuple[int, int]],
 ) -> "np.ndarray":
     """Points (K, 3) in an image of this height and width; left and right swap if it is mirrored."""
-    points = label.astype(np.float32)
+    points: np.ndarray = label.astype(np.float32)
     if scale[0] < 0:
         for left, right in pairs:
             points[[left, right]] = points[[right, left]]
