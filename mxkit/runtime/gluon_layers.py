@@ -4,6 +4,7 @@ Layers that were written for `mx.nd` compute on views under `npx.set_np()`: MXNe
 which operators of `mx.nd` refuse. T200: threads trace in turn.
 """
 
+import functools
 import os
 import threading
 from types import ModuleType
@@ -31,16 +32,28 @@ LIBRARY_CALL = "__mxkit_call__"
 def library_blocks(module: ModuleType) -> None:
     """Blocks of the `PACKAGES` keep the arguments that they were made with, for `save_net`.
 
-    MXNet keeps a net's parameters alone.
+    MXNet keeps a net's parameters alone. `__new__` of Block would hide the constructors' arguments from
+    `inspect.signature` before Python 3.13.
     """
 
-    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        block = object.__new__(kind)
+    def kept(kind: Any, **options: Any) -> None:
+        super(module.Block, kind).__init_subclass__(**options)
         if kind.__module__.partition(".")[0] in PACKAGES:
-            vars(block)[LIBRARY_CALL] = snapshot((args, kwargs))
-        return block
+            kind.__init__ = _recording(kind.__init__)
 
-    module.Block.__new__ = new
+    module.Block.__init_subclass__ = classmethod(kept)  # type: ignore[arg-type]
+
+
+def _recording(init: Any) -> Any:
+    """A constructor that keeps the arguments of the outermost call."""
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if type(self).__module__.partition(".")[0] in PACKAGES:
+            vars(self).setdefault(LIBRARY_CALL, snapshot((args, kwargs)))
+        init(self, *args, **kwargs)
+
+    return __init__
 
 
 def snapshot(value: Any) -> Any:
