@@ -243,8 +243,8 @@ def _training(
     if not training:
         raise ValueError("export: partial=True writes a training: it needs training=True")
     if format not in (None, "torch") or isinstance(source, (str, Path)) == (fit is not None):
-        text = "a net and the arguments of its fit" if fit is not None else "True takes the folder of a run"
-        raise ValueError(f"export: training={text}, and format='torch'".replace("=a net", "={...} takes a net"))
+        run, net = "True takes the folder of a run", "{...} takes a net and the arguments of its fit"
+        raise ValueError(f"export: training={run if fit is None else net}, and format='torch'")
     if wrong:
         raise ValueError(
             f"export: training=True takes no {', '.join(wrong)}: it writes the newest checkpoint, compared"
@@ -314,7 +314,7 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, boxes: 
     drawn = example_batches(graph, forms, examples, *sizes) if forms and verify else []
     if drawn and sizes == ([1],):  # a net of one image, compared with further ones
         count = min(examples[0].shape[axes[0]] if examples else 1, 4)
-        turned = [[np.roll(*one) for one in zip(examples, [-number] * len(axes), axes)] for number in range(1, count)]
+        turned = [[np.roll(one, -number, axis) for one, axis in zip(examples, axes)] for number in range(1, count)]
         drawn += [batch for own in turned for batch in example_batches(graph, forms, own, [1])]
     more = example_batches(graph, forms, examples, [7]) if drawn and other and not fixed else []
     return Job(found, graph, forms, drawn, more, train)

@@ -16,6 +16,7 @@ set the variable, because child processes would inherit it.
 import _ctypes
 from contextlib import contextmanager
 import ctypes
+from functools import lru_cache
 import operator
 import os
 from pathlib import Path
@@ -347,6 +348,7 @@ def kernels_of(library: Path) -> str:
     path = library.parent / _OPENBLAS
     if not path.is_file():  # a build of MXNet with another library
         return ""
+    # the import hook tells an OSError here as one of MXNet's own library, which needs this one
     blas = ctypes.CDLL(str(path), mode=os.RTLD_LAZY)
     blas.openblas_get_corename.restype = ctypes.c_char_p
     name = blas.openblas_get_corename().decode()
@@ -370,6 +372,7 @@ def chosen_kernels(library: Path, root: Path = ROOT) -> Iterator[None]:
         yield
 
 
+@lru_cache(maxsize=None)
 def kernels() -> str:
     """`kernels_of` the MXNet that this process has loaded."""
     return kernels_of(Path(sys.modules["mxnet.libinfo"].find_lib_path()[0]))

@@ -19,7 +19,7 @@ import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime.engine_settings import chosen_kernels, chosen_threads, prepare_tiles, set_switches, warn_if_late
-from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, Overlay, numpy_view
+from mxkit.runtime.old_names import Overlay, numpy_view, own_distutils
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, version_problem, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
@@ -42,10 +42,9 @@ def _import(
         if name == "numpy" or (name.startswith("numpy.") and not fromlist):
             return _import_view(name, fromlist or ())
         # its classes warn since Python 3.10, and before with setuptools 59 or later; since 3.12 it is gone (T89, T92)
-        if name == "distutils.version":
-            return DISTUTILS_VERSION if fromlist else DISTUTILS
-        if name == "distutils" and fromlist == ("version",):
-            return DISTUTILS
+        own = own_distutils(name, fromlist or ())
+        if own is not None:
+            return own
         if name == "sklearn.base" and name not in sys.modules:  # only model.py's deprecated FeedForward uses it
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
         if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 import warnings
 
-from mxkit.runtime.old_names import DISTUTILS, DISTUTILS_VERSION, note_lent, numpy_of_scripts, say_at_exit
+from mxkit.runtime.old_names import note_lent, numpy_of_scripts, own_distutils, say_at_exit
 from mxkit.runtime.wheels import release, spec_by_other_finders
 
 
@@ -109,9 +109,8 @@ def _import(
         # Submodules may have to be imported. Old names are left out, because asking NumPy for one can warn.
         builtins.__import__(top, None, None, tuple(one for one in fromlist or () if one not in lent._old))
         return lent
-    if level == 0 and name == "distutils.version":
-        return DISTUTILS_VERSION if fromlist else DISTUTILS
-    return builtins.__import__(name, globals, locals, fromlist or (), level)
+    own = own_distutils(name, fromlist or ()) if level == 0 else None
+    return own if own is not None else builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
 def _convert(kind: Any, value: Any) -> Any:

@@ -271,3 +271,10 @@ DISTUTILS_VERSION = SimpleNamespace(__name__="distutils.version", StrictVersion=
 
 #: ``import distutils.version`` and ``from distutils import version`` inside MXNet and GluonCV.
 DISTUTILS = SimpleNamespace(__name__="distutils", version=DISTUTILS_VERSION)
+
+
+def own_distutils(name: str, fromlist: Sequence[str]) -> Any:
+    """What an import of distutils' versions gets in its place; None for other imports."""
+    if name == "distutils.version":
+        return DISTUTILS_VERSION if fromlist else DISTUTILS
+    return DISTUTILS if name == "distutils" and tuple(fromlist) == ("version",) else None
