@@ -19,12 +19,12 @@ from sharing import command
 WAITS = """
 import os, signal, subprocess, sys, time
 def heard(number, frame):
-    print("heard", number, flush=True)
+    print(f"heard {number}", flush=True)
     raise SystemExit(5)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, heard)
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
-print("ready", os.environ["MXKIT_RANK"], flush=True)
+print(f"ready {os.environ['MXKIT_RANK']}", flush=True)
 time.sleep(1000)
 """
 
@@ -112,7 +112,8 @@ def test_no_process_is_left(tmp_path, name):
 def test_ctrl_c_on_a_terminal(tmp_path):
     """Worker 0 keeps the terminal; Ctrl-C reaches each process once."""
     script = tmp_path / "waits.py"
-    script.write_text(WAITS.replace('print("ready"', 'print(sys.stdin.isatty(), sys.stdout.isatty())\nprint("ready"'))
+    terminals = 'print(f"{sys.stdin.isatty()} {sys.stdout.isatty()}")\n'
+    script.write_text(WAITS.replace('print(f"ready', terminals + 'print(f"ready'))
     main, other = os.openpty()
     job = subprocess.Popen(
         ["setsid", "--ctty", "--wait", *LAUNCH, "-n", "2", "--", sys.executable, script],
