@@ -1,18 +1,19 @@
 """Transformers and recurrent nets: an update of `mxkit.fit` beside PyTorch's plain loop.
 
-- Encoder: of Vaswani et al. 2017 with 4 layers of width 128 and 4 heads, ReLU, norms after the sums, no dropout; 16
-  sequences of 64 tokens, 10 classes, Adam. `fast norms`: `mxkit.nets.hybridize(net, fast=True)`.
-- LSTM: two layers of 256 units over 32 sequences of 35 words of 5,000, each next word predicted, Adam.
+- encoder: of Vaswani et al. 2017 with 4 layers of width 128 and 4 heads, ReLU, norms after the sums, no dropout; 16
+  sequences of 64 tokens, 10 classes, Adam. `fast`: `mxkit.nets.hybridize(net, fast=True)`.
+- layer of BERT-base: the same with one layer of width 768 and 12 heads; 8 sequences of 128 tokens.
+- lstm, gru: two layers of 256 units over 32 sequences of 35 words of 5,000, each next word predicted, Adam.
 
 Each way is a process of its own that stays, and takes turns with the others: MXNET_OMP_MAX_THREADS,
 `torch.set_num_threads`. The numbers of trained parameters are equal (checked). Bars: 1.05 of PyTorch's time with as
-many threads for the encoder, 1 for the LSTM.
+many threads for the encoders, 1 for the recurrent nets.
 """
 
 from contextlib import ExitStack
 from functools import lru_cache
 import time
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # before mxnet
 import mxnet as mx
@@ -24,8 +25,33 @@ from benchmarks.harness import Child, Row, Taken, mxnet_threads, rows_of, take_t
 from benchmarks.peers import PEERS, last_line, peers_python, started, thread_variables, threads_text
 
 TITLE = "Transformers and recurrent nets"
-CASES = {"encoder": 1.05, "lstm": 1.0}
 WORDS = 5000
+
+
+class Case(NamedTuple):
+    """A net, its batch and its bar.
+
+    Attributes:
+        bar: The largest ratio to PyTorch's time.
+        shape: Sequences and words.
+        width: Of the layers.
+        layers: Their number.
+        heads: Of an encoder; 0 for recurrent nets.
+    """
+
+    bar: float
+    shape: Tuple[int, int]
+    width: int
+    layers: int
+    heads: int = 0
+
+
+CASES = {
+    "encoder": Case(1.05, (16, 64), 128, 4, 4),
+    "layer of BERT-base": Case(1.05, (8, 128), 768, 1, 12),
+    "lstm": Case(1.0, (32, 35), 256, 2),
+    "gru": Case(1.0, (32, 35), 256, 2),
+}
 
 
 def run(quick: bool) -> Iterator[Row]:
@@ -39,17 +65,18 @@ def run(quick: bool) -> Iterator[Row]:
         except RuntimeError as error:
             yield Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, "ms/update")
         ours = {number: stack.enter_context(Child(mxnet_threads(number))) for number in counts}
-        for name, bar in CASES.items():
+        for name, case in CASES.items():
             for number in counts:
                 spec: Dict[str, Any] = {"name": name, "updates": updates}
                 theirs, way = f"PyTorch, {threads_text(number)}", f"mxkit.fit, {threads_text(number)}"
                 asked: Dict[str, Any] = {}
                 if peer is not None:
-                    asked[theirs] = (peer, "benchmarks.peers_torch:sequence_loop", {**spec, "threads": number})
-                for fast in (False, True) if name == "encoder" else (False,):
-                    key = f"{way}, fast norms" if fast else way
+                    shown = {**spec, **case._asdict(), "threads": number}
+                    asked[theirs] = (peer, "benchmarks.peers_torch:sequence_loop", shown)
+                for fast in (False, True) if case.heads else (False,):
+                    key = f"{way}, fast" if fast else way
                     asked[key] = (ours[number], "benchmarks.attention:train", {**spec, "fast": fast})
-                yield from _rows(name, asked, theirs if peer is not None else way, rounds, updates, bar)
+                yield from _rows(name, asked, theirs if peer is not None else way, rounds, updates, case.bar)
 
 
 def _rows(name: str, asked: Dict[str, Any], theirs: str, rounds: int, updates: int, bar: float) -> List[Row]:
@@ -95,7 +122,7 @@ class Layer(gluon.HybridBlock):
 
 
 class Encoder(gluon.HybridBlock):
-    def __init__(self, width: int = 128, layers: int = 4, heads: int = 4) -> None:
+    def __init__(self, width: int, layers: int, heads: int) -> None:
         super().__init__()
         with self.name_scope():
             self.words = nn.Embedding(WORDS, width)
@@ -108,29 +135,28 @@ class Encoder(gluon.HybridBlock):
 
 
 class LanguageModel(gluon.HybridBlock):
-    def __init__(self, units: int = 256) -> None:
+    def __init__(self, kind: str, units: int, layers: int) -> None:
         super().__init__()
         with self.name_scope():
             self.words = nn.Embedding(WORDS, units)
-            self.lstm = gluon.rnn.LSTM(units, 2, layout="NTC", input_size=units)
+            self.recurrent = getattr(gluon.rnn, kind.upper())(units, layers, layout="NTC", input_size=units)
             self.head = nn.Dense(WORDS, flatten=False, in_units=units)
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803
-        return self.head(self.lstm(self.words(x)))
-
-
-SHAPES = {"encoder": (16, 64), "lstm": (32, 35)}
+        return self.head(self.recurrent(self.words(x)))
 
 
 @lru_cache(maxsize=None)
 def built(name: str, updates: int, fast: bool) -> Tuple[Any, Any, List[Any]]:
     """A net, its Trainer and the batches, kept from round to round."""
     mxkit.seed_all(0)
-    net = Encoder() if name == "encoder" else LanguageModel()
+    case = CASES[name]
+    sizes = case.width, case.layers
+    net = Encoder(*sizes, case.heads) if case.heads else LanguageModel(name, *sizes)
     mxkit.initialize(net, "xavier")
     mxkit.nets.hybridize(net, fast=fast, static_alloc=True, static_shape=True)
-    rng, shape = np.random.default_rng(0), SHAPES[name]
-    labels = (shape[0],) if name == "encoder" else shape
+    rng, shape = np.random.default_rng(0), case.shape
+    labels = shape[:1] if case.heads else shape
     data = [
         (
             mx.nd.array(rng.integers(0, WORDS, shape), dtype="int32"),
@@ -144,7 +170,7 @@ def built(name: str, updates: int, fast: bool) -> Tuple[Any, Any, List[Any]]:
 def train(name: str, updates: int, fast: bool) -> Dict[str, float]:
     """An epoch of `mxkit.fit`, in a child."""
     net, trainer, data = built(name, updates, fast)
-    loss = "softmax_ce" if name == "encoder" else gluon.loss.SoftmaxCrossEntropyLoss()
+    loss = "softmax_ce" if CASES[name].heads else gluon.loss.SoftmaxCrossEntropyLoss()
     begun = time.perf_counter()
     mxkit.fit(net, data, loss=loss, trainer=trainer, epochs=1, progress=False)
     mx.nd.waitall()

@@ -93,15 +93,15 @@ def loop(name: str, batch: int, shape: List[int], updates: int, threads: int) ->
 class Sequence(nn.Module):
     """The nets of benchmarks/attention.py."""
 
-    def __init__(self, name: str, width: int) -> None:
+    def __init__(self, name: str, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.words = nn.Embedding(5000, width)
-        self.recurrent = name == "lstm"
+        self.recurrent = not heads
         if self.recurrent:
-            self.layers: Any = nn.LSTM(width, width, 2, batch_first=True)
+            self.layers: Any = getattr(nn, name.upper())(width, width, layers, batch_first=True)
         else:
-            layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-            self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+            layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True)
+            self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, 5000 if self.recurrent else 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,19 +110,20 @@ class Sequence(nn.Module):
 
 
 @lru_cache(maxsize=None)
-def built_sequence(name: str, updates: int) -> Tuple[Any, Any, List[Any]]:
+def built_sequence(name: str, updates: int, shape: Tuple[int, int], sizes: Tuple[int, int, int]) -> Tuple[Any, ...]:
     torch.manual_seed(0)
-    net = Sequence(name, 256 if name == "lstm" else 128)
-    shape = (32, 35) if name == "lstm" else (16, 64)
-    labels = shape if name == "lstm" else shape[:1]
+    net = Sequence(name, *sizes)
+    labels = shape if net.recurrent else shape[:1]
     data = [(torch.randint(0, 5000, shape), torch.randint(0, 10, labels)) for _ in range(updates)]
     return net, torch.optim.Adam(net.parameters(), lr=1e-4), data
 
 
-def sequence_loop(name: str, updates: int, threads: int) -> Dict[str, float]:
+def sequence_loop(
+    name: str, updates: int, threads: int, shape: List[int], width: int, layers: int, heads: int, bar: float
+) -> Dict[str, float]:
     """As `loop`, over sequences of words."""
     torch.set_num_threads(threads)
-    net, optimizer, data = built_sequence(name, updates)
+    net, optimizer, data = built_sequence(name, updates, (shape[0], shape[1]), (width, layers, heads))
     loss = nn.CrossEntropyLoss()
     begun = time.perf_counter()
     for x, y in data:

@@ -331,7 +331,9 @@ class ClassNumbers(Scores):
         axis, is_logs = self.axis % output.ndim, self.unit == LOGS
         if output.shape[axis] < 2:
             return
-        least = 0.0 if is_logs else _least(output)  # below 0 for most nets, which need no further wait
+        least = 0.0 if is_logs else _least(output[:1])  # below 0 for most nets, which need no further wait
+        if least >= 0 and not is_logs:
+            least = _least(output)
         if not is_logs and least >= 0 and _is_softmax(output, axis):
             yield self._applied_twice()
         elif least > 0 and last() == "sigmoid":

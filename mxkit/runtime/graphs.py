@@ -31,12 +31,14 @@ Node = Dict[str, Any]
 # The number of channels of each input, as far as attributes tell.
 Channels = Sequence[Optional[int]]
 
-# Stand for the inputs of the replaced operator: all, the first, the others.
-_GIVEN, _FIRST, _REST = -1, -2, -3
+# Stand for the inputs of the replaced operator: all, the first, the others; _EACH and below, one by one.
+_GIVEN, _FIRST, _REST, _EACH = -1, -2, -3, -4
 # Operators whose outputs have as many channels as their first input.
 _KEEPS_CHANNELS = {"Activation", "BatchNorm", "Dropout", "LeakyReLU", "Pooling", "relu", "sigmoid", "_copy", "clip"}
 # Operators that read the blocks of a convolution's output as if they were the usual layout.
 _BLIND = ("softmax", "log_softmax", "softmin", "reshape_like", "_np_reshape", "_npx_reshape")
+# Attribute of the node that joins a recurrent layer's parameters: its units, which divide the size of each of them.
+_ROWS = "__rows__"
 _ADDS = ("elemwise_add", "elemwise_sub", "elemwise_mul", "add_n")
 
 
@@ -46,7 +48,7 @@ class Part(NamedTuple):
     Attributes:
         operator: MXNet's name.
         attributes: Its attributes as text.
-        inputs: Numbers of earlier parts, `_GIVEN`, `_FIRST` or `_REST`.
+        inputs: Numbers of earlier parts, `_GIVEN`, `_FIRST`, `_REST`, or `_EACH - n` for input n.
     """
 
     operator: str
@@ -81,6 +83,9 @@ def _repair(content: Dict[str, Any]) -> bool:
     channels: List[Optional[int]] = []
     changed = False
     for node in content["nodes"]:
+        if node["op"] == "RNN":
+            content["nodes"][node["inputs"][1][0]].setdefault("attrs", {})[_ROWS] = node["attrs"]["state_size"]
+    for node in content["nodes"]:
         for body in node.get("subgraphs", ()):
             changed |= _repair(body)
         before = [channels[source[0]] for source in node["inputs"]]
@@ -103,6 +108,7 @@ def _as_nodes(node: Node, parts: Sequence[Part], first: int) -> List[Node]:
     """The nodes of parts; `first` is the number of the first one. The last keeps the name."""
     scope = {name: value for name, value in node.get("attrs", {}).items() if name.startswith("__")}
     given = {_GIVEN: node["inputs"], _FIRST: node["inputs"][:1], _REST: node["inputs"][1:]}
+    given.update({_EACH - number: [source] for number, source in enumerate(node["inputs"])})
     nodes = []
     for number, part in enumerate(parts):
         sources = [given[one] if one < 0 else [[first + one, 0, 0]] for one in part.inputs]
@@ -201,6 +207,18 @@ def _leaky_relu(attributes: Dict[str, str], before: Channels) -> List[Part]:
     ]
 
 
+def _recurrent_parameters(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T290: concatenated as rows, which are copied at once. MXNet copies vectors number by number."""
+    if _ROWS not in attributes:
+        return []
+    rows, count = {"shape": f"(-1, {attributes[_ROWS]})"}, len(before)
+    return [
+        *(Part("Reshape", rows, (_EACH - number,)) for number in range(count)),
+        Part("Concat", {"dim": "0", "num_args": str(count)}, range(count)),
+        Part("Reshape", {"shape": "(-1,)"}, (count,)),
+    ]
+
+
 def _numbers(text: Optional[str]) -> List[Optional[int]]:
     words = (word.strip() for word in (text or "").strip("()[]").split(","))
     return [None if word == "None" else int(word) for word in words if word]
@@ -211,17 +229,18 @@ _RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
     "slice": _slice,
     "Reshape": _reshape,
     "LeakyReLU": _leaky_relu,
+    "_rnn_param_concat": _recurrent_parameters,
     **{name: functools.partial(_of_usual_layout, name) for name in _BLIND},
 }
 
 
 def bound_graphs(module: ModuleType) -> None:
-    """T139, T250 to T252, T275 and T287 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
+    """T139, T250 to T252, T275, T287 and T290 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
     replace(module.Symbol, bind=around(bound), simple_bind=around(bound))
 
 
 def compiled_graphs(module: ModuleType) -> None:
-    """T130, T137, T139, T250 to T252, T275 and T287 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    """T130, T137, T139, T250 to T252, T275, T287, T290 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
     replace(module, CachedOp=predicting_graphs)
 
 

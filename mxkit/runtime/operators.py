@@ -3,7 +3,7 @@ outside of arrays, Custom operators with memory of their own. `mxkit.runtime.rep
 
 import functools
 from itertools import accumulate
-from math import prod
+from math import gcd, prod
 import sys
 from types import ModuleType
 from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
@@ -585,6 +585,16 @@ def mean_of_nothing(
     return mean(a, axis=axis, dtype=dtype, keepdims=keepdims, out=out)
 
 
+def joined_as_rows(join: Function, *vectors: Any, dim: int = 0) -> Any:
+    """The parameters of a recurrent layer, joined as rows that are copied at once (T290): the same bits."""
+    columns = functools.reduce(gcd, (one.size for one in vectors))
+    if columns == 1:
+        return join(*vectors, dim=dim)
+    rows = (one.as_nd_ndarray().reshape((-1, columns)) for one in vectors)
+    joined = mxnet_module("ndarray").concat(*rows, dim=0).reshape((-1,))
+    return joined if type(vectors[0]) is mxnet_module("ndarray").NDArray else joined.as_np_ndarray()
+
+
 def _named(names: str, wrapper: Wrapper) -> Dict[str, Wrapper]:
     return dict.fromkeys(names.split(), wrapper)
 
@@ -616,6 +626,7 @@ def _eager_numpy_operators() -> Dict[str, Dict[str, Wrapper]]:
         gather_nd=around(with_positive_indices),
         slice=around(slicing, "np"),
         scatter_set_nd=around(with_checked_indices),
+        rnn_param_concat=around(joined_as_rows),
         mean=lambda mean: around(mean_of_nothing)(adding(mean)),
         norm=lambda norm: around(matrix_norm)(adding(norm)),
     )
@@ -669,7 +680,12 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
             "BatchNormWithReLU": _BATCH_NORM,
         },
         "ndarray.linalg": _named(NEVER_ADD_IN_LINALG, adding),
-        "ndarray._internal": {"_copyto": adding, "_split_v2": adding, "_scatter_set_nd": around(with_checked_indices)},
+        "ndarray._internal": {
+            "_copyto": adding,
+            "_split_v2": adding,
+            "_scatter_set_nd": around(with_checked_indices),
+            "_rnn_param_concat": around(joined_as_rows),
+        },
     },
     "mxnet.symbol.register": {
         "symbol.op": {
@@ -697,7 +713,7 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
 
 
 def wrap_operators(module: ModuleType) -> None:
-    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281: the row of a module in `WRAPPERS`."""
+    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281, T290: the row of a module in `WRAPPERS`."""
     for name, wrappers in WRAPPERS[module.__name__].items():
         replace(mxnet_module(name), **wrappers)
 

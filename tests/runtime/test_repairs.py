@@ -3,13 +3,14 @@
 import copy
 import functools
 import io
+import json
 import pickle
 import sys
 from types import SimpleNamespace
 import warnings
 
 from built_nets import ready, stack
-from mxkit.runtime import loaders, repairs
+from mxkit.runtime import graphs, loaders, repairs
 from mxkit.runtime.arrays import OperatorText, operator_text
 import mxnet as mx
 import numpy as np
@@ -528,3 +529,57 @@ def test_the_stand_in_for_str_answers_isinstance_as_str_does():
     assert isinstance("x", OperatorText)
     assert not isinstance(b"x", OperatorText)
     assert OperatorText() == ""
+
+
+RECURRENT = {
+    "RNN": (mx.gluon.rnn.RNN, {}),
+    "LSTM": (mx.gluon.rnn.LSTM, {"bidirectional": True}),
+    "GRU": (mx.gluon.rnn.GRU, {"layout": "NTC"}),
+    "projected": (mx.gluon.rnn.LSTM, {"projection_size": 5}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ndarray.context has been renamed")  # T165
+@pytest.mark.parametrize("numpy", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_parameters_of_recurrent_layers_are_joined_as_rows(name, dtype, numpy, monkeypatch):
+    """T290: the bits of MXNet's own `_rnn_param_concat`, with and without a graph."""
+    kind, options = RECURRENT[name]
+    with mx.util.np_shape(numpy), mx.util.np_array(numpy):
+        layer = kind(6, 2, input_size=4, **options)
+        layer.initialize(mx.init.Uniform(0.5))
+        layer.cast(dtype)
+        x = (mx.np if numpy else mx.nd).array(np.random.RandomState(1).rand(3, 2, 4), dtype=dtype)
+        repaired = [recurrent_pass(layer, x, active) for active in (False, True)]
+        # MXNet's own operators
+        monkeypatch.setattr(graphs, "repaired_graph", lambda graph: graph)
+        owner, operator = (
+            (mx.nd.numpy._internal, "rnn_param_concat") if numpy else (mx.nd._internal, "_rnn_param_concat")
+        )
+        monkeypatch.setattr(owner, operator, getattr(owner, operator).__wrapped__)
+        plain = [recurrent_pass(layer, x, active) for active in (False, True)]
+        for found, expected in zip(repaired, plain):
+            assert len(found) == len(expected)
+            for one, other in zip(found, expected):
+                np.testing.assert_array_equal(one, other)
+
+
+def recurrent_pass(layer, x, active):
+    layer.hybridize(active)
+    if layer._projection_size:  # MXNet's CPU has no gradient for it
+        return [layer(x).asnumpy()]
+    x.attach_grad()
+    with mx.autograd.record():
+        output = layer(x)
+        (output * output).backward()
+    return [one.asnumpy() for one in (output, x.grad, *(each.grad() for each in layer.collect_params().values()))]
+
+
+def test_a_graph_joins_parameters_of_recurrent_layers_as_rows():
+    """T290."""
+    layer = mx.gluon.rnn.LSTM(6, input_size=4)
+    graph = graphs.repaired_graph(layer(mx.sym.var("x")))
+    found = [node["op"] for node in json.loads(graph.tojson())["nodes"]]
+    assert "_rnn_param_concat" not in found
+    assert found.count("Concat") == 1
