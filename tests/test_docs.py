@@ -37,6 +37,8 @@ NEEDS = {
     '"hf://': needs("huggingface_hub"),
     "WandbLog(": needs("wandb"),
     "MLflowLog(": needs("mlflow"),
+    "import gluonnlp": needs("gluonnlp"),
+    "from gluonts": needs("gluonts"),
     "from mlflow": pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),  # while it is imported
 }
 
