@@ -46,7 +46,7 @@ LIBRARIES = (
     Library("gluonts", "0.14.4", "gluonts", ("pandas<2.2",), old_numpy=True, pythons=("3.8",)),
     Library("gluonts", "0.13.9", "gluonts", ("pandas<2.2", "pydantic<2"), old_numpy=True, pythons=("3.8",)),
     Library("gluonnlp", "0.10.0", "gluonnlp"),
-    Library("gluoncv2", "0.0.64", "gluoncv2"),
+    Library("gluoncv2", "0.0.64", "gluoncv2", old_numpy=True),
     Library("dgl", "1.0.4", "dgl", ("networkx", "psutil", "scipy", _SETUPTOOLS), wheel_of="3.11"),
     Library("d2l", "0.17.6", "d2l", ("ipython",), ("d2l==0.17.6",)),
     Library(

@@ -41,17 +41,28 @@ def gluonnlp():
     yield "StandardRNN", language_model, tokens, np.roll(tokens, -1, 1)
 
 
+# Classifiers of gluoncv2, the smallest of each family and the most used ones; the first four in each run.
+ZOO = """
+resnet20_cifar10 preresnet20_cifar10 seresnet20_cifar10 mobilenetv2_wd4
+densenet40_k12_cifar10 sepreresnet20_cifar10 nin_cifar10 xdensenet40_2_k24_bc_cifar10 ror3_56_cifar10 rir_cifar10
+alexnet vgg11 bn_vgg11 resnet10 resnet18 resnet34 resnet50 preresnet18 resnext14_16x4d seresnet18 sepreresnet18
+seresnext50_32x4d senet16 resnestabc14 ibn_resnet50 bam_resnet18 cbam_resnet18 sknet50 scnet50 regnetx002 regnety002
+diaresnet10 diracnet18v2 densenet121 condensenet74_c4_g4 sparsenet121 peleenet drnc26 dpn68 darknet_tiny darknet53 dla34
+espnetv2_wd2 hrnet_w18_small_v1 vovnet27s selecsls42 hardnet39ds squeezenet_v1_1 squeezeresnet_v1_1 sqnxt23_w1
+shufflenet_g1_wd4 shufflenetv2_wd2 menet108_8x1_g3 mobilenet_wd4 mobilenetv3_small_w7d20 ghostnet mnasnet_small
+proxylessnas_cpu xception inceptionv3 efficientnet_b0 mixnet_s
+""".split()
+
+
 def gluoncv2():
     from gluoncv2.model_provider import get_model
 
-    image, labels = RNG.rand(4, 3, 224, 224).astype("float32"), np.arange(4.0)
-    small = RNG.rand(8, 3, 32, 32).astype("float32")
-    names = ("resnet20_cifar10", "preresnet20_cifar10", "seresnet20_cifar10", "densenet40_k12_cifar10")
-    for name in names[: 4 if LONG else 3]:
-        yield name, lambda name=name: get_model(name), small, np.arange(8.0)
-    names = ("mobilenetv2_wd4", "shufflenetv2_wd2", "squeezenet_v1_1", "efficientnet_b0", "resnet10")
-    for name in names[: 5 if LONG else 1]:
-        yield name, lambda name=name: get_model(name, classes=4), image, labels
+    chosen = [word for word in sys.argv[2:] if word in ZOO]
+    for name in chosen or ZOO[: None if LONG else 4]:
+        size = get_model(name).in_size
+        count = 8 if size == (32, 32) else 4
+        images = RNG.rand(count, 3, *size).astype("float32")
+        yield name, lambda name=name: get_model(name, classes=10), images, np.arange(float(count))
 
 
 def gluonts():
