@@ -24,6 +24,7 @@ QUESTIONS = (
     "threads",
     "peers",
     "attention",
+    "operators",
     "loaders",
     "detection",
     "features",

@@ -25,6 +25,7 @@ from benchmarks import (
     loaders,
     loops,
     memory,
+    operators,
     optimizers,
     pages,
     peers,
@@ -191,6 +192,8 @@ SERVING = {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5}
 CHECKPOINT = ("0 MB in 14 arrays", "load_checkpoint")
 ACCIDENTS = "LeNet, 0.5 s with accidents: "
 DETECTION = ("small_fcn, 96 px, batch 8", detection.FIT)
+NORM = "LayerNorm, 1024 x 128"
+OF_NORM = f"{NORM}, 1 thread: beside its forward pass", "fast, backward"
 # Each question at a tiny size, and what some of its rows must be.
 QUESTIONS_AT_TINY_SIZES = [
     (kernel_share, {"CASES": {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)}}, {}),
@@ -198,6 +201,7 @@ QUESTIONS_AT_TINY_SIZES = [
     (startup, {"IMPORTS": STARTUP, "ROUNDS": {True: 1}}, {("imports", "import mxkit, mxnet"): ("bar", 1.15)}),
     (growth, {"ROUNDS": {True: 1}, "QUICK_SIZES": GROWTH}, {("updates", "update 200"): ("bar", 1.05)}),
     (optimizers, {"SIZES": {True: (100,)}}, {("SGD, momentum, 100 weights, 1 thread", "mxkit"): AGAINST_GLUON}),
+    (operators, {"CASES": {NORM: operators.CASES[NORM]}}, {OF_NORM: ("bar", 4.0)}),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
     (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
     (processes, {"CASES": ONE_CASE}, {("LeNet, batch 2", processes.EACH): ("against", processes.ONE)}),
@@ -252,7 +256,7 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     assert all("No module named pip" in row.way for row in rows[:3])
     assert rows[3].value > 0
     rows = check(attention.run(True))
-    assert ("encoder", "mxkit.fit, 1 thread, fast norms") in rows
+    assert ("encoder", "mxkit.fit, 1 thread, fast") in rows
     assert rows["lstm", "mxkit.fit, 1 thread"].bar is None
 
 

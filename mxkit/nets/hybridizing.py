@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Tuple
 
 from mxkit.core.blocks import blocks_by_path, child_blocks
+from mxkit.runtime.gluon_layers import FASTER
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.util import is_np_array
@@ -22,7 +23,8 @@ def hybridize(net: Any, *, fast: bool = False, **kwargs: Any) -> None:
         net: A block. One that is no HybridBlock stays as it is; its children are hybridized.
         fast: Let gluon's LayerNorm (over the last axis), InstanceNorm (of axis 1) and GroupNorm compute their sums by
             matrix products. MXNet's own operators add number by number: on a CPU a training step of these layers takes
-            two to four times as long (T289). The last bits differ, and predictions of LayerNorm become slower. Nets of
+            two to four times as long (T289). In graphs, `tanh`, `sigmoid` and the mean over axis 1 are computed by
+            faster operators too (T291). The last bits differ, and predictions of LayerNorm become slower. Norms of
             `mx.np` stay as they are.
         **kwargs: As for `HybridBlock.hybridize`, like `static_alloc=True`.
 
@@ -48,7 +50,8 @@ def _asks_for_mode(block: Any) -> bool:
 
 
 def _speed_up(block: Any) -> None:
-    """Give a norm the `hybrid_forward` from matrix products."""
+    """Give a norm the `hybrid_forward` from matrix products, and graphs of other blocks faster operators."""
+    setattr(block, FASTER, True)
     if type(block) is nn.LayerNorm and block._axis == -1:
         block.hybrid_forward = partial(fast_norm, block, (-1, 1, 0))
     elif type(block) is nn.InstanceNorm and block._axis == 1:

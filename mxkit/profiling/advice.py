@@ -17,6 +17,14 @@ import numpy as np
 # Shares of an update below which a figure gives no advice.
 _NOTABLE = 0.1
 _IDLE = 0.2
+_FAST = "mxkit.nets.hybridize(net, fast=True)"
+# What computes the same as an operator, several times as fast (`python -m benchmarks operators`).
+_SIBLINGS = {
+    **dict.fromkeys(("LayerNorm", "InstanceNorm", "GroupNorm", "sigmoid", "tanh"), _FAST),
+    "relu": "nn.Activation('relu')",
+    "erf": "nn.GELU",
+    "dot": "F.FullyConnected(x, weight, no_bias=True)",
+}
 
 
 def advice(profile: Profile, net: Any) -> List[str]:
@@ -70,8 +78,8 @@ def _of_operators(profile: Profile, net: Any) -> Iterator[str]:
     if slow:
         named = ", ".join(f"{short_name(operator.name, 40)} {operator.share:.0%}" for operator in slow)
         names = {re.sub("^(_backward)?_(np[ix]?_)?", "", operator.name) for operator in slow}  # _backward_npi_tanh
-        hint = {"relu", "sigmoid", "tanh"} & names
-        way = f": nn.Activation({min(hint)!r}) is" if hint else ""
+        ways = "; ".join(f"{name} by {_SIBLINGS[name]}" for name in sorted(names & set(_SIBLINGS)))
+        way = f". The same to rounding, in less time: {ways}" if ways else ""
         yield f"not computed by oneDNN, with their share of the operators' time: {named}{way}"
     width = 16 if "avx512f" in processor_flags() else 8
     odd = odd_convolutions(net, width)

@@ -544,7 +544,7 @@ class Recipe(Section):
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
         initializer: An initializer of MXNet.
-        hybridize: Run the net as a graph if it is a HybridBlock; "fast" with norms from faster operators, as
+        hybridize: Run the net as a graph if it is a HybridBlock; "fast" with faster operators, as
             `mxkit.nets.hybridize(net, fast=True)`.
         freeze: Globs over paths of parameters that are not trained; as for `mxkit.freeze`.
         loss: As for `mxkit.fit`.

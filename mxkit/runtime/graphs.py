@@ -56,13 +56,25 @@ class Part(NamedTuple):
     inputs: Sequence[int] = (_GIVEN,)
 
 
+Rules = Dict[str, Callable[[Dict[str, str], Channels], List[Part]]]
+
+
 def repaired_graph(graph: Any) -> Any:
     """A Symbol with the same arguments and outputs that is safe to run; itself if there is nothing to repair."""
+    return _with_rules(graph, _RULES)
+
+
+def faster_graph(graph: Any) -> Any:
+    """A Symbol that computes the same to rounding, in less time on a CPU (T291); itself if nothing is faster."""
+    return _with_rules(graph, _FASTER)
+
+
+def _with_rules(graph: Any, rules: Rules) -> Any:
     text = graph.tojson()
-    if not any(f'"{name}"' in text for name in _RULES):
+    if not any(f'"{name}"' in text for name in rules):
         return graph
     content = json.loads(text)
-    if not _repair(content):
+    if not _repair(content, rules):
         return graph
     symbol = mxnet_module("symbol")
     repaired = symbol.load_json(json.dumps(content))
@@ -76,7 +88,7 @@ def bound(bind: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     return executor
 
 
-def _repair(content: Dict[str, Any]) -> bool:
+def _repair(content: Dict[str, Any], rules: Rules) -> bool:
     """Change the JSON of a Symbol, bodies of loops included; return whether anything changed."""
     nodes: List[Node] = []
     places: List[int] = []  # of the old nodes in `nodes`
@@ -87,11 +99,11 @@ def _repair(content: Dict[str, Any]) -> bool:
             content["nodes"][node["inputs"][1][0]].setdefault("attrs", {})[_ROWS] = node["attrs"]["state_size"]
     for node in content["nodes"]:
         for body in node.get("subgraphs", ()):
-            changed |= _repair(body)
+            changed |= _repair(body, rules)
         before = [channels[source[0]] for source in node["inputs"]]
         channels.append(_channels(node, before))
         node["inputs"] = [[places[source[0]], *source[1:]] for source in node["inputs"]]
-        rule = _RULES.get(node["op"])
+        rule = rules.get(node["op"])
         parts = rule(node.get("attrs", {}), before) if rule else []
         nodes += _as_nodes(node, parts, len(nodes)) if parts else [node]
         changed |= bool(parts)
@@ -224,13 +236,44 @@ def _numbers(text: Optional[str]) -> List[Optional[int]]:
     return [None if word == "None" else int(word) for word in words if word]
 
 
-_RULES: Dict[str, Callable[[Dict[str, str], Channels], List[Part]]] = {
+def _by_onednn(activation: str, attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T291: 0.5 ns a number, where `tanh` takes 20 and `sigmoid` 4.5."""
+    return [Part("Activation", {"act_type": activation})]
+
+
+def _mean(attributes: Dict[str, str], before: Channels) -> List[Part]:
+    """T291: the sum over axis 1 as a matrix product, 1 ns a number in place of 8 to 15."""
+    plain = all(attributes.get(name) in (None, "False", "0") for name in ("keepdims", "exclude"))
+    if _numbers(attributes.get("axis")) != [1] or not plain:
+        return []
+    first = {"begin": "0", "end": "1"}
+    return [
+        Part("Reshape", {"shape": "(0, 0, -1)"}),
+        Part("slice_axis", {"axis": "2", **first}, (0,)),
+        Part("ones_like", {}, (1,)),
+        Part("batch_dot", {"transpose_a": "True"}, (0, 2)),
+        Part("batch_dot", {"transpose_a": "True"}, (2, 2)),
+        Part("broadcast_div", {}, (3, 4)),
+        Part("slice_axis", {"axis": "1", **first}),
+        Part("reshape_like", {}, (5, 6)),
+        Part("Reshape", {"shape": "(-3, -2)"}, (7,)),
+    ]
+
+
+_RULES: Rules = {
     "Concat": _concat,
     "slice": _slice,
     "Reshape": _reshape,
     "LeakyReLU": _leaky_relu,
     "_rnn_param_concat": _recurrent_parameters,
     **{name: functools.partial(_of_usual_layout, name) for name in _BLIND},
+}
+_FASTER: Rules = {
+    "tanh": functools.partial(_by_onednn, "tanh"),
+    "_npi_tanh": functools.partial(_by_onednn, "tanh"),
+    "sigmoid": functools.partial(_by_onednn, "sigmoid"),
+    "_npx_sigmoid": functools.partial(_by_onednn, "sigmoid"),
+    "mean": _mean,
 }
 
 

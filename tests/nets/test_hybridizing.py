@@ -8,6 +8,8 @@ import as_on_a_gpu
 from built_nets import plain_net, ready, stack
 import mxkit
 from mxkit.core.arrays import call
+from mxkit.core.graph import Graph
+from mxkit.core.graphs import traced_graph
 from mxkit.errors import ForwardError, RecipeError
 from mxkit.nets.own_layers import try_hybridize
 from mxkit.recipe.building import net_calls
@@ -240,3 +242,71 @@ def test_a_recipe_may_ask_for_fast_norms():
     assert [call.named for call in calls] == [{"fast": True, "static_alloc": True}]
     with pytest.raises(RecipeError, match="hybridize: input should be a valid boolean or 'fast'"):
         load_recipe("mlp", ["hybridize=quick"])
+
+
+FASTER = {
+    "tanh": (lambda F, x: F.tanh(x), "Activation"),
+    "sigmoid": (lambda F, x: x.sigmoid() * 2, "Activation"),
+    "mean of two axes": (lambda F, x: F.reshape(x, (0, -1)).mean(axis=1), "batch_dot"),
+    "mean of three axes": (lambda F, x: F.mean(F.reshape(x, (0, 0, -1)), axis=1), "batch_dot"),
+    "mean of four axes": (lambda F, x: F.mean(x, axis=(1,)), "batch_dot"),
+    "mean of another axis": (lambda F, x: F.mean(x, axis=2), "mean"),
+    "mean of all other axes": (lambda F, x: F.mean(x, axis=1, exclude=True), "mean"),
+    "mean that keeps the axis": (lambda F, x: F.mean(x, axis=1, keepdims=True), "mean"),
+}
+
+
+def passes(net, x):
+    x.attach_grad()
+    with autograd.record():
+        output = net(x)
+        (output * output).backward()
+    return [one.asnumpy() for one in (output, x.grad)]
+
+
+def traced_operators(net):
+    return {node.operator for node in Graph.of(traced_graph(net)[1]).operators()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", FASTER)
+def test_graphs_of_faster_operators_equal_the_plain_ones(name, dtype):
+    """T291."""
+    function, operator = FASTER[name]
+    x = mx.nd.array(np.random.RandomState(1).normal(0, 3, (4, 5, 2, 3)), dtype=dtype)
+    net = nn.HybridSequential()
+    net.add(nn.HybridLambda(function))
+    net.hybridize()
+    expected = passes(net, x)
+    mxkit.nets.hybridize(net, fast=True)
+    for found, plain in zip(passes(net, x), expected):
+        np.testing.assert_allclose(found, plain, rtol=1e-12 if dtype == "float64" else 2e-6, atol=1e-6)
+    assert operator in traced_operators(net)
+
+
+def test_graphs_of_faster_operators_of_mx_np():
+    """T291."""
+    with mx.util.np_shape(), mx.util.np_array():
+        x = mx.np.random.normal(0, 3, (4, 5))
+        net = nn.HybridLambda(lambda F, x: F.np.tanh(x) + F.npx.sigmoid(x))
+        mxkit.nets.hybridize(net, fast=True)
+        found = passes(net, x)
+        assert traced_operators(net) == {"Activation", "_npi_add"}
+        net.hybridize(False)
+        for one, plain in zip(found, passes(net, x)):
+            np.testing.assert_allclose(one, plain, rtol=2e-6, atol=1e-6)
+
+
+def test_amp_converts_the_plain_graph_of_a_fast_net():
+    """T291: its lists keep a mean in float32."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=3, flatten=False), nn.HybridLambda(lambda F, x: F.mean(x, axis=1)))
+    net.initialize()
+    mxkit.nets.hybridize(net, fast=True)
+    x = mx.nd.ones((2, 5, 3))
+    net(x)
+    with MixedPrecision("bfloat16").applied(net):
+        net(x)
+        assert "mean" in traced_operators(net)
+    net(x)
+    assert "batch_dot" in traced_operators(net)
