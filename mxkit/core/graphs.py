@@ -140,8 +140,10 @@ def graphs_left_aside(net: Any) -> Iterator[None]:
 
 
 @contextmanager
-def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> Iterator[None]:
-    """Let a HybridBlock run the result of `convert(inputs, output)` inside `with`, instead of its own graph.
+def graph_replaced(net: Any, convert: Callable[[Any, Any, Sequence[Any]], Tuple[Any, Any]]) -> Iterator[None]:
+    """Let a HybridBlock run the result of `convert(inputs, output, arrays)` inside `with`, instead of its own graph.
+
+    `arrays` are what the net is called with first.
 
     Side effects:
         The net is hybridized inside `with`. After it, the net is as before, and its next call traces a new graph.
@@ -154,7 +156,8 @@ def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> 
 
     def get_graph(*inputs: Any) -> Any:
         if not converted:
-            converted.append(convert(*own(*inputs)))
+            names, output = own(*inputs)
+            converted.append(convert(names, output, inputs))
             net._cached_graph = converted[0]
         return converted[0]
 

@@ -1,24 +1,32 @@
 """Mixed precision by `mx.contrib.amp`: a net computes in 16 bits, its parameters stay in float32."""
 
 from contextlib import contextmanager
+from functools import partial
+import json
+import os
+import time
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
+from weakref import WeakSet
 
-from mxkit.core.arrays import is_numpy, legacy, of_kind
+from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
 from mxkit.core.device import is_gpu
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import graph_replaced
+from mxkit.core.operators import draws_in_training
 from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
+from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, environment, has_tiles
+from mxkit.runtime.graphs import operators_in
 from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
 DTYPES = ("float16", "bfloat16")
-# Measured with 32 images of 64 px, on one and two threads
-_SLOW = "amp='bfloat16' on a CPU takes longer than float32: convolutional nets 1.2 to 2 times, with AVX512_BF16 (T284)"
+# Nets whose passes were measured
+_measured: "WeakSet[Any]" = WeakSet()
 # Operators of mx.np without a loss of range: they run in float16 if all inputs are float16.
 _WIDEST = ("_npi_add", "_npi_subtract", "_npi_multiply", "_npi_concatenate")
 
@@ -61,9 +69,6 @@ class MixedPrecision:
 
         Raises:
             DeviceError: `dtype` is "bfloat16" and one of `devices` is a GPU, or the processor has no AVX-512.
-
-        Warns:
-            TrapWarning: It is "bfloat16" on CPUs, where an update takes longer than in float32 (T284).
         """
         if self.dtype != "bfloat16" or not devices:
             return
@@ -74,7 +79,6 @@ class MixedPrecision:
         if flags and "avx512bw" not in flags:
             text = f"amp: MXNet computes 'bfloat16' on processors with AVX-512 only, which {processor_model()} lacks"
             raise DeviceError(f"{text}. Leave amp out")
-        warnings.warn(_SLOW, TrapWarning, stacklevel=1)  # one place: shown once
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
@@ -83,16 +87,20 @@ class MixedPrecision:
         Raises:
             TypeError: The net is a plain Block, which has no graph.
 
+        Warns:
+            TrapWarning: bfloat16 takes longer than float32 (T284): both were measured at the net's first call, on
+                arrays of their own.
+
         Side effects:
             The net is hybridized inside `with`; its hybridization is restored afterwards, and its graph traced again.
         """
         if not isinstance(net, gluon.HybridBlock):
             text = f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}"
             raise TypeError(f"{text}, a plain Block. Put its layers into a HybridSequential, or leave amp out")
-        with graph_replaced(net, self._convert):
+        with graph_replaced(net, partial(self._convert, net)):
             yield
 
-    def _convert(self, inputs: Any, outputs: Any) -> Tuple[Any, Any]:
+    def _convert(self, net: Any, inputs: Any, outputs: Any, arrays: Sequence[Any]) -> Tuple[Any, Any]:
         numpy, outputs = is_numpy(outputs), legacy(outputs)
         choice: Dict[str, Any] = {}
         names = [variable.name for variable in inputs]
@@ -106,6 +114,10 @@ class MixedPrecision:
         variables = {node.name: node for node in low.get_internals() if node.name in parameters}
         low = low(**{name: mx.sym.identity(variable) for name, variable in variables.items()})
         low = mx.sym.Group([mx.sym.amp_cast(output, dtype="float32") for output in low])
+        if self.dtype == "bfloat16" and net not in _measured:
+            _measured.add(net)
+            with switches(numpy):
+                _warn_if_slower(outputs, low, dict(zip(names, arrays)))
         return inputs, of_kind(low, numpy)
 
     def overflowed(self, trained: List[Any]) -> bool:
@@ -140,6 +152,57 @@ class MixedPrecision:
         if self._scaler is not None:
             self._scaler._loss_scale = self._scaler._next_loss_scale = float(state["scale"])
             self._scaler._unskipped = int(state["unskipped"])
+
+
+def _warn_if_slower(plain: Any, low: Any, data: Dict[str, Any]) -> None:
+    """Measure a net's passes in float32 and in bfloat16, and warn if bfloat16 takes longer (T284).
+
+    Graphs that draw random numbers are measured without dropout, or not at all: MXNet's generator has no state to
+    restore (T67).
+    """
+    try:
+        seconds = _pass_seconds([_without_dropout(plain), _without_dropout(low)], data)
+    except (RuntimeError, AttributeError) as error:  # MXNet does not bind it; nested inputs have no shape
+        reason = str(error).strip().rpartition("\n")[2]
+        text = f"amp='bfloat16' takes longer than float32 on most CPUs (T284); it was not measured: {reason:.200}"
+        warnings.warn(text, TrapWarning, stacklevel=2)
+        return
+    if seconds[1] > seconds[0]:
+        text = "amp='bfloat16': forward and backward of a batch take {1:.3g} ms, in float32 {0:.3g} ms (T284)"
+        way = f"set {MAX_ISA}={WITH_TILES}, or " if has_tiles() and not os.environ.get(MAX_ISA) else ""
+        warnings.warn(f"{text.format(*(1e3 * one for one in seconds))}: {way}leave amp out", TrapWarning, stacklevel=2)
+
+
+def _without_dropout(graph: Any) -> Any:
+    content = json.loads(graph.tojson())
+    for _, attributes in operators_in(content):
+        attributes.update({"p": "0"} if "p" in attributes else {})
+    graph = mx.sym.load_json(json.dumps(content))
+    if any(map(draws_in_training, Graph.of(graph).operators())):
+        raise RuntimeError("the net draws random numbers")
+    return graph
+
+
+def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
+    """Shortest of three forward and backward passes of each graph, which take turns."""
+    first = next(iter(data.values()))
+    shapes, types = ({name: getattr(one, kind) for name, one in data.items()} for kind in ("shape", "dtype"))
+    bound, taken = [], [float("inf")] * len(graphs)
+    with autograd.pause(), environment({"MXNET_SUBGRAPH_VERBOSE": "0"}):
+        for graph in graphs:
+            requests = {name: "null" if name in data else "write" for name in graph.list_arguments()}
+            bound.append(graph.simple_bind(first.ctx, requests, types, **shapes))
+            for name, array in {**bound[-1].arg_dict, **bound[-1].aux_dict}.items():
+                array[:] = data[name].as_nd_ndarray() if name in data else 0.01
+        for number in range(4):  # the first prepares the operators
+            for at, executor in enumerate(bound):
+                mx.nd.waitall()
+                begun = time.perf_counter()
+                executor.forward(is_train=True)
+                executor.backward([mx.nd.ones(one.shape) for one in executor.outputs])
+                mx.nd.waitall()
+                taken[at] = min(taken[at], time.perf_counter() - begun if number else taken[at])
+    return taken
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 import warnings
 
-from built_nets import hybrid_net, imported, ready
+from built_nets import hybrid_net, imported, ready, stack
 import mxkit
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
+from mxkit.training import precision
 from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -226,15 +227,50 @@ def test_the_scale_goes_on_after_a_resume():
     assert MixedPrecision("bfloat16").state_dict() == {}
 
 
+@pytest.mark.parametrize(("seconds", "text"), [([1e-3, 2.5e-3], "take 2.5 ms, in float32 1 ms"), ([1.0, 0.9], None)])
 @needs_bfloat16
-def test_bfloat16_on_a_cpu_says_what_it_costs():
+def test_bfloat16_on_a_cpu_says_what_it_costs(seconds, text, monkeypatch):
     """T284."""
+    monkeypatch.setattr("mxkit.training.precision._pass_seconds", lambda graphs, data: seconds)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
+        warnings.simplefilter("always")
         fit(make_net("cpu"), batches(), amp="bfloat16", epochs=2)
     texts = [str(one.message) for one in caught if one.category is TrapWarning]
-    assert len(texts) == 1
-    assert "1.2 to 2 times" in texts[0]
+    assert len(texts) == (text is not None)
+    assert not texts or text in texts[0]
+
+
+@needs_bfloat16
+def test_measuring_bfloat16_changes_no_bit(monkeypatch):
+    """T284: neither weights, running statistics nor random numbers."""
+    measured = []
+
+    def spy(*args):
+        measured.append(pass_seconds(*args))
+        return [1.0, 1.0]
+
+    pass_seconds = precision._pass_seconds
+    found = []
+    for replacement in (spy, lambda graphs, data: [1.0, 1.0]):
+        monkeypatch.setattr(precision, "_pass_seconds", replacement)
+        mxkit.seed_all(1)
+        net = stack(nn.Dense(8), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(3))
+        mxkit.initialize(net, devices="cpu")
+        fit(net, batches(), amp="bfloat16", epochs=2, seed=3)
+        found.append([one.data().asnumpy() for one in net.collect_params().values()])
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one, other)
+    assert np.shape(measured) == (1, 2)
+    assert np.isfinite(measured).all()
+
+
+@needs_bfloat16
+def test_bfloat16_of_a_net_that_draws_numbers_is_not_measured():
+    """T284: MXNet's generator has no state to restore."""
+    net = stack(nn.Dense(3, in_units=5), nn.HybridLambda(lambda F, x: x + F.random.normal_like(x)))
+    net.initialize()
+    with pytest.warns(TrapWarning, match="was not measured: the net draws random numbers"):
+        fit(net, batches(), amp="bfloat16", epochs=1)
 
 
 def test_bfloat16_without_avx512_is_refused(monkeypatch):
@@ -246,8 +282,7 @@ def test_bfloat16_without_avx512_is_refused(monkeypatch):
         fit(net, batches(), amp="bfloat16")
     np.testing.assert_array_equal(weights(net), before)
     monkeypatch.setattr("mxkit.training.precision.processor_flags", set)  # not an x86 processor
-    with pytest.warns(TrapWarning, match="T284"):
-        MixedPrecision("bfloat16").check_devices([mx.cpu()])
+    MixedPrecision("bfloat16").check_devices([mx.cpu()])
 
 
 REFUSED = r"^amp: MXNet computes 'bfloat16' on CPUs only; the net lives on \[cpu\(0\), cpu\(1\)\]. Pass amp='float16'"
