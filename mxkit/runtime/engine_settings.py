@@ -333,19 +333,25 @@ def prepare_tiles(
         environment[MAX_ISA] = WITHOUT
 
 
-CORE = "OPENBLAS_CORETYPE"
+CORE, OTHER = "OPENBLAS_CORETYPE", "MXKIT_OPENBLAS"
 _OPENBLAS = "libopenblas.so.0"
-# Its answer for a processor that it does not know, and its oldest kernels for AVX2.
-_UNKNOWN, _WITH_AVX2 = "Prescott", "Haswell"
+# Its answer for a processor that it does not know, and its oldest kernels for AVX2; newer builds have some for AVX-512.
+_UNKNOWN, _WITH_AVX2, _WITH_AVX512 = "Prescott", "Haswell", "SkylakeX"
+_OF_OPENMP = 2  # of openblas_get_parallel
+_AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
+_other: Optional[Path] = None  # the user's OpenBLAS, once it is loaded
 
 
 def kernels_of(library: Path) -> str:
-    """The processor whose kernels the OpenBLAS beside MXNet's library chose, in its words; empty without an OpenBLAS.
+    """The processor whose kernels an OpenBLAS chose, in its words; empty without an OpenBLAS.
+
+    Args:
+        library: MXNet's library, beside which its own OpenBLAS lies; or another OpenBLAS.
 
     Side effects:
         Loads OpenBLAS for the time of the question, if it is not loaded.
     """
-    path = library.parent / _OPENBLAS
+    path = library if library.name.startswith("libopenblas") else library.parent / _OPENBLAS
     if not path.is_file():  # a build of MXNet with another library
         return ""
     # the import hook tells an OSError here as one of MXNet's own library, which needs this one
@@ -364,15 +370,40 @@ def chosen_kernels(library: Path, root: Path = ROOT) -> Iterator[None]:
         library: Path of MXNet's library.
         root: Root of the file system.
 
+    Raises:
+        MXNetImportError: `MXKIT_OPENBLAS` is no OpenBLAS of OpenMP that MXNet's library takes for its own.
+
     Side effects:
-        Sets `OPENBLAS_CORETYPE` inside, unless the user has.
+        Sets `OPENBLAS_CORETYPE` inside, unless the user has. Loads the OpenBLAS of `MXKIT_OPENBLAS`.
     """
-    lacking = not os.environ.get(CORE) and kernels_of(library) == _UNKNOWN
-    with environment({CORE: _WITH_AVX2} if lacking and processor_flags(root) >= {"avx2", "fma"} else {}):
+    other, flags = os.environ.get(OTHER), processor_flags(root)
+    lacking = not os.environ.get(CORE) and kernels_of(Path(other) if other else library) == _UNKNOWN
+    kernels = _WITH_AVX512 if other and flags >= _AVX512 else _WITH_AVX2
+    with environment({CORE: kernels} if lacking and flags >= {"avx2", "fma"} else {}):
+        if other:
+            _load_other(other)
         yield
+
+
+def _load_other(path: str) -> None:
+    """Load an OpenBLAS. The loader then takes it for MXNet's own, which has the same name."""
+    global _other
+    try:
+        blas = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        if blas.openblas_get_parallel() != _OF_OPENMP:
+            raise OSError("its threads are not those of OpenMP, whose number MXNet sets")
+        ctypes.CDLL(_OPENBLAS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (OSError, AttributeError) as error:
+        text = f"{OTHER}={path}: {error}. Expected the {_OPENBLAS} of an OpenBLAS with OpenMP"
+        raise MXNetImportError(text, name="mxnet") from error
+    _other = Path(path)
 
 
 @lru_cache(maxsize=None)
 def kernels() -> str:
-    """`kernels_of` the MXNet that this process has loaded."""
-    return kernels_of(Path(sys.modules["mxnet.libinfo"].find_lib_path()[0]))
+    """`kernels_of` the OpenBLAS that this process's MXNet uses, and its release where it is the user's."""
+    if _other is None:
+        return kernels_of(Path(sys.modules["mxnet.libinfo"].find_lib_path()[0]))
+    blas = ctypes.CDLL(str(_other))
+    blas.openblas_get_config.restype = ctypes.c_char_p
+    return f"{kernels_of(_other)} of {' '.join(blas.openblas_get_config().decode().split()[:2])}"

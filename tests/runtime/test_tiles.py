@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+import shutil
 import subprocess
 import sys
 
@@ -95,6 +96,37 @@ def test_openblas_takes_kernels_for_avx2_on_a_processor_that_it_does_not_know():
     assert kernels_with("", "alone") == ["Prescott", ""]
     assert kernels_with("") == ["Haswell", "", ""]
     assert kernels_with("Nehalem") == ["Nehalem", "Nehalem", "Nehalem"]
+
+
+ANOTHER = """
+import mxkit, mxnet as mx
+from mxkit.runtime.engine_settings import kernels
+rows = mx.nd.random.uniform(shape=(65, 65))
+assert abs(mx.nd.dot(rows, rows).asnumpy() - rows.asnumpy() @ rows.asnumpy()).max() < 1e-4
+print(kernels(), *{line.split()[-1] for line in open("/proc/self/maps") if "/libopenblas.so.0" in line}, sep="\\n")
+"""
+
+
+def with_openblas(path):
+    variables = {**os.environ, "OPENBLAS_CORETYPE": "Nehalem", "MXKIT_OPENBLAS": str(path)}
+    return subprocess.run([sys.executable, "-c", ANOTHER], env=variables, capture_output=True, text=True)
+
+
+def test_mxnet_computes_by_the_users_openblas(tmp_path):
+    """T288."""
+    for one in ("libopenblas.so.0", "libgfortran.so.3"):
+        shutil.copy(Path(package_spec().origin).with_name(one), tmp_path)
+    done = with_openblas(tmp_path / "libopenblas.so.0")
+    assert done.stdout.split("\n")[:-1] == ["Nehalem of OpenBLAS 0.3.13", str(tmp_path / "libopenblas.so.0")]
+    assert done.returncode == 0  # also of the interpreter's end
+
+
+@pytest.mark.parametrize("file", ["missing.so", "libm.so.6"])
+def test_another_library_is_no_openblas(file):
+    """T288."""
+    said = with_openblas(file).stderr
+    assert f"MXNetImportError: MXKIT_OPENBLAS={file}: " in said
+    assert "Expected the libopenblas.so.0 of an OpenBLAS with OpenMP" in said
 
 
 @pytest.mark.parametrize(("flags", "expected"), [("avx2 fma", "Haswell"), ("avx fma", ""), ("avx2", "")])
