@@ -1,7 +1,8 @@
 """Operators of transformers and of d2l's attention: forward and backward beside their siblings and a copy.
 
 Each operator is a graph of its own, bound as `fit` binds a net's; ns for each number of its output (of its input,
-where it sums). `copy` copies as many numbers: the memory's speed. Ratios are against it. The ways of a case take turns.
+where it sums), the least of ten in each round. `copy` copies as many numbers: the memory's speed. Ratios are against
+it. The ways of a case take turns. `MXKIT_OPENBLAS` decides for all.
 
 Siblings compute the same to rounding: `fast` is what `mxkit.nets.hybridize(net, fast=True)` makes of the operator,
 others are what a net may call in its place. Bar: LayerNorm's fast backward pass takes at most 4 x its forward pass.
@@ -107,11 +108,20 @@ CASES: Dict[str, Case] = {
 }
 
 
+# What NumPy calls for a case, with its own OpenBLAS and as many threads.
+PRODUCTS: Dict[str, Callable[..., Any]] = {
+    "scores, batch_dot 64 x 64 x 32 x 64": lambda x, y: x @ y.transpose(0, 2, 1),
+    "mixing, batch_dot 64 x 64 x 64 x 32": np.matmul,
+    "product 1024 x 128 x 512": lambda x, y: x @ y.T,
+}
+
+
 def run(quick: bool) -> Iterator[Row]:
     counts = sorted({1, int(thread_variables()["OMP_NUM_THREADS"])})
     with ExitStack() as stack:
         fusion = {"MXNET_SUBGRAPH_BACKEND": "NONE", "MXNET_SUBGRAPH_VERBOSE": "0"}  # off, as in training
-        children = {number: stack.enter_context(Child({**mxnet_threads(number), **fusion})) for number in counts}
+        given = {number: {**mxnet_threads(number), "OPENBLAS_NUM_THREADS": str(number), **fusion} for number in counts}
+        children = {number: stack.enter_context(Child(variables)) for number, variables in given.items()}
         for name, case in CASES.items():
             for number, child in children.items():
                 yield from _rows(f"{name}, {threads_text(number)}", name, case, child, 2 if quick else 9)
@@ -123,6 +133,8 @@ def _rows(title: str, name: str, case: Case, child: Child, rounds: int) -> List[
         for backward in (False, True):
             key = f"{way}, {'backward' if backward else 'forward'}"
             ways[key] = partial(child.ask, "benchmarks.operators:seconds", name=name, way=way, backward=backward)
+    if name in PRODUCTS:
+        ways["NumPy, forward"] = partial(child.ask, "benchmarks.operators:numpy_seconds", name=name)
     taken = take_turns(ways, rounds=rounds)
     rows = list(rows_of(title, taken, against="copy", scale=1e9 / numbers(name), unit="ns/number"))
     if "LayerNorm" in case.ways:
@@ -167,14 +179,25 @@ def executor_of(name: str, way: str) -> Tuple[Any, List[Any]]:
 
 
 def seconds(name: str, way: str, backward: bool) -> float:
-    """Seconds of a pass, the mean of some 5 ms."""
+    """Seconds of a pass: the least of ten means of some 1 ms, so that other programs count little."""
     bound, head = executor_of(name, way)
     call = partial(bound.backward, head) if backward else partial(bound.forward, is_train=True)
-    calls = max(2, 2_000_000 // numbers(name))
-    call()
-    mx.nd.waitall()
-    begun = time.perf_counter()
-    for _ in range(calls):
-        call()
-    mx.nd.waitall()
-    return (time.perf_counter() - begun) / calls
+    return least(call, numbers(name))
+
+
+def numpy_seconds(name: str) -> float:
+    """As `seconds`, of NumPy's product."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(0, 1, shape).astype("float32") for shape in CASES[name].shapes.values()]
+    return least(partial(PRODUCTS[name], *arrays), numbers(name))
+
+
+def least(call: Callable[[], Any], size: int) -> float:
+    calls, taken = max(1, 300_000 // size), []
+    for _ in range(11):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        mx.nd.waitall()
+        taken.append((time.perf_counter() - begun) / calls)
+    return min(taken[1:])

@@ -362,9 +362,11 @@ def kernels_of(library: Path) -> str:
     return str(name)
 
 
-@contextmanager
-def chosen_kernels(library: Path, root: Path = ROOT) -> Iterator[None]:
-    """Make the OpenBLAS that is loaded inside take kernels for AVX2 where it does not know the processor (T288).
+def load_openblas(library: Path, root: Path = ROOT) -> None:
+    """Load the OpenBLAS for MXNet, with kernels for AVX2 where it does not know the processor (T288).
+
+    Its own, or that of `MXKIT_OPENBLAS`, which MXNet's library takes for its own because it has the same name. The
+    variable is not set while MXNet is loaded: MXNet imports NumPy, whose OpenBLAS would take these kernels too.
 
     Args:
         library: Path of MXNet's library.
@@ -372,31 +374,25 @@ def chosen_kernels(library: Path, root: Path = ROOT) -> Iterator[None]:
 
     Raises:
         MXNetImportError: `MXKIT_OPENBLAS` is no OpenBLAS of OpenMP that MXNet's library takes for its own.
-
-    Side effects:
-        Sets `OPENBLAS_CORETYPE` inside, unless the user has. Loads the OpenBLAS of `MXKIT_OPENBLAS`.
     """
-    other, flags = os.environ.get(OTHER), processor_flags(root)
-    lacking = not os.environ.get(CORE) and kernels_of(Path(other) if other else library) == _UNKNOWN
-    kernels = _WITH_AVX512 if other and flags >= _AVX512 else _WITH_AVX2
-    with environment({CORE: kernels} if lacking and flags >= {"avx2", "fma"} else {}):
-        if other:
-            _load_other(other)
-        yield
-
-
-def _load_other(path: str) -> None:
-    """Load an OpenBLAS. The loader then takes it for MXNet's own, which has the same name."""
     global _other
+    other, flags = os.environ.get(OTHER), processor_flags(root)
+    path = Path(other) if other else library.parent / _OPENBLAS
+    lacking = not os.environ.get(CORE) and kernels_of(path) == _UNKNOWN and flags >= {"avx2", "fma"}
+    kernels = _WITH_AVX512 if other and flags >= _AVX512 else _WITH_AVX2
     try:
-        blas = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-        if blas.openblas_get_parallel() != _OF_OPENMP:
-            raise OSError("its threads are not those of OpenMP, whose number MXNet sets")
-        ctypes.CDLL(_OPENBLAS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        if other or lacking:
+            with environment({CORE: kernels} if lacking else {}):
+                blas = ctypes.CDLL(other or str(path))
+            if blas.openblas_get_parallel() != _OF_OPENMP:
+                raise OSError("its threads are not those of OpenMP, whose number MXNet sets")
+            ctypes.CDLL(_OPENBLAS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except (OSError, AttributeError) as error:
-        text = f"{OTHER}={path}: {error}. Expected the {_OPENBLAS} of an OpenBLAS with OpenMP"
+        if not other:
+            raise
+        text = f"{OTHER}={other}: {error}. Expected the {_OPENBLAS} of an OpenBLAS with OpenMP"
         raise MXNetImportError(text, name="mxnet") from error
-    _other = Path(path)
+    _other = Path(other) if other else None
 
 
 @lru_cache(maxsize=None)

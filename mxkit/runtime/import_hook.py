@@ -18,7 +18,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, cast
 import warnings
 
 from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
-from mxkit.runtime.engine_settings import chosen_kernels, chosen_threads, prepare_tiles, set_switches, warn_if_late
+from mxkit.runtime.engine_settings import chosen_threads, load_openblas, prepare_tiles, set_switches, warn_if_late
 from mxkit.runtime.old_names import Overlay, numpy_view, own_distutils
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, version_problem, wheel_problem
 
@@ -114,7 +114,8 @@ def _with_library(loader: Any, module: ModuleType) -> None:
     prepare_tiles(os.environ)
     cuda_libraries.prepare(library)
     try:
-        with chosen_threads(), chosen_kernels(library):
+        with chosen_threads():
+            load_openblas(library)
             loader.exec_module(module)
     except OSError as error:
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error

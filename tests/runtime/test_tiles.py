@@ -10,9 +10,10 @@ import sys
 from mxkit.errors import TrapWarning
 from mxkit.runtime import engine_settings
 from mxkit.runtime.doctor.software import openblas_line
-from mxkit.runtime.engine_settings import chosen_kernels, has_tiles, kernels, kernels_of, prepare_tiles
+from mxkit.runtime.engine_settings import has_tiles, kernels_of, load_openblas, prepare_tiles
 from mxkit.runtime.machine import processor_flags
 from mxkit.runtime.wheels import package_spec
+import numpy as np
 import pytest
 
 
@@ -129,16 +130,42 @@ def test_another_library_is_no_openblas(file):
     assert "Expected the libopenblas.so.0 of an OpenBLAS with OpenMP" in said
 
 
-@pytest.mark.parametrize(("flags", "expected"), [("avx2 fma", "Haswell"), ("avx fma", ""), ("avx2", "")])
+@pytest.mark.parametrize(("flags", "expected"), [("avx2 fma", ["Haswell"]), ("avx fma", []), ("avx2", [])])
 def test_kernels_are_chosen_by_what_the_processor_can_do(machine, monkeypatch, flags, expected):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "")
-    library = Path(package_spec().origin)
-    with chosen_kernels(library, machine(flags)):
-        assert os.environ["OPENBLAS_CORETYPE"] == (expected if kernels() == "Prescott" else "")
     monkeypatch.setattr(engine_settings, "kernels_of", lambda library: "Prescott")
-    with chosen_kernels(library, machine(flags)):
-        assert os.environ["OPENBLAS_CORETYPE"] == expected
+    chosen, loaded = [], engine_settings.ctypes.CDLL
+
+    def load(path, **options):
+        if Path(path).is_absolute():
+            chosen.append(os.environ["OPENBLAS_CORETYPE"])
+        return loaded(path, **options)
+
+    monkeypatch.setattr(engine_settings.ctypes, "CDLL", load)
+    load_openblas(Path(package_spec().origin), machine(flags))
+    assert chosen == expected
     assert os.environ["OPENBLAS_CORETYPE"] == ""
+
+
+NUMPY = """
+import ctypes, glob, os, sys
+if "mxnet" in sys.argv:
+    import mxkit, mxnet
+import numpy
+[path] = glob.glob(os.path.dirname(numpy.__file__) + ".libs/libscipy_openblas64*")
+name = ctypes.CDLL(path).scipy_openblas_get_corename64_
+name.restype = ctypes.c_char_p
+print(name().decode())
+"""
+
+
+@pytest.mark.skipif(
+    not list(Path(np.__file__).parent.parent.glob("numpy.libs/libscipy_openblas64*")), reason="of NumPy 2"
+)
+def test_numpy_keeps_its_kernels():
+    """T288: MXNet imports NumPy while it is loaded."""
+    said = [subprocess.check_output([sys.executable, "-c", NUMPY, word], text=True) for word in ("alone", "mxnet")]
+    assert said[0] == said[1]
 
 
 def test_another_build_of_mxnet_may_lack_openblas(tmp_path):
