@@ -378,15 +378,16 @@ def load_openblas(library: Path, root: Path = ROOT) -> None:
     global _other
     other, flags = os.environ.get(OTHER), processor_flags(root)
     path = Path(other) if other else library.parent / _OPENBLAS
-    lacking = not os.environ.get(CORE) and kernels_of(path) == _UNKNOWN and flags >= {"avx2", "fma"}
     kernels = _WITH_AVX512 if other and flags >= _AVX512 else _WITH_AVX2
     try:
+        lacking = not os.environ.get(CORE) and kernels_of(path) == _UNKNOWN and flags >= {"avx2", "fma"}
         if other or lacking:
             with environment({CORE: kernels} if lacking else {}):
                 blas = ctypes.CDLL(other or str(path))
+        if other:
             if blas.openblas_get_parallel() != _OF_OPENMP:
                 raise OSError("its threads are not those of OpenMP, whose number MXNet sets")
-            ctypes.CDLL(_OPENBLAS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            ctypes.CDLL(_OPENBLAS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)  # MXNet's library finds it by this name
     except (OSError, AttributeError) as error:
         if not other:
             raise
