@@ -385,7 +385,7 @@ class Augment:
             if moved is None:
                 changed = step.apply(changed, step.draw(rng, changed), white)
                 continue
-            drawn, before = step.draw_for(rng, changed, moved), changed.shape
+            drawn, before = step.draw_for(rng, changed, moved.boxes), changed.shape
             changed = step.apply(changed, drawn, white)
             moved.follow(step.place(drawn, before), changed.shape[:2])
         to_bytes = image.dtype == np.uint8 and changed.dtype != np.uint8 and not self.tensor

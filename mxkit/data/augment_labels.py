@@ -59,7 +59,7 @@ class Placed(NamedTuple):
 
 def padded(boxes: "np.ndarray", rows: int) -> "np.ndarray":
     """Boxes (M, 6) with rows of -1 up to a number of rows."""
-    table = np.full((rows, 6), -1, np.float32)
+    table: np.ndarray = np.full((rows, 6), -1, np.float32)
     table[: len(boxes)] = boxes
     return table
 
@@ -83,14 +83,7 @@ class Moved:
         scale, shift = np.array([place.scale_x, place.scale_y]), np.array([place.shift_x, place.shift_y])
         self._scale, self._shift = scale * self._scale, scale * self._shift + shift
         if len(self.boxes):
-            corners = self.boxes[:, :4].reshape(-1, 2, 2) * scale + shift
-            low, high = corners.min(axis=1), corners.max(axis=1)
-            size = np.array(shape[::-1])
-            centre = (low + high) / 2
-            inside = ((centre >= 0) & (centre < size)).all(axis=1)  # as gluoncv: an object is where its centre is
-            sides = np.concatenate([low.clip(0, size), high.clip(0, size)], axis=1)
-            kept = inside & (sides[:, 2:] > sides[:, :2]).all(axis=1)
-            self.boxes = np.concatenate([sides, self.boxes[:, 4:]], axis=1)[kept].astype(np.float32)
+            self.boxes = moved_boxes(self.boxes, scale, shift, shape)
 
     @property
     def place(self) -> Place:
@@ -104,6 +97,18 @@ class Moved:
         if self._moves == "mask":
             return moved_mask(self._label, self._scale, self._shift, shape)
         return moved_points(self._label, self._scale, self._shift, shape, self._pairs)
+
+
+def moved_boxes(boxes: "np.ndarray", scale: "np.ndarray", shift: "np.ndarray", shape: Tuple[int, int]) -> "np.ndarray":
+    """Boxes (M, 6) in an image of this height and width, cut at its borders, without those whose centre is outside."""
+    corners = boxes[:, :4].reshape(-1, 2, 2) * scale + shift
+    low, high, size = corners.min(axis=1), corners.max(axis=1), np.array(shape[::-1])
+    centre = (low + high) / 2
+    inside = ((centre >= 0) & (centre < size)).all(axis=1)  # as gluoncv: an object is where its centre is
+    sides = np.concatenate([low.clip(0, size), high.clip(0, size)], axis=1)
+    kept = inside & (sides[:, 2:] > sides[:, :2]).all(axis=1)
+    moved: np.ndarray = np.concatenate([sides, boxes[:, 4:]], axis=1)[kept].astype(np.float32)
+    return moved
 
 
 def moved_mask(mask: "np.ndarray", scale: "np.ndarray", shift: "np.ndarray", shape: Tuple[int, int]) -> "np.ndarray":
@@ -178,11 +183,11 @@ class BoxCrop(Step):
 
     checks: ClassVar[Checks] = {"area": RANGE, "ratio": RANGE}
 
-    def draw_for(self, rng: Rng, image: "np.ndarray", moved: Moved) -> Tuple[int, int, int, int]:
+    def draw_for(self, rng: Rng, image: "np.ndarray", boxes: "np.ndarray") -> Tuple[int, int, int, int]:
         rows, columns = image.shape[:2]
         whole = (0, 0, rows, columns)
         least = (0.1, 0.3, 0.5, 0.7, 0.9, 0.0, None)[rng.integers(7)]
-        boxes = moved.boxes[:, :4]
+        boxes = boxes[:, :4]
         if least is None or not len(boxes):
             return whole
         for _ in range(50):

@@ -82,8 +82,8 @@ class Step:
         """Draw what `apply` needs for this image; nothing else may be random."""
         return None
 
-    def draw_for(self, rng: Rng, image: "np.ndarray", moved: Any) -> Any:
-        """Draw what `apply` needs for an image whose label moves, a `Moved`."""
+    def draw_for(self, rng: Rng, image: "np.ndarray", boxes: "np.ndarray") -> Any:
+        """Draw what `apply` needs for an image with boxes (M, 6), or none of them."""
         return self.draw(rng, image)
 
     def apply(self, image: "np.ndarray", drawn: Any, white: float) -> "np.ndarray":

@@ -277,7 +277,11 @@ class PairLoader(EpochOrder):
         self._array = ArrayLoader(x, None, 1, scale=scale)
         self.x = self._array.x
         self.kind, self.same, self.balanced = kind, float(same), balanced
-        self._classes = _Classes(y, len(self.x))
+        labels = to_host(y)
+        if labels.shape != self.x.shape[:1]:
+            text = f"expected the shape {self.x.shape[:1]}, a class for each; received {labels.shape}"
+            raise DataError(f"PairLoader: y: {text}")
+        self._classes = Classes(labels)
         size = len(self.x) if length is None else whole_number(length, "PairLoader: length")
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self._check_classes()
@@ -285,16 +289,11 @@ class PairLoader(EpochOrder):
     def order(self, epoch: int) -> "np.ndarray":
         """Sample numbers of each pair or triplet of an epoch, int64 of shape (length, 2 or 3)."""
         rng = self._generator(epoch if self.shuffle else 0)
-        classes, size = self._classes, self._size
-        anchors = classes.anchors(rng, size, self.balanced, alone=not self._needs_partners)
-        if self.kind == "triplets":
-            others = classes.others(rng, anchors, self.balanced)
-            return np.stack([anchors, classes.partners(rng, anchors), others], axis=1)
-        alike = rng.random(size).argsort(kind="stable") < round(self.same * size)
-        second = np.empty_like(anchors)
-        second[alike] = classes.partners(rng, anchors[alike])
-        second[~alike] = classes.others(rng, anchors[~alike], self.balanced)
-        return np.stack([anchors, second], axis=1)
+        if self.kind == "pairs":
+            return self._classes.pairs(rng, self._size, self.same, self.balanced)
+        anchors = self._classes.anchors(rng, self._size, self.balanced, alone=False)
+        others = self._classes.others(rng, anchors, self.balanced)
+        return np.stack([anchors, self._classes.partners(rng, anchors), others], axis=1)
 
     def __iter__(self) -> Iterator[Any]:
         epoch, numbers = self._begin()
@@ -330,19 +329,24 @@ class PairLoader(EpochOrder):
         return f"PairLoader({self._size} {self.kind} an epoch, of {samples}, {batches})"
 
 
-class _Classes:
+class Classes:
     """Samples sorted by class, so that partners are drawn for all anchors at once."""
 
-    def __init__(self, y: Any, size: int) -> None:
-        labels = to_host(y)
-        if labels.shape != (size,):
-            raise DataError(f"PairLoader: y: expected the shape ({size},), a class for each; received {labels.shape}")
+    def __init__(self, labels: "np.ndarray") -> None:
         _, self.codes = np.unique(labels, return_inverse=True)
         self._sorted = self.codes.argsort(kind="stable")
         self.sizes = np.bincount(self.codes)
         self._starts = self.sizes.cumsum() - self.sizes
-        self._places = np.empty(size, np.int64)
-        self._places[self._sorted] = np.arange(size)
+        self._places = self._sorted.argsort(kind="stable")
+
+    def pairs(self, rng: "np.random.Generator", count: int, same: float, balanced: bool) -> "np.ndarray":
+        """Draw `count` pairs, a share `same` of them of one class."""
+        anchors = self.anchors(rng, count, balanced, alone=not same)
+        alike = rng.random(count).argsort(kind="stable") < round(same * count)
+        second = np.empty_like(anchors)
+        second[alike] = self.partners(rng, anchors[alike])
+        second[~alike] = self.others(rng, anchors[~alike], balanced)
+        return np.stack([anchors, second], axis=1)
 
     def anchors(self, rng: "np.random.Generator", count: int, balanced: bool, alone: bool) -> "np.ndarray":
         """Draw `count` anchors, of classes with one sample only if `alone`; each sample, or class, equally often."""
@@ -354,8 +358,8 @@ class _Classes:
     def partners(self, rng: "np.random.Generator", anchors: "np.ndarray") -> "np.ndarray":
         """Draw another sample of the same class for each anchor."""
         start, size = self._starts[self.codes[anchors]], self.sizes[self.codes[anchors]]
-        step = 1 + _below(rng, size - 1)
-        return np.asarray(self._sorted[start + (self._places[anchors] - start + step) % size])
+        place = self._places[anchors] - start + 1 + _below(rng, size - 1)
+        return np.asarray(self._sorted[start + place % size])
 
     def others(self, rng: "np.random.Generator", anchors: "np.ndarray", balanced: bool) -> "np.ndarray":
         """Draw a sample of another class for each anchor."""

@@ -103,12 +103,14 @@ class SSDLoss(NetLoss):
             raise DataError(f"the net gives detections in training. {_WAY}")
         self.check_classes(scores.shape[2] - 1, boxes[:, :, 4])
         with autograd.pause():
-            classes, targets = self.targets(anchors, boxes)
-        nd, positive = mx.nd, classes > 0
+            classes, targets = self.targets(anchors.astype(boxes.dtype, copy=False), boxes)
+            targets, objects = targets.astype(scores.dtype, copy=False), classes > 0
+            positive = objects.astype(scores.dtype, copy=False)
+        nd = mx.nd
         entropy = -nd.pick(nd.log_softmax(scores), classes)
         rank = (entropy * (positive - 1)).argsort(axis=1).argsort(axis=1)
-        hard = rank < (positive.sum(axis=1) * self.negatives).expand_dims(-1)
-        entropy = nd.where(positive + hard > 0, entropy, nd.zeros_like(entropy))
+        hard = rank < (objects.sum(axis=1) * self.negatives).expand_dims(-1)
+        entropy = nd.where(objects + hard > 0, entropy, nd.zeros_like(entropy))
         distance = nd.smooth_l1(offsets - targets, scalar=1.0) * positive.expand_dims(-1)
         return entropy.sum(axis=1) + self.box_weight * distance.sum(axis=(1, 2))
 
@@ -140,7 +142,8 @@ class YOLO3Loss(NetLoss):
             targets = self.targets(net, size, boxes)
         if not autograd.is_recording():
             raise DataError("yolo3: the net gives its losses only while gradients are recorded; validate by metrics")
-        return mx.nd.add_n(*_outputs(net(*inputs, boxes[:, :, :4], *targets), 4, "YOLOV3"))
+        given = (one.astype(inputs[0].dtype, copy=False) for one in (boxes[:, :, :4], *targets))
+        return mx.nd.add_n(*_outputs(net(*inputs, *given), 4, "YOLOV3"))
 
     def targets(self, net: Any, size: Tuple[int, int], boxes: Any) -> Tuple[Any, ...]:
         """What gluoncv's `YOLOV3PrefetchTargetGenerator` gives, without a wait for the device.
@@ -149,7 +152,7 @@ class YOLO3Loss(NetLoss):
             Objectness (B, N, 1); centres, logarithms of sizes, and weights, (B, N, 2); classes (B, N, C), -1 for none.
         """
         nd, layers = mx.nd, list(net.yolo_outputs)
-        anchors = [layer.anchors.data(boxes.ctx).reshape((-1, 2)) for layer in layers]
+        anchors = [layer.anchors.data(boxes.ctx).reshape((-1, 2)).astype(boxes.dtype, copy=False) for layer in layers]
         maps = [(size[0] // layer._stride, size[1] // layer._stride) for layer in layers]
         counts = [len(one) for one in anchors]
         begins = np.cumsum([0] + [rows * columns * count for (rows, columns), count in zip(maps, counts)])
@@ -203,7 +206,8 @@ class CenterNetLoss(NetLoss):
         heat, sizes, offsets = _outputs(net(*inputs), 3, "CenterNet")
         self.check_classes(heat.shape[1], boxes[:, :, 4])
         with autograd.pause():
-            target, cells, size, offset, valid = self.targets(heat.shape, boxes, net.scale)
+            target, cells, *others = self.targets(heat.shape, boxes, net.scale)
+            target, size, offset, valid = (one.astype(heat.dtype, copy=False) for one in (target, *others))
         found = nd.log(heat) * (1 - heat) ** 2 * (target == 1)
         empty = nd.log(1 - heat) * heat**2 * (1 - target) ** 4 * (target < 1)
         losses = -(found + empty).sum(axis=(1, 2, 3))

@@ -9,7 +9,7 @@ import cv2
 from gluoncv.data import COCODetection, RecordFileDetection, VOCDetection
 import mxkit
 from mxkit.data import box_records, boxes_csv, coco_boxes, coco_points, mask_folder, voc_boxes, voc_masks, yolo_boxes
-from mxkit.data.augment_labels import BoxCrop, Moved
+from mxkit.data.augment_labels import BoxCrop
 from mxkit.errors import DataError, TrapWarning
 from mxkit.recipe.marks import CocoResults
 from mxkit.recipe.net_facts import ImageForm, image_reader
@@ -386,7 +386,7 @@ def test_a_crop_around_boxes_lies_in_the_image():
     image, box = np.zeros((8, 6, 3), np.uint8), np.array([[1, 1, 5, 7, 0, 0]], np.float32)
     ends = set()
     for seed in range(600):
-        top, left, height, width = BoxCrop().draw_for(np.random.default_rng(seed), image, Moved(box, "boxes"))
+        top, left, height, width = BoxCrop().draw_for(np.random.default_rng(seed), image, box)
         assert min(top, left) >= 0
         ends.add((top + height, left + width))
     assert max(bottom for bottom, _ in ends) == 8

@@ -3,11 +3,10 @@
 import shutil
 
 import mxkit
-from mxkit.exporting.trainings import leaving
+from mxkit.exporting.trainings import detectors, leaving
 from mxkit.exporting.trainings.data_file import data_of
 from mxkit.exporting.trainings.proving import Beside, prove
-from mxkit.exporting.trainings.recording import record
-from mxkit.recipe.building import batches
+from mxkit.exporting.trainings.recording import example_of, record
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 import numpy as np
@@ -28,8 +27,8 @@ def prover(run, folder, updates, start=False):
     recipe, _, checkpoint = open_run(run, "last")
     data = load_data(recipe)
     recording = record(recipe, data, folder / "mxnet", updates, None if start else checkpoint)
-    example = next(iter(batches(recipe, data, "train", training=True)))[0][:2].asnumpy()
-    beside = Beside(recording.state.net, example)
+    detector = recipe.loss.name in detectors.LOSSES
+    beside = Beside(recording.state.net, *example_of(recipe, data), detector=detector)
     contents = leaving._contents(recipe, data_of(recipe, data), recording, beside)
 
     def rows(*edits):

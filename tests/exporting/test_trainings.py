@@ -8,10 +8,11 @@ import sys
 from leaving_runs import killed_run, prover
 import mxkit
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings import detectors, texts
 from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
 from mxkit.exporting.trainings.texts import rate_text
+from mxkit.losses.net_losses import NET_LOSSES
 from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
@@ -331,6 +332,53 @@ def test_a_script_leaves_by_the_arguments_of_its_fit(tmp_path):
             mxkit.export(net, tmp_path / "u", training=wrong)
 
 
+class Heads(mx.gluon.HybridBlock):
+    def __init__(self, *units):
+        super().__init__()
+        self.body, self.heads = mx.gluon.nn.Dense(8, activation="relu"), mx.gluon.nn.HybridSequential()
+        self.heads.add(*map(mx.gluon.nn.Dense, units))
+
+    def hybrid_forward(self, F, *inputs):
+        shared = self.body(F.concat(*inputs, dim=1) if len(inputs) > 1 else inputs[0])
+        found = tuple(head(shared) for head in self.heads)
+        return found if len(found) > 1 else found[0]
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_several_inputs_and_labels_leave(tmp_path):
+    """Two inputs with a weight for each sample; and two heads, whose loss is the user's."""
+    random = np.random.RandomState(0)
+    x, z = random.normal(size=(2, 80, 6)).astype(np.float32)
+    y, weight = np.arange(80) % 3, random.uniform(0.1, 3, 80).astype(np.float32)
+    softmax_ce, l2 = map(mxkit.losses.get_loss, ("softmax_ce", "l2"))
+
+    def both(net, inputs, labels):
+        digit, size = net(*inputs)
+        return softmax_ce(digit, labels[0]) + l2(size, labels[1]), (digit, size)
+
+    for place, (inputs, loss) in enumerate([((x, z), "softmax_ce"), (x, both)]):
+        net = Heads(3, 1) if place else Heads(3)
+        mxkit.initialize(net, sample=(x, z)[: 2 - place])
+        settings = {
+            "train": mxkit.data.ArrayLoader(inputs, (y, weight), batch_size=16, shuffle=True, seed=3),
+            "loss": mxkit.losses.BatchLoss(forward=loss) if place else loss,
+            "trainer": ("adam", {"learning_rate": 0.01}),
+            "epochs": 2,
+        }
+        folder = tmp_path / str(place)
+        exported = mxkit.export(net, folder, training=settings, partial=bool(place))
+        assert exported.proof.worst.relative < 5e-5
+        kinds = [row.operator for row in exported.proof.rows]
+        assert {"data", "loss", "gradient", "value"} <= {*kinds}
+        assert kinds.count("loss") == 10
+        text = (folder / "train.py").read_text()
+        assert ("for *x, label, weight in window:", "for x, label, *others in window:")[place] in text
+        assert len(exported.notes) == 1 + place
+    assert "    # def both(net, inputs, labels):\n" in text
+    assert history(tmp_path / "0")[-1].startswith("2,10,80,")
+
+
 def asymmetric(output, label):
     """Too much costs twice as much as too little."""
     apart = output - label
@@ -481,6 +529,7 @@ def test_fifty_steps_of_an_optimizer_under_a_schedule(name, settings):
 
 CLASSES, SIGNS, NUMBERS = "classes", "signs", "numbers"
 LOSSES = [
+    ("contrastive", {"margin": 1.5}, "bits"),
     ("focal", {"gamma": 1.5, "class_weight": {"0": 0.5, "2": 3.0}}, CLASSES),
     ("hinge", {}, SIGNS),
     ("hinge", {"margin": 0.3}, SIGNS),
@@ -500,7 +549,7 @@ LOSSES = [
 
 
 def test_every_loss_with_code_is_compared():
-    assert set(texts.LOSSES) == {name for name, _, _ in LOSSES} | {"pixel_ce", "pose"}
+    assert set(texts.LOSSES) == {name for name, _, _ in LOSSES} | {"pixel_ce", "pose", *DETECTORS}
 
 
 @pytest.mark.torch
@@ -513,12 +562,17 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
     output = random.normal(size=(6, 3)).astype(np.float32)
     numbers = random.normal(size=(6, 3))
     label = {CLASSES: np.arange(6) % 3, SIGNS: np.sign(numbers), NUMBERS: numbers, "bits": numbers > 0}[kind]
-    label = label.astype(np.float32)
-    names = {"torch": torch, "F": torch.nn.functional}
-    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}", names)
-    expected = mxkit.losses.get_loss((name, arguments))(mx.nd.array(output), mx.nd.array(label)).asnumpy()
-    found = names["losses"](torch.tensor(output), torch.tensor(label))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    label, weight = label.astype(np.float32), np.arange(1, 7, dtype=np.float32)
+    output = output if name != "contrastive" else np.stack([output, output[::-1]])
+    label = label if name != "contrastive" else label[:, 0]
+    for more in ([], [weight]):
+        names = {"torch": torch, "F": torch.nn.functional}
+        signature = "def losses(output, label, weight=None):\n"
+        exec(signature + texts.loss_text(name, arguments, weighted=bool(more)), names)
+        pair = list(map(mx.nd.array, output)) if len(output) == 2 else mx.nd.array(output)
+        expected = mxkit.losses.get_loss((name, arguments))(pair, *map(mx.nd.array, [label, *more])).asnumpy()
+        found = names["losses"](torch.tensor(output), *map(torch.tensor, [label, *more]))
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.torch
@@ -539,7 +593,7 @@ def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
         output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
     label = label.astype(np.float32)
     names = {"torch": torch, "F": torch.nn.functional}
-    count = texts.COUNT + texts.metric_text(["pixel_accuracy"], name)
+    count = texts.COUNTS.get(name, "") + texts.metric_text(["pixel_accuracy"], name)
     exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
     arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
     arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])
@@ -552,6 +606,35 @@ def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
         pixels = names["count"](torch.tensor(label))
         assert names["pixel_accuracy"](tensors, torch.tensor(label)) / pixels == pytest.approx(metric.get())
         assert pixels == made.count((), (label,))
+
+
+DETECTORS = {"centernet": {"size_weight": 0.3}, "ssd": {"negatives": 2, "box_weight": 0.7}, "yolo3": {}}
+# An image with two objects of one place and size, one without objects, and one with three, of which one is flat.
+BOXES = np.full((3, 3, 6), -1, np.float32)
+BOXES[0, :2] = [[10, 12, 40, 44, 0, 0], [10, 12, 40, 44, 2, 0]]
+BOXES[2] = [[0, 0, 63, 60, 1, 0], [5, 50, 12, 62, 2, 0], [30, 8, 60, 10, 0, 1]]
+
+
+@pytest.mark.torch
+@needs("torch")
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_detectors_loss_gives_mxnets_value_for_each_image(name):
+    import torch
+
+    mxkit.seed_all(0)
+    net = mxkit.models.get_model(f"small_{name}", classes=3, size=64)
+    mxkit.initialize(net, sample=(1, 3, 64, 64))
+    x = mx.nd.random.uniform(shape=(3, 3, 64, 64))
+    arguments = {**DETECTORS[name], **detectors.arguments_of(net, (64, 64))}
+    names = {"torch": torch, "F": torch.nn.functional}
+    exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}", names)
+    with mx.autograd.train_mode():
+        outputs = net(x) if name != "yolo3" else [net(x)[place] for place in (0, 4, 5, 6, 7)]
+    found = names["losses"]([torch.tensor(one.asnumpy()) for one in outputs], torch.tensor(BOXES))
+    with mx.autograd.record():
+        expected = NET_LOSSES[name](**DETECTORS[name]).forward(net, (x,), (mx.nd.array(BOXES),))
+    np.testing.assert_allclose(found.numpy(), expected.asnumpy(), rtol=1e-5, atol=1e-5)
+    assert (expected.asnumpy() > 0).tolist() == [True, name != "ssd", True]
 
 
 @pytest.mark.parametrize(
@@ -579,6 +662,7 @@ REFUSED = {
     "clip_weights": ({"optimizer": {"name": "rmsprop", "clip_weights": 1.0}}, "rmsprop with clip_weights"),
     "ctc": ({"loss": "ctc"}, "loss ctc: write `losses`"),
     "from_sigmoid": ({"loss": {"name": "sigmoid_bce", "from_sigmoid": True}}, "sigmoid_bce with from_sigmoid"),
+    "faster_rcnn": ({"loss": "faster_rcnn"}, "loss faster_rcnn: write `losses`"),
     "ema": ({"callbacks": [{"name": "ema"}, {"name": "ema"}]}, "callback ema: write it in `after_epoch`"),
     "amp": ({"amp": "float16"}, "amp float16: train.py takes --amp bfloat16"),
 }

@@ -366,7 +366,7 @@ def extract(net: Any, inputs: Sequence[Any]) -> Program:
     check_net(net)
     numpy = is_numpy_net(net)
     arrays = net_inputs(net, inputs, numpy)
-    with switches(numpy), mx.autograd.pause(), graphs_left_aside(net), hooks_replaced(net):
+    with switches(numpy), mx.autograd.pause(mx.autograd.is_training()), graphs_left_aside(net), hooks_replaced(net):
         try:
             net(*arrays)
             traced = trace(net, arrays)

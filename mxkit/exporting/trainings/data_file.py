@@ -9,16 +9,19 @@ from itertools import islice
 import json
 import re
 from string import Template
+import sys
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 from mxkit.core.arrays import to_host
-from mxkit.data import augment_labels, augment_steps
+from mxkit.core.device import unpack
 from mxkit.data.augment_labels import BoxCrop
 from mxkit.data.augment_steps import Normalize, Step, ToTensor
+from mxkit.data.loader import Classes
+from mxkit.data.order import rounds
 from mxkit.data.pixels import FILE, drawn_by_dataset
 from mxkit.data.splits import Split
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings.texts import tidied
+from mxkit.exporting.trainings.texts import filled, tidied
 from mxkit.recipe.building import SPLITS, batches, has_samples, is_loader
 from mxkit.recipe.schema import Recipe, augment_of
 import numpy as np
@@ -46,12 +49,13 @@ WORKERS = 0  # processes that read ahead; the batches are the same with any numb
 DATA = Path(__file__).parent / "data.safetensors"
 ''')
 
-_ORDER = Template('''class Order(Sampler):
+_ORDER = '''class Order(Sampler):
     """Batches of sample numbers, in an order that depends on the seed and the epoch; a resumed epoch begins later."""
 
-    def __init__(self, size: int, batch_size: int, *, shuffle: bool = False, drop_last: bool = False) -> None:
-        self.size, self.batch_size, self.shuffle, self.epoch, self.first = size, batch_size, shuffle, 1, 0
-        self.batches = size // batch_size if drop_last else -(-size // batch_size)
+    def __init__(self, part: Any, batch_size: int, *, shuffle: bool = False, drop_last: bool = False) -> None:
+        self.size, self.batch_size, self.shuffle, self.epoch, self.first = len(part), batch_size, shuffle, 1, 0
+        self.batches = self.size // batch_size if drop_last else -(-self.size // batch_size)
+?pairs         self.classes = Classes(part.y.numpy())
 
     @property
     def samples(self) -> int:
@@ -66,23 +70,40 @@ _ORDER = Template('''class Order(Sampler):
         return self.batches - self.first
 
     def __iter__(self) -> Iterator[$keys]:
-        generator = np.random.Generator(np.random.PCG64([SEED, self.epoch - 1]))
-        order = (generator.permutation(self.size) if self.shuffle else np.arange(self.size)).tolist()
+        generator = np.random.Generator(np.random.PCG64([SEED, (self.epoch - 1) * self.shuffle]))
+?pairs         order = self.classes.pairs(generator, self.size, $pairs)
+?!pairs         order = (generator.permutation(self.size) if self.shuffle else np.arange(self.size)).tolist()
         for batch in range(self.first, self.batches):
             yield ${key}order[batch * self.batch_size : (batch + 1) * self.batch_size]
-''')
+'''
+
+_PAIRS = '''class Pairs(Dataset):
+    """Pairs of a part's samples, with 1 where both are of one class."""
+
+    def __init__(self, part: str, size: int) -> None:
+        arrays = load_file(DATA)
+        self.x, self.y, self.size = arrays[f"{part}.x"], arrays[f"{part}.y"], size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        a, b = rows.T
+        return self.x[a], self.x[b], (self.y[a] == self.y[b]).float()
+'''
 
 _LOADERS = Template('''def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
     """Batches for training with their order, and those of the other parts by name."""
 $parts
-    order = Order(len(parts["train"]), $batch_size, shuffle=True, drop_last=$drop_last)
-    orders = {name: order if name == "train" else Order(len(part), $eval_batch_size) for name, part in parts.items()}
+    order = Order(parts["train"], $batch_size, shuffle=True, drop_last=$drop_last)
+    orders = {name: order if name == "train" else Order(part, $eval_batch_size) for name, part in parts.items()}
     made = {name: DataLoader(part, None, sampler=orders[name], num_workers=WORKERS) for name, part in parts.items()}
     return made.pop("train"), order, made
 ''')
 
-_WHOLE = Template("""    arrays = load_file(DATA)
-    parts = {name: TensorDataset(arrays[f"{name}.x"], arrays[f"{name}.y"]) for name in $parts}""")
+_WHOLE = Template("""    arrays, parts = load_file(DATA), {}
+    for name in $parts:
+        parts[name] = TensorDataset($columns)""")
 
 _IMAGES = Template('''@lru_cache
 def opened() -> Any:
@@ -114,6 +135,14 @@ $change        return normalized(image.transpose(2, 0, 1), $white, self.normaliz
 _ALONE = Template("""        for step in self.steps:
             image = step.apply(image, step.draw(rng, image), $white)
 """)
+_BOXES = Template("""        boxes = label[label[:, 4] >= 0]
+        for step in self.steps:
+            drawn, shape = step.draw_for(rng, image, boxes), image.shape
+            image, place = step.apply(image, drawn, $white), step.place(drawn, shape)
+            scale, shift = np.array([place.scale_x, place.scale_y]), np.array([place.shift_x, place.shift_y])
+            boxes = moved_boxes(boxes, scale, shift, image.shape[:2])
+        label = padded(boxes, len(label))
+""")
 _TOGETHER = Template("""        scale, shift = np.ones(2), np.zeros(2)  # what was at x is at scale * x + shift
         for step in self.steps:
             drawn, shape = step.draw(rng, image), image.shape
@@ -131,7 +160,7 @@ def _joined(signature: Any) -> str:
 
 # What a file of PyTorch's says in place of mxkit's words for Python 3.8; a text that has become short is one line.
 _REWRITTEN = (
-    (r'"(np\.ndarray)"', r"\1"),
+    (r'"(np\.[\w.]+)"', r"\1"),
     (r"\b(Tuple|List|Dict)\[", lambda found: f"{found[1].lower()}["),
     (r'DataError\((f?)"Augment: ', r'ValueError(\1"'),
     (r" {4}import cv2\n\n", ""),
@@ -141,8 +170,8 @@ _REWRITTEN = (
     (r"(def \w+\()\n +(.*[^,])\n *(\) -> .*:)\n", _joined),
     (r"\n{3,}( +)", r"\n\n\1"),
 )
-_CODED = (augment_steps.__name__, augment_labels.__name__)
-_DROPPED = {"__post_init__", "name", "draw_for", "checks", "draws"}
+_MODULES = [one.__module__ for one in (Step, BoxCrop, rounds, Classes)]
+_DROPPED = {"__post_init__", "name", "checks", "draws"}
 
 
 class Data(NamedTuple):
@@ -164,23 +193,22 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
     parts = [part for part in (data.train, data.valid, data.test) if part is not None]
     read = [part for part in parts if has_samples(part) and not is_loader(part)]
     samples = [part if isinstance(part, Split) else part[0] for part in read]
-    if any(len(one) != 2 or any(isinstance(array, tuple) for array in one) for one in samples):
-        problems.append(f"data {name}, whose samples are not one input and one label")
+    several = any(isinstance(array, tuple) for one in samples for array in one)
+    if any(len(one) != 2 for one in samples) or (several and recipe.data.augment is not None):
+        problems.append(f"data {name}, whose samples have no label, or several arrays that random steps change")
     if any(map(is_loader, parts)):
         problems.append(f"data {name}, which makes its batches itself: a dataset with len() and [number] leaves")
-    if any(getattr(part, "moves", None) == "boxes" for part in parts):
-        problems.append(f"data {name}, whose labels are boxes")
     if not isinstance(data.train, Split) and not is_loader(data.train) and _is_random(recipe, data):
         problems.append(f"data {name}, whose samples are random: give its transform's steps to data.augment")
-    if recipe.data.pairs is not None:
-        problems.append("data.pairs")
+    if recipe.data.pairs is not None and recipe.data.pairs.kind != "pairs":
+        problems.append(f"data.pairs of {recipe.data.pairs.kind}")
     for key in ("augment", "eval_augment"):
         augment = augment_of(getattr(recipe.data, key))
         if key == "eval_augment" and augment is not None and any(step.draws for step in augment.steps):
             problems.append("data.eval_augment with random steps")
         if augment is None or recipe.data.augment is None:
             continue
-        others = [one for one in augment.steps if type(one).__module__ not in _CODED or isinstance(one, BoxCrop)]
+        others = [one for one in augment.steps if type(one).__module__ not in _MODULES]
         if others:
             problems.append(f"data.{key} with {', '.join(map(repr, others))}: take steps that mxkit has by name")
         if not augment.tensor and not isinstance(data.train, Split):
@@ -194,12 +222,13 @@ def _is_random(recipe: Recipe, data: Any) -> bool:
         return False
     loader = batches(_unchanged(recipe), data, "train")
     epochs = islice(zip(loader, loader), 16)
-    return any(to_host(one).tobytes() != to_host(other).tobytes() for pair in epochs for one, other in zip(*pair))
+    groups = (group for pair in epochs for group in zip(*map(unpack, pair)))
+    return any(to_host(one).tobytes() != to_host(other).tobytes() for group in groups for one, other in zip(*group))
 
 
 def _unchanged(recipe: Recipe) -> Recipe:
     """A recipe whose data is read sample by sample, without its steps."""
-    plain = {"augment": None, "eval_augment": None, "eval_batch_size": 1}
+    plain = {"augment": None, "eval_augment": None, "eval_batch_size": 1, "pairs": None}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=plain)})
 
 
@@ -210,18 +239,25 @@ def data_of(recipe: Recipe, data: Any) -> Data:
         ExportError: The arrays are too large.
     """
     names = [name for name in SPLITS if has_samples(getattr(data, name))]
-    changed = recipe.data.augment is not None
-    arrays = _arrays(_unchanged(recipe) if changed else recipe, data, names, changed)
+    changed, drawn = recipe.data.augment is not None, recipe.data.pairs
+    arrays = _arrays(_unchanged(recipe) if changed or drawn else recipe, data, names, changed)
     fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
     fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
     if changed:
         lists, parts = _lists(recipe, data, names)
         dataset = _dataset(data.train, arrays)
-        order = _ORDER.substitute(keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ")
+        order = filled(_ORDER, keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ", pairs="")
         pieces = [f"{_code_of(lists + dataset)}\n\n{lists}", order, dataset]
+    elif drawn:
+        order = filled(_ORDER, keys="np.ndarray", key="", pairs=f"same={drawn.same}, balanced={drawn.balanced}")
+        pieces = ["\n" + _code_of(order), order, _PAIRS]
+        sizes = {name: len(arrays[f"{name}.y"]) for name in names}
+        sizes["train"] = drawn.length or sizes["train"]
+        parts = f"    parts = {{name: Pairs(name, size) for name, size in {json.dumps(sizes)}.items()}}"
     else:
-        parts = _WHOLE.substitute(parts=json.dumps(names))
-        pieces = ["\n" + _ORDER.substitute(keys="list[int]", key="")]
+        columns = [f'arrays[f"{{name}}.{key[6:]}"]' for key in arrays if key.startswith("train.")]
+        parts = _WHOLE.substitute(parts=json.dumps(names), columns=", ".join(columns))
+        pieces = ["\n" + filled(_ORDER, keys="list[int]", key="", pairs="")]
     head = _HEAD.substitute(fixed, changed=", changed by its random steps" if changed else "")
     body = "\n\n".join([*pieces, _LOADERS.substitute(fixed, parts=parts)])
     return Data(tidied(f"{head}\n{body}"), arrays)
@@ -235,18 +271,20 @@ def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[
         loader: Any = batches(recipe, data, name)
         whole = changed and isinstance(getattr(data, name), Split)
         for sample in [(loader.x, loader.y)] if whole else loader:
-            for key, one in zip("xy", map(to_host, sample)):
-                as_read = changed or key == "y"
-                columns.setdefault(f"{name}.{key}", []).append(one if as_read else one.astype(np.float32))
-                size += one.nbytes
+            for kind, group in zip("xy", unpack(sample)):
+                for number, one in enumerate(map(to_host, group)):
+                    key = f"{name}.{kind}{number if len(group) > 1 else ''}"
+                    as_read = changed or kind == "y"
+                    columns.setdefault(key, []).append(one if as_read else one.astype(np.float32))
+                    size += one.nbytes
             if size > _BYTES:
                 raise ExportError(
                     f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a "
                     "part of them or on smaller images (reduce_to=), or leave without training="
                 )
     found: Dict[str, Any] = {}
-    for key in "xy":
-        own = {name: column for name, column in columns.items() if name.endswith(key)}
+    for key in sorted({name.rpartition(".")[2] for name in columns}):
+        own = {name: column for name, column in columns.items() if name.endswith(f".{key}")}
         if len({one.shape[1:] for column in own.values() for one in column}) == 1:
             found.update({name: np.concatenate(column) for name, column in own.items()})
         else:
@@ -294,16 +332,17 @@ def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
         texts["x"] += ".transpose(1, 2, 0)"
     moves, pairs = getattr(part, "moves", None), list(map(tuple, getattr(part, "pairs", ())))
     moved = f"moved_{moves}(label, scale, shift, image.shape[:2]{f', {pairs}' if moves == 'points' else ''})"
-    change = (_TOGETHER if moves else _ALONE).substitute(texts, moved=moved)
+    change = {None: _ALONE, "boxes": _BOXES}.get(moves, _TOGETHER).substitute(texts, moved=moved)
     return _IMAGES.substitute(texts, change=change)
 
 
 def _code_of(text: str) -> str:
     """The source of those of mxkit's steps and functions that a text uses, and of all that they use."""
-    dropped = _DROPPED if ".place(" in text else {*_DROPPED, "place"}  # labels that move with images need it
+    # labels that move with images need the last two
+    dropped = {*_DROPPED, *(one for one in ("place", "draw_for") if f".{one}(" not in text)}
     known: Dict[str, str] = {}
-    for module in (augment_steps, augment_labels):
-        lines = inspect.getsource(module).split("\n")
+    for module in _MODULES:
+        lines = inspect.getsource(sys.modules[module]).split("\n")
         for node in ast.parse("\n".join(lines)).body:
             names = [getattr(one, "id", "") for one in getattr(node, "targets", ())] or [getattr(node, "name", "")]
             known.update(dict.fromkeys(filter(None, names), _trimmed(lines, node, dropped)))

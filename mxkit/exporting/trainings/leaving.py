@@ -13,7 +13,7 @@ from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.to_torch.operators import Problem
-from mxkit.exporting.trainings import texts
+from mxkit.exporting.trainings import detectors, texts
 from mxkit.exporting.trainings.data_file import Data, data_of
 from mxkit.exporting.trainings.fits import recipe_of_fit
 from mxkit.exporting.trainings.missing import Missing, marked_bodies, missing_parts, of_net, refuse
@@ -82,7 +82,8 @@ def write_training(
     written = Data("", {}) if any(one.part == "data" for one in missing) else data_of(recipe, data)
     if "import cv2" in written.text:
         versions["opencv-python-headless"] = require("cv2", "torch").__version__
-    packages, example = " ".join(versions), example_of(recipe, data)
+    packages, (example, labels) = " ".join(versions), example_of(recipe, data)
+    detector = str(recipe.loss.name) in detectors.LOSSES
     # amp of a run needs its processor
     recipe = recipe.model_copy(update={"amp": None, "limit_batches": None})
     rows, said = [], []
@@ -97,7 +98,7 @@ def write_training(
             if fit is not None and not recording.losses:
                 raise ValueError("export: training: the checkpoint is the end of these epochs: pass more, to go on")
             problems: List[Problem] = []
-            beside = Beside(recording.state.net, example, problems if partial else None)
+            beside = Beside(recording.state.net, example, labels, problems if partial else None, detector)
             every = [*missing, *of_net(problems)]
             contents = _contents(recipe, written, recording, beside, every)
             _write(own, contents)
@@ -185,14 +186,16 @@ def _contents(
 def _loss_arguments(recipe: Recipe, beside: Beside) -> Dict[str, Any]:
     """Arguments of the loss, with what it takes from the net."""
     name, arguments = str(recipe.loss.name), dict(recipe.loss.arguments)
+    if name in detectors.LOSSES:
+        return {**arguments, **detectors.arguments_of(beside.net, beside.example[0].shape[2:])}
     if name not in ("pixel_ce", "pose"):
         return arguments
     loss: Any = NET_LOSSES[name](**arguments)
-    output: Any = beside.net(mx.nd.array(beside.example, net_devices(beside.net)[0]))
+    output: Any = beside.net(mx.nd.array(beside.example[0], net_devices(beside.net)[0]))
     if name == "pixel_ce":
         further = len(output) - 1 if isinstance(output, (list, tuple)) else 0
         return {"weights": (1.0, *loss.weights(beside.net, further))}
-    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example.shape[3]}
+    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example[0].shape[3]}
 
 
 def _columns(metrics: List[str]) -> List[str]:
@@ -206,7 +209,7 @@ def _train_text(
     marked, loss = marked_bodies(recipe, missing), str(recipe.loss.name)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
-    normalized, pixels = "nn.BatchNorm" in beside.text, loss == "pixel_ce"
+    normalized, counting = "nn.BatchNorm" in beside.text, texts.COUNTS.get(loss, "")
     if normalized and len(net_devices(fit.net)) > 1:
         raise ExportError(
             "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
@@ -219,7 +222,7 @@ def _train_text(
     text = texts.filled(
         texts.TRAIN,
         dropout="dropout" in beside.text.lower(),
-        pixels=pixels,
+        counted=counting,
         batch_norm=normalized,
         ema=average,
         version=__version__,
@@ -235,9 +238,9 @@ def _train_text(
         scores=json.dumps(["loss", *metrics]),
         columns=json.dumps(_columns(metrics))[1:-1],
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(loss, _loss_arguments(recipe, beside)) or marked["loss"],
-        counting=texts.COUNT if pixels else "",
-        count="count" if pixels else "len",
+        loss=texts.loss_text(loss, _loss_arguments(recipe, beside), beside.labels == 2) or marked["loss"],
+        counting=counting,
+        **_batch_texts(beside, loss),
         metric=texts.metric_text(metrics, loss),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
@@ -249,3 +252,13 @@ def _train_text(
         judged="average.module" if average else "net",
     )
     return texts.tidied(text)
+
+
+def _batch_texts(beside: Beside, loss: str) -> Dict[str, str]:
+    """How `train.py` takes a batch apart: inputs, and a label, which a weight of each sample may follow."""
+    x, first = ("*x", "x[0]") if len(beside.example) > 1 else ("x", "x")
+    further = "weight" if loss in texts.LOSSES else "*others"
+    names = ["label", further] if beside.labels > 1 else ["label"]
+    labels = ", ".join(f"{name}: torch.Tensor" for name in names)
+    count = "count(label)" if loss in texts.COUNTS else f"len({first})"
+    return {"x": x, "first": first, "label": ", ".join(names), "labels": labels, "count": count}

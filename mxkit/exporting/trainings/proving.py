@@ -1,5 +1,6 @@
 """The proof of an exported training: MXNet and `train.py` make the same updates, each from MXNet's own state."""
 
+from contextlib import nullcontext
 import hashlib
 from pathlib import Path
 import subprocess
@@ -9,10 +10,12 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import first_paths, parameters_by_path
 from mxkit.errors import ExportError
+from mxkit.exporting.net_graph import input_names
 from mxkit.exporting.proof import Row, above, compare
 from mxkit.exporting.to_torch.code import state, torch_files
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import replay
+from mxkit.exporting.trainings.detectors import traced_in_training
 from mxkit.exporting.trainings.optimizers import any_rule_of, turns_of
 from mxkit.exporting.trainings.recording import Double, Moment, Recording, batches_of, doubled, epochs_of, schedule_of
 from mxkit.recipe.schema import Recipe
@@ -30,21 +33,32 @@ class Beside:
 
     Args:
         net: The net.
-        example: An input, NumPy.
+        example: The inputs, NumPy.
+        labels: Number of labels of a sample.
         unwritten: Takes the operators without an equivalent, which are else refused.
+        detector: Whether the net gives other outputs in training.
 
     Attributes:
         net: As the argument.
-        example: As the argument.
+        example, labels: As the arguments.
         text: The code of the net.
         trained: MXNet's Parameters by the keys of those that train.
         frozen: Keys of PyTorch's parameters that do not train.
         gluon: Gluon's paths by the keys of `state_dict`; empty if an array of PyTorch's holds several of MXNet's.
     """
 
-    def __init__(self, net: Any, example: "np.ndarray", unwritten: Optional[List[Problem]] = None) -> None:
-        self.net, self.example = net, example
-        self.text, _, self._source = torch_files(net, {"data": example}, unwritten=unwritten)
+    def __init__(
+        self,
+        net: Any,
+        example: Sequence["np.ndarray"],
+        labels: int = 1,
+        unwritten: Optional[List[Problem]] = None,
+        detector: bool = False,
+    ) -> None:
+        self.net, self.example, self.labels = net, example, labels
+        inputs = dict(zip(input_names(net, len(example)), example))
+        with traced_in_training(net) if detector else nullcontext():
+            self.text, _, self._source = torch_files(net, inputs, unwritten=unwritten)
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
         numbered = {path: np.full(one.shape, number) for number, (path, one) in enumerate(self._paths.items(), 2)}
@@ -124,6 +138,7 @@ def prove(
     every = per_epoch * epochs_of(fit)
     optimizer = fit.trainer.optimizer
     given: Dict[str, Any] = {"updates": len(recording.moments) - 1, "place": recording.place[:2], "rates": every}
+    given["inputs"] = len(beside.example)
     given["unwritten"] = np.array(list(unwritten), "U9")
     if "data" in unwritten:
         given["cuts"] = np.cumsum([len(window) for window in windows])

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 import shutil
 from time import perf_counter
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.blocks import blocks_by_path, first_paths, is_numpy_net, parameters_by_path
@@ -15,6 +15,7 @@ from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
+from mxkit.exporting.trainings.detectors import in_double_precision
 from mxkit.nets.finetuning import copy_net
 from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, is_loader, loader_calls, net_calls
 from mxkit.recipe.schema import Recipe, under_switches
@@ -201,10 +202,10 @@ def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> Iterator[A
 
 
 @under_switches
-def example_of(recipe: Recipe, data: Splits) -> "np.ndarray":
-    """Two samples of the training part, as the net gets them."""
-    inputs, _ = unpack(next(source_of(batches(recipe, data, "train", training=True)).read(keep_count=True)))
-    return to_host(inputs[0][:2]).astype(np.float32)
+def example_of(recipe: Recipe, data: Splits) -> Tuple[List["np.ndarray"], int]:
+    """Two samples of the training part, as the net gets them, and the number of their labels."""
+    inputs, labels = unpack(next(source_of(batches(recipe, data, "train", training=True)).read(keep_count=True)))
+    return [to_host(one[:2]).astype(np.float32) for one in inputs], len(labels)
 
 
 @under_switches
@@ -224,7 +225,8 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
     paths = first_paths(parameters_by_path(net))
     gradients: Dict[str, Any] = {}
     # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only
-    dtype = "float32" if any(getattr(layer, "_num_layers", 1) > 1 for _, layer in blocks_by_path(net)) else "float64"
+    recurrent = (layer for _, layer in blocks_by_path(net) if isinstance(layer, gluon.rnn.rnn_layer._RNNLayer))
+    dtype = "float32" if any(layer._num_layers > 1 for layer in recurrent) else "float64"
     net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
@@ -234,7 +236,7 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
         for path, one in parameters_by_path(net).items():
             one.set_data(of_kind(mx.nd.array(moment.values[path], dtype=dtype), is_numpy_net(net)))
         wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
-        with _without_dropout(net):
+        with _without_dropout(net), in_double_precision(net):
             (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
         statistics = {path: _host(one) for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
         found.append(Double(float(update.loss), dict(gradients), statistics))
@@ -244,7 +246,8 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
 
 def squares(output: Any, *labels: Any) -> Any:
     """The loss that stands in for one that `train.py` does not have."""
-    return (output * output).reshape((output.shape[0], -1)).mean(axis=1)
+    outputs = output if isinstance(output, (list, tuple)) else [output]
+    return sum((one * one).reshape((one.shape[0], -1)).mean(axis=1) for one in outputs)
 
 
 def epochs_of(fit: FitState) -> int:

@@ -22,9 +22,13 @@ def main(folder: str) -> None:
     unwritten, updates = given["unwritten"].tolist(), int(given["updates"])
     marked = suppress(*[NotImplementedError] * bool(unwritten))
     if "loss" in unwritten:  # as `squares` of recording.py
-        train.losses = lambda output, *labels: output.flatten(1).square().mean(1)
+        train.losses = lambda output, *labels: sum(
+            one.flatten(1).square().mean(1) for one in (output if isinstance(output, tuple) else [output])
+        )
     net, optimizer, state, *average = _resumed(train)
-    windows, digests = _given_windows(given) if "data" in unwritten else _windows(train, updates, *given["place"])
+    inputs = int(given["inputs"])
+    read = (train, updates, inputs, *given["place"])
+    windows, digests = _given_windows(given) if "data" in unwritten else _windows(*read)
     found: Dict[str, Any] = {
         "trained": np.array([one.requires_grad for _, one in sorted(net.named_parameters())]),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
@@ -37,7 +41,7 @@ def main(folder: str) -> None:
         if number:  # the first update begins as `resume` does
             _put(net, optimizer, given, number)
         wide = copy.deepcopy(net).double()
-        doubles = [(x.double(), *labels) for x, *labels in window]
+        doubles = [[*(one.double() for one in batch[:inputs]), *batch[inputs:]] for batch in window]
         gradients = train.new_optimizer(wide)
         gradients.step = lambda: None
         with marked:
@@ -72,7 +76,7 @@ def main(folder: str) -> None:
     np.savez("found.npz", **found)
 
 
-def _windows(train: Any, updates: int, begin: int, first: int) -> Any:
+def _windows(train: Any, updates: int, inputs: int, begin: int, first: int) -> Any:
     """The batches of the first updates, as `train.py` reads them, and digests of all batches of two epochs or more."""
     loader, order, _ = train.loaders()
     epoch, found, digests = int(begin), [], []  # type: Any, Any, Any
@@ -80,9 +84,9 @@ def _windows(train: Any, updates: int, begin: int, first: int) -> Any:
         order.begin(epoch, int(first))
         for window in train.windows(loader, "cpu"):
             found += [window] * (len(found) < updates)
-            for x, *labels in window:
-                content = b"".join([x.numpy().tobytes(), *(one.double().numpy().tobytes() for one in labels)])
-                digests.append(list(hashlib.sha256(content).digest()))
+            for batch in window:
+                content = [*batch[:inputs], *(one.double() for one in batch[inputs:])]
+                digests.append(list(hashlib.sha256(b"".join(one.numpy().tobytes() for one in content)).digest()))
         epoch, first = epoch + 1, 0
     return found, digests
 

@@ -9,6 +9,7 @@ from string import Template
 from textwrap import dedent, indent
 from typing import Any, List, Mapping, Optional
 
+from mxkit.exporting.trainings import detectors
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 import numpy as np
 
@@ -55,7 +56,7 @@ def rate(update: int) -> float:
 $rate
 
 
-def losses(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def losses(output: torch.Tensor, $labels) -> torch.Tensor:
     """The loss of each sample."""
 $loss
 $counting
@@ -111,14 +112,14 @@ def new_optimizer(net: nn.Module) -> $name:
 
 def update(net: nn.Module, optimizer: Any, number: int, window: list, amp: str | None = None) -> list[float]:
     """Make update `number` from the batches of a window; return its samples, and the sums of losses and metrics."""
-    samples = sum($count(label) for _, label in window)
+    samples = ?counted{sum(count(label) for _, label in window)}?!counted{sum(len(x) for x, *_ in window)}
     optimizer.zero_grad()
     sums = [0.0] * (1 + len(METRICS))
-    for x, label in window:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
-            output = net(x)
-            loss = losses(output, label).sum()
-        (loss / ?pixels{(samples or 1)}?!pixels{samples}).backward()
+    for $x, $label in window:
+        with torch.autocast($first.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
+            output = net($x)
+            loss = losses(output, $label).sum()
+        (loss / ?counted{(samples or 1)}?!counted{samples}).backward()
         found = [loss.item(), *(metric(output, label) for metric in METRICS)]
         sums = [one + more for one, more in zip(sums, found)]
 $clip    for group in optimizer.param_groups:
@@ -133,11 +134,11 @@ def evaluate(net: nn.Module, batches: Any, device: str, amp: str | None) -> list
     net.eval()
     samples, sums = 0, [0.0] * (1 + len(METRICS))
     for batch in batches:
-        x, label = (one.to(device) for one in batch)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
-            output = net(x)
-            found = [losses(output, label).sum().item(), *(metric(output, label) for metric in METRICS)]
-        sums, samples = [one + more for one, more in zip(sums, found)], samples + $count(label)
+        $x, $label = (one.to(device) for one in batch)
+        with torch.autocast($first.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
+            output = net($x)
+            found = [losses(output, $label).sum().item(), *(metric(output, label) for metric in METRICS)]
+        sums, samples = [one + more for one, more in zip(sums, found)], samples + $count
     net.train()
     return [one / samples for one in sums]
 
@@ -266,6 +267,10 @@ _SAME = "label = label.reshape(output.shape).float()\n"
 _CLASS = "label.flatten().long()"
 _CROSS_ENTROPY = f'F.cross_entropy(output, {_CLASS}, reduction="none"'
 LOSSES: Mapping[str, str] = {
+    **detectors.LOSSES,
+    "contrastive": """a, b = output
+squared, same = ((a - b) ** 2).sum(1), label.flatten() > 0
+return torch.where(same, squared, F.relu($margin - (squared + 1e-12).sqrt()) ** 2)""",
     "focal": f"""log = -{_CROSS_ENTROPY})
 return -((-torch.expm1(log)).clamp(min=1e-12) ** $gamma) * log""",
     "hinge": f"{_SAME}return F.relu($margin - output * label).{_REST}",
@@ -296,6 +301,8 @@ return ((output - target).square() * known).mean((1, 2, 3)) / 2""",
 }
 # MXNet's, or None where `leaving` takes the value from the net
 _DEFAULTS = {"gamma": 2.0, "margin": 1.0, "rho": 1.0, "epsilon": 0.1, **dict.fromkeys(("weights", "sigma", "scale"))}
+_DEFAULTS.update(negatives=3.0, iou=0.5, box_weight=1.0, size_weight=0.1, offset_weight=1.0)
+_DEFAULTS.update(dict.fromkeys(("size", "layers", "ignored")))
 _WEIGHTED_BCE = Template(f"""{_SAME}weights, positive = $zero + $more * label, output.new_tensor($positive)
 loss = {_LOGITS}, label, weights, reduction="none", pos_weight=positive)
 return loss.{_REST}""")
@@ -306,13 +313,15 @@ return right.flatten(1).float().mean(1).sum().item()""",
     "pixel_accuracy": f"""one = output[0] if isinstance(output, tuple) else output
 {_RESIZED}return ((one.argmax(1) == label) & (label >= 0)).sum().item()""",
 }
-# What a batch adds to the divisor of `pixel_ce`, which does not count samples
-COUNT = '''
+_COUNT = Template('''
 
 def count(label: torch.Tensor) -> int:
-    """The pixels with a label."""
-    return int((label >= 0).sum())
-'''
+    """The $what."""
+    return int(($label >= 0).sum())
+''')
+# What a batch adds to the divisor of a loss that does not count samples
+COUNTS = dict.fromkeys(("centernet", "ssd"), _COUNT.substitute(what="objects", label="label[:, :, 4]"))
+COUNTS["pixel_ce"] = _COUNT.substitute(what="pixels with a label", label="label")
 
 
 def filled(text: str, **values: Any) -> str:
@@ -358,8 +367,8 @@ def source_of(made: Any) -> str:
         return ""
 
 
-def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
-    """The body of `losses`; None if the loss has no code."""
+def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False) -> Optional[str]:
+    """The body of `losses`, which takes weights of samples if `weighted`; None if the loss has no code."""
     own, text = dict(arguments), LOSSES.get(name, "")
     classes, scale = own.pop("class_weight", None), own.pop("weight", None)
     by_name = isinstance(classes, Mapping)
@@ -377,7 +386,8 @@ def loss_text(name: str, arguments: Mapping[str, Any]) -> Optional[str]:
     if not text or set(own) - {*re.findall(r"\$(\w+)", text), "aux_weight"}:
         return None
     text = Template(text).substitute({**_DEFAULTS, **own})
-    return indent(text + ("" if scale is None else f" * {float(scale)!r}"), "    ")
+    text += ("" if scale is None else f" * {float(scale)!r}") + (" * weight.flatten()" if weighted else "")
+    return indent(text, "    ")
 
 
 def metric_text(names: List[str], loss: str) -> str:
