@@ -21,14 +21,11 @@ def main(folder: str) -> None:
         given = {name: file[name] for name in file.files}
     unwritten, updates = given["unwritten"].tolist(), int(given["updates"])
     marked = suppress(*[NotImplementedError] * bool(unwritten))
-    if "loss" in unwritten:  # as `squares` of recording.py
-        train.losses = lambda output, *labels: sum(
-            one.flatten(1).square().mean(1) for one in (output if isinstance(output, tuple) else [output])
-        )
+    if "loss" in unwritten:
+        train.losses = _squares
     net, optimizer, state, *average = _resumed(train)
     inputs = int(given["inputs"])
-    read = (train, updates, inputs, *given["place"])
-    windows, digests = _given_windows(given) if "data" in unwritten else _windows(*read)
+    windows, digests = _given_windows(given) if "data" in unwritten else _windows(train, given)
     found: Dict[str, Any] = {
         "trained": np.array([one.requires_grad for _, one in sorted(net.named_parameters())]),
         "rates": np.array([train.rate(number) for number in range(1, int(given["rates"]) + 1)]),
@@ -76,8 +73,14 @@ def main(folder: str) -> None:
     np.savez("found.npz", **found)
 
 
-def _windows(train: Any, updates: int, inputs: int, begin: int, first: int) -> Any:
+def _squares(output: Any, *labels: Any) -> Any:
+    """As `squares` of recording.py."""
+    return sum(one.flatten(1).square().mean(1) for one in (output if isinstance(output, tuple) else [output]))
+
+
+def _windows(train: Any, given: Dict[str, Any]) -> Any:
     """The batches of the first updates, as `train.py` reads them, and digests of all batches of two epochs or more."""
+    updates, inputs, (begin, first) = int(given["updates"]), int(given["inputs"]), given["place"]
     loader, order, _ = train.loaders()
     epoch, found, digests = int(begin), [], []  # type: Any, Any, Any
     while epoch < begin + 2 or len(found) < updates:
