@@ -125,6 +125,7 @@ def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves
     return texts.filled(
         texts.README,
         ema=average_of(fit),
+        boxes=str(recipe.loss.name) in detectors.LOSSES,
         version=__version__,
         mxnet=mx.__version__,
         run=run,

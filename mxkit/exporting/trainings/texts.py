@@ -248,7 +248,8 @@ float32, the learning rates of all updates, and the batches of two epochs.
   losses of these updates, each program going on from its own numbers.$apart
 - Dropout draws other numbers. Other versions of NumPy and OpenCV than those of `proof.json` may, too.
 - A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
-- Metrics without code here: $missing.?ema{
+- Metrics without code here: $missing.?boxes{
+- `net.py` gives what the loss reads, also in evaluation; for boxes, read `last.safetensors` into MXNet's net.}?ema{
 - `train.py` validates, scores and writes `last.safetensors` with the averages of the weights; `last.pt` has both. The
   last scores of the MXNet run were those of its weights.}?unwritten{
 
