@@ -34,7 +34,18 @@ Channels = Sequence[Optional[int]]
 # Stand for the inputs of the replaced operator: all, the first, the others; _EACH and below, one by one.
 _GIVEN, _FIRST, _REST, _EACH = -1, -2, -3, -4
 # Operators whose outputs have as many channels as their first input.
-_KEEPS_CHANNELS = {"Activation", "BatchNorm", "Dropout", "LeakyReLU", "Pooling", "relu", "sigmoid", "_copy", "clip"}
+_KEEPS_CHANNELS = {
+    "Activation",
+    "BatchNorm",
+    "Dropout",
+    "LeakyReLU",
+    "Pooling",
+    "relu",
+    "sigmoid",
+    "_copy",
+    "clip",
+    "amp_cast",
+}
 # Operators that read the blocks of a convolution's output as if they were the usual layout.
 _BLIND = ("softmax", "log_softmax", "softmin", "reshape_like", "_np_reshape", "_npx_reshape")
 # Attribute of the node that joins a recurrent layer's parameters: its units, which divide the size of each of them.
@@ -70,7 +81,7 @@ def faster_graph(graph: Any) -> Any:
 
 
 def _with_rules(graph: Any, rules: Rules) -> Any:
-    text = graph.tojson()
+    text = graph.tojson(remove_amp_cast=False)
     if not any(f'"{name}"' in text for name in rules):
         return graph
     content = json.loads(text)
@@ -356,7 +367,7 @@ def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
     Raises:
         NotImplementedError: It must run in training mode and holds a Custom operator, which would see that mode.
     """
-    content = json.loads(graph.tojson())
+    content = json.loads(graph.tojson(remove_amp_cast=False))
     operators: List[Tuple[str, Dict[str, str]]] = list(operators_in(content))
     needs = sorted({name for name, attributes in operators if _needs_training_mode(name, attributes, on_gpu)})
     if needs and any(name == "Custom" for name, _ in operators):

@@ -23,6 +23,7 @@ from mxkit.runtime.machine import processor_flags, processor_model
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
+import numpy as np
 
 DTYPES = ("float16", "bfloat16")
 # Nets whose passes were measured
@@ -102,12 +103,15 @@ class MixedPrecision:
 
     def _convert(self, net: Any, inputs: Any, outputs: Any, arrays: Sequence[Any]) -> Tuple[Any, Any]:
         numpy, outputs = is_numpy(outputs), legacy(outputs)
-        choice: Dict[str, Any] = {}
+        target = amp.amp.bfloat16 if self.dtype == "bfloat16" else np.float16
+        # slopes of PReLU are float32, and it refuses inputs of two dtypes
+        conditional = [(*one[:2], [*one[2], "prelu"]) for one in amp.list_conditional_fp32_ops(target)]
+        choice: Dict[str, Any] = {"conditional_fp32_ops": conditional}
         names = [variable.name for variable in inputs]
         with _numpy_operators_listed(outputs, self.dtype):
             if self.dtype == "bfloat16":
                 # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
-                choice["fp32_ops"] = [*amp.list_fp32_ops(amp.amp.bfloat16), "Concat", "concat"]
+                choice["fp32_ops"] = [*amp.list_fp32_ops(target), "Concat", "concat"]
             low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
         # the gradient of a cast ignores grad_req="add" and stays 0 (T49); the gradient of a copy does not
         parameters = set(low.list_arguments()) - set(names)
@@ -174,7 +178,7 @@ def _warn_if_slower(plain: Any, low: Any, data: Dict[str, Any]) -> None:
 
 
 def _without_dropout(graph: Any) -> Any:
-    content = json.loads(graph.tojson())
+    content = json.loads(graph.tojson(remove_amp_cast=False))
     for _, attributes in operators_in(content):
         attributes.update({"p": "0"} if "p" in attributes else {})
     graph = mx.sym.load_json(json.dumps(content))

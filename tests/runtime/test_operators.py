@@ -9,7 +9,7 @@ import threading
 from built_nets import hybrid_net, ready, stack
 import mxkit
 from mxkit.core.arrays import is_numpy, legacy, of_kind, switches
-from mxkit.runtime.graphs import predicting_graph
+from mxkit.runtime.graphs import _FASTER, _RULES, faster_graph, predicting_graph, repaired_graph
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -161,6 +161,36 @@ def test_a_graph_that_predicts_right_is_not_made_twice():
     assert not in_training_mode
     np_graph = mx.sym.npx.batch_norm(*[mx.sym.var(name).as_np_ndarray() for name in "abcde"])
     assert isinstance(predicting_graph(np_graph, on_gpu=True)[0], mx.sym.numpy._Symbol)
+
+
+CHANGED = {
+    "Concat": lambda x: mx.sym.concat(x, x, dim=1),
+    "slice": lambda x: mx.sym.slice(x, begin=(None, 1), end=(None, 2)),
+    "Reshape": lambda x: mx.sym.reshape(x, (-1, 3)),
+    "LeakyReLU": lambda x: mx.sym.LeakyReLU(x, act_type="selu"),
+    "_rnn_param_concat": lambda x: mx.sym.RNN(
+        x, mx.sym._internal._rnn_param_concat(x, x, dim=0), x, mode="gru", state_size=2, num_layers=1
+    ),
+    "reshape_like": lambda x: mx.sym.reshape_like(x, x),
+    "_np_reshape": lambda x: mx.sym.np.reshape(x.as_np_ndarray(), (-1, 3)),
+    "_npx_reshape": lambda x: mx.sym.npx.reshape(x.as_np_ndarray(), (-1, 3)),
+    **{name: getattr(mx.sym, name) for name in ("softmax", "log_softmax", "softmin", "tanh", "sigmoid")},
+    "mean": lambda x: mx.sym.mean(x, axis=1),
+    "_npi_tanh": lambda x: mx.sym.np.tanh(x.as_np_ndarray()),
+    "_npx_sigmoid": lambda x: mx.sym.npx.sigmoid(x.as_np_ndarray()),
+}
+
+
+def test_every_change_of_a_graph_keeps_the_casts_of_amp():
+    """MXNet's `tojson` leaves them out: nets with such an operator trained in float32 under `amp`."""
+    assert set(CHANGED) == {*_RULES, *_FASTER}
+    for name, make in CHANGED.items():
+        graph = make(mx.sym.amp_cast(mx.sym.var("x"), dtype="float16"))
+        changed = (repaired_graph if name in _RULES else faster_graph)(graph)
+        assert changed is not graph
+        assert '"op": "amp_cast"' in legacy(changed).tojson(remove_amp_cast=False), name
+    predicting, _ = predicting_graph(mx.sym.Dropout(mx.sym.amp_cast(mx.sym.var("x"), dtype="float16")), on_gpu=False)
+    assert "amp_cast" in predicting.tojson(remove_amp_cast=False)
 
 
 def largest_of_two_by_two(x, head):

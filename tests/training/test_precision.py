@@ -241,12 +241,36 @@ def test_bfloat16_on_a_cpu_says_what_it_costs(seconds, text, monkeypatch):
 
 
 @needs_bfloat16
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU"])
+def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, fast, monkeypatch):
+    monkeypatch.setattr(precision, "_pass_seconds", lambda graphs, data: [1.0, 1.0])
+    layers = {
+        "reshape": lambda: nn.HybridLambda(lambda F, x: F.reshape(x, shape=(-1, 8))),
+        "softmax": lambda: nn.HybridLambda(lambda F, x: F.softmax(x)),
+        "concat": lambda: nn.HybridLambda(lambda F, x: F.concat(x, x, dim=1)),
+        "LayerNorm": nn.LayerNorm,
+        "PReLU": nn.PReLU,
+    }
+    losses = []
+    for amp in (None, "bfloat16"):
+        mxkit.seed_all(1)
+        net = stack(nn.Dense(8), layers[layer](), nn.Dense(3))
+        mxkit.initialize(net, devices="cpu")
+        mxkit.nets.hybridize(net, fast=fast)
+        losses.append(fit(net, batches(), amp=amp, epochs=2, seed=3).column("train_loss")[-1])
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@needs_bfloat16
 def test_measuring_bfloat16_changes_no_bit(monkeypatch):
     """T284: neither weights, running statistics nor random numbers."""
     measured = []
 
-    def spy(*args):
-        measured.append(pass_seconds(*args))
+    def spy(graphs, data):
+        assert ["amp_cast" in graph.tojson(remove_amp_cast=False) for graph in graphs] == [False, True]
+        measured.append(pass_seconds(graphs, data))
         return [1.0, 1.0]
 
     pass_seconds = precision._pass_seconds
