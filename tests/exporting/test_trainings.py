@@ -351,7 +351,7 @@ def test_several_inputs_and_labels_leave(tmp_path):
     random = np.random.RandomState(0)
     x, z = random.normal(size=(2, 80, 6)).astype(np.float32)
     y, weight = np.arange(80) % 3, random.uniform(0.1, 3, 80).astype(np.float32)
-    softmax_ce, l2 = map(mxkit.losses.get_loss, ("softmax_ce", "l2"))
+    softmax_ce, l2, runs = *map(mxkit.losses.get_loss, ("softmax_ce", "l2")), []
 
     def both(net, inputs, labels):
         digit, size = net(*inputs)
@@ -362,6 +362,7 @@ def test_several_inputs_and_labels_leave(tmp_path):
         mxkit.initialize(net, sample=(x, z)[: 2 - place])
         settings = {
             "train": mxkit.data.ArrayLoader(inputs, (y, weight), batch_size=16, shuffle=True, seed=3),
+            **({} if place else {"valid": mxkit.data.ArrayLoader(inputs, y[:, None], batch_size=16)}),
             "loss": mxkit.losses.BatchLoss(forward=loss) if place else loss,
             "trainer": ("adam", {"learning_rate": 0.01}),
             "epochs": 2,
@@ -375,8 +376,12 @@ def test_several_inputs_and_labels_leave(tmp_path):
         text = (folder / "train.py").read_text()
         assert ("for *x, label, weight in window:", "for x, label, *others in window:")[place] in text
         assert len(exported.notes) == 1 + place
+        runs.append((net, settings))
     assert "    # def both(net, inputs, labels):\n" in text
-    assert history(tmp_path / "0")[-1].startswith("2,10,80,")
+    row = history(tmp_path / "0")[-1].split(",")
+    assert row[:3] == ["2", "10", "80"]
+    whole = mxkit.fit(runs[0][0], **runs[0][1], progress=False)
+    assert float(row[-1]) == pytest.approx(whole[-1]["valid_loss"], rel=1e-4)
 
 
 def asymmetric(output, label):
@@ -571,8 +576,10 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
         exec(signature + texts.loss_text(name, arguments, weighted=bool(more)), names)
         pair = list(map(mx.nd.array, output)) if len(output) == 2 else mx.nd.array(output)
         expected = mxkit.losses.get_loss((name, arguments))(pair, *map(mx.nd.array, [label, *more])).asnumpy()
-        found = names["losses"](torch.tensor(output), *map(torch.tensor, [label, *more]))
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+        wide = torch.tensor(output, dtype=torch.float64, requires_grad=True)  # as the proof computes
+        found = names["losses"](wide, *map(torch.tensor, [label, *more]))
+        found.sum().backward()
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.torch

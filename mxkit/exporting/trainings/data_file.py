@@ -196,8 +196,12 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
     several = any(isinstance(array, tuple) for one in samples for array in one)
     if any(len(one) != 2 for one in samples) or (several and recipe.data.augment is not None):
         problems.append(f"data {name}, whose samples have no label, or several arrays that random steps change")
-    if any(map(is_loader, parts)):
-        problems.append(f"data {name}, which makes its batches itself: a dataset with len() and [number] leaves")
+    alone = [part for part in SPLITS if getattr(data, part) is not None and is_loader(getattr(data, part))]
+    if alone:
+        problems.append(
+            f"data {', '.join(alone)}, which makes its batches itself: arrays leave, a dataset with len() and [number] "
+            "and an ArrayLoader with shuffle=True for training, without balance, scale or transform"
+        )
     if not isinstance(data.train, Split) and not is_loader(data.train) and _is_random(recipe, data):
         problems.append(f"data {name}, whose samples are random: give its transform's steps to data.augment")
     if recipe.data.pairs is not None and recipe.data.pairs.kind != "pairs":
@@ -282,10 +286,21 @@ def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[
                     f"export: the samples of {recipe.data.name} come to more than {_BYTES / 1e9:.0f} GB. Train on a "
                     "part of them or on smaller images (reduce_to=), or leave without training="
                 )
+    for name in names:  # a part without weights of samples has 1 of each
+        if "train.y1" in columns and f"{name}.y" in columns:
+            columns[f"{name}.y0"] = columns.pop(f"{name}.y")
+            columns[f"{name}.y1"] = [np.ones(len(one), np.float32) for one in columns[f"{name}.y0"]]
+        kinds = [
+            sorted(key.partition(".")[2] for key in columns if key.startswith(f"{part}.")) for part in (name, "train")
+        ]
+        if kinds[0] != kinds[1]:
+            raise ExportError(
+                f"export: samples of {name} hold {', '.join(kinds[0])}, those of train {', '.join(kinds[1])}"
+            )
     found: Dict[str, Any] = {}
     for key in sorted({name.rpartition(".")[2] for name in columns}):
         own = {name: column for name, column in columns.items() if name.endswith(f".{key}")}
-        if len({one.shape[1:] for column in own.values() for one in column}) == 1:
+        if not changed or len({one.shape[1:] for column in own.values() for one in column}) == 1:
             found.update({name: np.concatenate(column) for name, column in own.items()})
         else:
             found.update({f"{name}.{row}": one[0] for name, column in own.items() for row, one in enumerate(column)})

@@ -80,6 +80,9 @@ def write_training(
     if not partial:
         refuse(recipe.name, missing)
     written = Data("", {}) if any(one.part == "data" for one in missing) else data_of(recipe, data)
+    weights = written.arrays.get("train.y1")
+    if weights is not None and weights[0].size != 1 and str(recipe.loss.name) in texts.LOSSES:
+        raise ExportError(f"export: weights of samples {weights.shape} have no code: one number for each sample leaves")
     if "import cv2" in written.text:
         versions["opencv-python-headless"] = require("cv2", "torch").__version__
     packages, (example, labels) = " ".join(versions), example_of(recipe, data)
@@ -120,7 +123,7 @@ def write_training(
 
 def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves, packages: str) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
-    shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one]
+    shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one and mxnet]
     missing, unwritten = [one.name for one in fit.metrics if one.name not in texts.METRICS], proof.not_compared
     return texts.filled(
         texts.README,

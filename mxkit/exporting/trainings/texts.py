@@ -275,7 +275,8 @@ return torch.where(same, squared, F.relu($margin - (squared + 1e-12).sqrt()) ** 
     "focal": f"""log = -{_CROSS_ENTROPY})
 return -((-torch.expm1(log)).clamp(min=1e-12) ** $gamma) * log""",
     "hinge": f"{_SAME}return F.relu($margin - output * label).{_REST}",
-    "huber": f'{_SAME}return F.huber_loss(output, label, reduction="none", delta=$rho).{_REST} / $rho',
+    "huber": f"""{_SAME}apart = (output - label).abs()
+return torch.where(apart > $rho, apart - $rho / 2, apart.square() / (2 * $rho)).{_REST}""",
     "l1": f"{_SAME}return (output - label).abs().{_REST}",
     "l2": f"{_SAME}return (output - label).square().{_REST} / 2",
     "label_smoothing": f"return {_CROSS_ENTROPY}, label_smoothing=$epsilon)",
