@@ -21,7 +21,7 @@ from mxkit.data.order import rounds
 from mxkit.data.pixels import FILE, drawn_by_dataset
 from mxkit.data.splits import Split
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings.texts import filled, tidied
+from mxkit.exporting.trainings.texts import LOSSES, filled, tidied
 from mxkit.recipe.building import SPLITS, batches, has_samples, is_loader
 from mxkit.recipe.schema import Recipe, augment_of
 import numpy as np
@@ -240,11 +240,14 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     """`data.py` and its arrays.
 
     Raises:
-        ExportError: The arrays are too large.
+        ExportError: The arrays are too large, or no code reads them.
     """
     names = [name for name in SPLITS if has_samples(getattr(data, name))]
     changed, drawn = recipe.data.augment is not None, recipe.data.pairs
     arrays = _arrays(_unchanged(recipe) if changed or drawn else recipe, data, names, changed)
+    weights = arrays.get("train.y1")
+    if weights is not None and weights[0].size != 1 and str(recipe.loss.name) in LOSSES:
+        raise ExportError(f"export: weights of samples {weights.shape} have no code: one number for each sample leaves")
     fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
     fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
     if changed:
