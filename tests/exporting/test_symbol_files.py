@@ -554,11 +554,12 @@ def mutate(path, count, numpy, first=0):
 @pytest.mark.parametrize(("digest", "numpy"), [(True, False), (False, False), (False, True)])
 def test_mutated_graphs_neither_crash_nor_hang(digest, numpy, count, tmp_path, forks):
     with Kind(numpy).switches():
-        net = nn.HybridSequential()
-        net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(2))
-        net.add(nn.Conv2DTranspose(4, 2), nn.LayerNorm() if numpy else nn.GroupNorm(2), nn.LayerNorm())
-        net.add(nn.HybridLambda(numpy_operators if numpy else halves_joined))
-        net.add(nn.GlobalAvgPool2D(), nn.Dense(5, activation="tanh"), nn.Dropout(0.5))
+        net = nn.HybridSequential(prefix="net_")  # names of fixed length, whatever was made before
+        with net.name_scope():
+            net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(2))
+            net.add(nn.Conv2DTranspose(4, 2), nn.LayerNorm() if numpy else nn.GroupNorm(2), nn.LayerNorm())
+            net.add(nn.HybridLambda(numpy_operators if numpy else halves_joined))
+            net.add(nn.GlobalAvgPool2D(), nn.Dense(5, activation="tanh"), nn.Dropout(0.5))
         net.initialize()
         file = export(net, tmp_path / "net", input_shape=(1, 3, 8, 8)).files["symbol"]
     if not digest:

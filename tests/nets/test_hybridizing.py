@@ -228,8 +228,6 @@ def test_a_net_with_fast_norms_trains_saves_and_leaves_as_before(tmp_path):
     histories = [mxkit.fit(net, [(IMAGES, labels)] * 3, **options) for net in (usual, fast)]
     assert histories[1][-1]["train_loss"] == pytest.approx(histories[0][-1]["train_loss"], rel=1e-5)
     np.testing.assert_allclose(fast(IMAGES).asnumpy(), usual(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)
-    with MixedPrecision("float16").applied(fast):
-        np.testing.assert_allclose(fast(IMAGES).asnumpy(), usual(IMAGES).asnumpy(), atol=0.01)
     mxkit.save_net(tmp_path / "net", fast)
     loaded = mxkit.load_net(tmp_path / "net")
     np.testing.assert_allclose(loaded(IMAGES).asnumpy(), fast(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)

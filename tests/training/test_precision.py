@@ -241,9 +241,9 @@ def test_bfloat16_on_a_cpu_says_what_it_costs(seconds, text, monkeypatch):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU"])
-def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, fast, monkeypatch):
+def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
+    """AMP's lists know the operators of the usual graph, so that `fast` changes nothing under it."""
     monkeypatch.setattr(precision, "_pass_seconds", lambda graphs, data: [1.0, 1.0])
     layers = {
         "reshape": lambda: nn.HybridLambda(lambda F, x: F.reshape(x, shape=(-1, 8))),
@@ -253,13 +253,13 @@ def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, fast, monkeypatch)
         "PReLU": nn.PReLU,
     }
     losses = []
-    for amp in (None, "bfloat16"):
+    for amp, fast in ((None, False), ("bfloat16", False), ("bfloat16", True)):
         mxkit.seed_all(1)
         net = stack(nn.Dense(8), layers[layer](), nn.Dense(3))
         mxkit.initialize(net, devices="cpu")
         mxkit.nets.hybridize(net, fast=fast)
         losses.append(fit(net, batches(), amp=amp, epochs=2, seed=3).column("train_loss")[-1])
-    assert losses[0] != losses[1]
+    assert losses[0] != losses[1] == losses[2]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
