@@ -14,6 +14,7 @@ from mxkit.errors import ExportError
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.trainings import data_file, leaving
 from mxkit.exporting.trainings.data_file import data_of, problems_of
+from mxkit.exporting.trainings.fits import recipe_of_fit
 from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.recipe.building import batches
 from mxkit.recipe.data_checks import load_data
@@ -234,6 +235,23 @@ def test_data_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(data_file, "_BYTES", 10**4)
     with pytest.raises(ExportError, match="image_folder come to more than .*reduce_to="):
         data_of(*loaded("files", tmp_path))
+
+
+def test_arrays_that_no_code_reads_are_refused():
+    x, w = np.zeros((8, 5), np.float32), np.ones((8, 3), np.float32)
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net, sample=x[:1])
+    for train, valid, words in (
+        ((w, w), w, r"weights of samples \(8, 3\) have no code: one number for each sample leaves"),
+        (w, (w, w[:, 0]), "samples of valid hold x, y0, y1, those of train x, y"),
+    ):
+        loaders = {
+            "train": mxkit.data.ArrayLoader(x, train, 4, shuffle=True),
+            "valid": mxkit.data.ArrayLoader(x, valid, 4),
+        }
+        recipe, data, _ = recipe_of_fit(net, {**loaders, "loss": "l2", "trainer": "sgd", "epochs": 1})
+        with pytest.raises(ExportError, match=words):
+            data_of(recipe, data)
 
 
 CROP = '    ResizedCrop(size=20, area=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation="bilinear"),\n'
