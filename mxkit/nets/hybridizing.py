@@ -1,8 +1,7 @@
 """Run as graphs what gives the same operators in training and in predict mode; norms from faster operators by name."""
 
-from contextlib import contextmanager
 from functools import partial
-from typing import Any, Iterator, Tuple
+from typing import Any, Tuple
 
 from mxkit.core.blocks import blocks_by_path, child_blocks
 from mxkit.runtime.gluon_layers import FASTER
@@ -26,8 +25,8 @@ def hybridize(net: Any, *, fast: bool = False, **kwargs: Any) -> None:
             matrix products. MXNet's own operators add number by number: on a CPU a training step of these layers takes
             two to four times as long (T289). In graphs, `tanh`, `sigmoid` and the mean over axis 1 are computed by
             faster operators too (T291). The last bits differ, and predictions of LayerNorm become slower. Norms of
-            `mx.np`, and all under `amp`, stay as they are. The faster tanh and sigmoid have no second derivatives, and
-            the mean no float16 on a CPU.
+            `mx.np` stay as they are. The faster tanh and sigmoid have no second derivatives, and the mean no float16 on
+            a CPU; under `amp`, these three stay as they are.
         **kwargs: As for `HybridBlock.hybridize`, like `static_alloc=True`.
 
     Side effects:
@@ -60,18 +59,6 @@ def _speed_up(block: Any) -> None:
         block.hybrid_forward = partial(fast_norm, block, (0, 0, -1))
     elif type(block) is nn.GroupNorm:
         block.hybrid_forward = partial(fast_norm, block, (0, block._num_groups, -1))
-
-
-@contextmanager
-def usual_norms(net: Any) -> Iterator[None]:
-    """Let norms that are `fast` compute by gluon's operators inside `with`: AMP would take their sums in 16 bits."""
-    own = [vars(block) for _, block in blocks_by_path(net) if FASTER in vars(block)]
-    fast = [(names, names.pop("hybrid_forward")) for names in own if "hybrid_forward" in names]
-    try:
-        yield
-    finally:
-        for names, forward in fast:
-            names["hybrid_forward"] = forward
 
 
 def fast_norm(

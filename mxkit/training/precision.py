@@ -17,7 +17,6 @@ from mxkit.core.graphs import graph_replaced
 from mxkit.core.operators import draws_in_training
 from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
-from mxkit.nets.hybridizing import usual_norms
 from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, environment, has_tiles
 from mxkit.runtime.graphs import operators_in
 from mxkit.runtime.machine import processor_flags, processor_model
@@ -99,7 +98,7 @@ class MixedPrecision:
         if not isinstance(net, gluon.HybridBlock):
             text = f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}"
             raise TypeError(f"{text}, a plain Block. Put its layers into a HybridSequential, or leave amp out")
-        with usual_norms(net), graph_replaced(net, partial(self._convert, net)):
+        with graph_replaced(net, partial(self._convert, net)):
             yield
 
     def _convert(self, net: Any, inputs: Any, outputs: Any, arrays: Sequence[Any]) -> Tuple[Any, Any]:

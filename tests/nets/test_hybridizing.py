@@ -20,7 +20,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import Kind
+from sharing import Kind, needs_bfloat16
 
 X = mx.nd.array(np.random.RandomState(0).rand(4, 3))
 
@@ -232,6 +232,17 @@ def test_a_net_with_fast_norms_trains_saves_and_leaves_as_before(tmp_path):
     loaded = mxkit.load_net(tmp_path / "net")
     np.testing.assert_allclose(loaded(IMAGES).asnumpy(), fast(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)
     assert type(loaded[1]).hybrid_forward == loaded[1].hybrid_forward.__func__
+
+
+@needs_bfloat16
+def test_fast_norms_in_16_bits_compute_as_the_usual_ones():
+    net, found = norms(), []
+    for fast in (False, True):
+        mxkit.nets.hybridize(net, fast=fast)
+        with MixedPrecision("bfloat16").applied(net):
+            found.append(net(IMAGES).asnumpy())
+            assert "amp_cast" in net._cached_graph[1].tojson(remove_amp_cast=False)
+    np.testing.assert_allclose(*found, atol=0.01)
 
 
 def test_a_recipe_may_ask_for_fast_norms():

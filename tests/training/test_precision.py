@@ -243,7 +243,7 @@ def test_bfloat16_on_a_cpu_says_what_it_costs(seconds, text, monkeypatch):
 @needs_bfloat16
 @pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU"])
 def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
-    """AMP's lists know the operators of the usual graph, so that `fast` changes nothing under it."""
+    """mxkit runs other operators than these in graphs; the casts of AMP stay, and 16 bits hide what `fast` changes."""
     monkeypatch.setattr(precision, "_pass_seconds", lambda graphs, data: [1.0, 1.0])
     layers = {
         "reshape": lambda: nn.HybridLambda(lambda F, x: F.reshape(x, shape=(-1, 8))),
