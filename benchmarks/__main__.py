@@ -2,16 +2,19 @@
 
 Each question is a module with `TITLE` and `run(quick)`, which yields rows. What was measured goes to
 benchmarks/results.json, and from there to docs/benchmarks.md and docs/benchmarks.png; questions that are not run keep
-their last answers.
+their last answers. With `--busy` another process keeps one core busy meanwhile; these answers are kept beside the
+others.
 """
 
 import argparse
+from contextlib import contextmanager
 import datetime
 from importlib import import_module
 import json
 import subprocess
+import sys
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 from mxkit.recipe.folder import describe_environment
 
@@ -55,10 +58,23 @@ def machine() -> Dict[str, Any]:
     return {**{name: found[name] for name in ("processor", "cores", "threads")}, **names}
 
 
+@contextmanager
+def busy_core(busy: bool) -> Iterator[None]:
+    """Let a process that computes without end run beside this one."""
+    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"])] if busy else []
+    try:
+        yield
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(QUESTIONS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="few rounds, small sizes; the results are not kept")
+    parser.add_argument("--busy", action="store_true", help="beside a process that keeps one core busy")
     asked = parser.parse_args()
     unknown = [name for name in asked.names if name not in QUESTIONS]
     if unknown:
@@ -68,12 +84,14 @@ def main() -> None:
         module = import_module(f"benchmarks.{name}")
         begun = time.perf_counter()
         rows = []
-        print(f"\n{module.TITLE}", flush=True)
-        for row in module.run(asked.quick):
-            rows.append(row)
+        title = f"{module.TITLE}, one core busy" if asked.busy else module.TITLE
+        print(f"\n{title}", flush=True)
+        with busy_core(asked.busy):
+            for row in module.run(asked.quick):
+                rows.append(row)
         print_table(rows)
-        results[name] = {
-            "title": module.TITLE,
+        results[f"{name} --busy" if asked.busy else name] = {
+            "title": title,
             "text": (module.__doc__ or "").strip(),
             "date": datetime.date.today().isoformat(),
             "commit": commit(),
@@ -84,7 +102,8 @@ def main() -> None:
         if not asked.quick:
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     if not asked.quick:
-        ordered = {name: results[name] for name in QUESTIONS if name in results}
+        names = [own for name in QUESTIONS for own in (name, f"{name} --busy")]
+        ordered = {name: results[name] for name in names if name in results}
         write_pages({name: (one, [Row(**row) for row in one["rows"]]) for name, one in ordered.items()})
 
 

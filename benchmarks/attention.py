@@ -2,6 +2,7 @@
 
 - encoder: of Vaswani et al. 2017 with 4 layers of width 128 and 4 heads, ReLU, norms after the sums, no dropout; 16
   sequences of 64 tokens, 10 classes, Adam. `fast`: `mxkit.nets.hybridize(net, fast=True)`.
+- wide encoder: 6 layers of width 512 with 8 heads; 8 sequences of 64 tokens.
 - layer of BERT-base: the same with one layer of width 768 and 12 heads; 8 sequences of 128 tokens.
 - lstm, gru: two layers of 256 units over 32 sequences of 35 words of 5,000, each next word predicted, Adam.
 
@@ -49,7 +50,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "encoder": Case(1.05, (16, 64), 128, 4, 30, 4),
+    "encoder": Case(1.05, (16, 64), 128, 4, 60, 4),
+    "wide encoder": Case(1.05, (8, 64), 512, 6, 6, 8),
     "layer of BERT-base": Case(1.05, (8, 128), 768, 1, 6, 12),
     "lstm": Case(1.0, (32, 35), 256, 2, 12),
     "gru": Case(1.0, (32, 35), 256, 2, 12),

@@ -384,6 +384,29 @@ def test_several_inputs_and_labels_leave(tmp_path):
     assert float(row[-1]) == pytest.approx(whole[-1]["valid_loss"], rel=1e-4)
 
 
+@pytest.mark.torch
+@needs("torch")
+def test_a_language_model_leaves(tmp_path):
+    """Outputs of several positions, and a loss of gluon's over them."""
+    words = np.random.RandomState(0).randint(0, 30, (48, 13)).astype(np.int32)
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Embedding(30, 8), mx.gluon.rnn.LSTM(8, layout="NTC"), mx.gluon.nn.Dense(30, flatten=False))
+    mxkit.initialize(net, "xavier", sample=words[:2, :-1])
+    settings = {
+        "train": mxkit.data.ArrayLoader(words[:, :-1], words[:, 1:], batch_size=16, shuffle=True, seed=3),
+        "valid": mxkit.data.ArrayLoader(words[:16, :-1], words[:16, 1:], batch_size=16),
+        "loss": mx.gluon.loss.SoftmaxCrossEntropyLoss(),
+        "trainer": ("adam", {"learning_rate": 0.01}),
+        "epochs": 2,
+        "metrics": ["accuracy"],
+    }
+    assert mxkit.export(net, tmp_path / "t", training=settings).proof.worst.relative < 5e-5
+    row = history(tmp_path / "t")[-1].split(",")
+    whole = mxkit.fit(net, **settings, progress=False)[-1]
+    names = ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy")
+    assert [float(one) for one in row[4:]] == pytest.approx([whole[name] for name in names], rel=1e-4)
+
+
 def asymmetric(output, label):
     """Too much costs twice as much as too little."""
     apart = output - label
@@ -532,10 +555,11 @@ def test_fifty_steps_of_an_optimizer_under_a_schedule(name, settings):
         np.testing.assert_allclose(step.state[copy][slot].numpy(), array.asnumpy(), rtol=5e-5, atol=1e-6)
 
 
-CLASSES, SIGNS, NUMBERS = "classes", "signs", "numbers"
+CLASSES, SIGNS, NUMBERS, POSITIONS = "classes", "signs", "numbers", "positions"
 LOSSES = [
     ("contrastive", {"margin": 1.5}, "bits"),
     ("focal", {"gamma": 1.5, "class_weight": {"0": 0.5, "2": 3.0}}, CLASSES),
+    ("focal", {"class_weight": {"0": 0.5, "2": 3.0}}, POSITIONS),
     ("hinge", {}, SIGNS),
     ("hinge", {"margin": 0.3}, SIGNS),
     ("huber", {}, NUMBERS),
@@ -549,6 +573,9 @@ LOSSES = [
     ("sigmoid_bce", {"class_weight": [0.5, 3.0], "pos_weight": [1.0, 2.0, 0.5], "weight": 2}, "bits"),
     ("softmax_ce", {}, CLASSES),
     ("softmax_ce", {"class_weight": [0.5, 2.0, 1.0]}, CLASSES),
+    ("label_smoothing", {"weight": 0.7}, POSITIONS),
+    ("softmax_ce", {}, POSITIONS),
+    ("softmax_ce", {"axis": 1, "class_weight": [0.5, 2.0, 1.0]}, POSITIONS),
     ("squared_hinge", {"margin": 2.0}, SIGNS),
 ]
 
@@ -566,14 +593,17 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
     random = np.random.RandomState(0)
     output = random.normal(size=(6, 3)).astype(np.float32)
     numbers = random.normal(size=(6, 3))
-    label = {CLASSES: np.arange(6) % 3, SIGNS: np.sign(numbers), NUMBERS: numbers, "bits": numbers > 0}[kind]
+    label = {CLASSES: np.arange(6) % 3, SIGNS: np.sign(numbers), NUMBERS: numbers, "bits": numbers > 0}
+    label = {**label, POSITIONS: np.arange(24).reshape(6, 4) % 3}[kind]
     label, weight = label.astype(np.float32), np.arange(1, 7, dtype=np.float32)
+    if kind == POSITIONS:
+        output = random.normal(size=(6, 3, 4) if arguments.get("axis") else (6, 4, 3)).astype(np.float32)
     output = output if name != "contrastive" else np.stack([output, output[::-1]])
     label = label if name != "contrastive" else label[:, 0]
     for more in ([], [weight]):
         names = {"torch": torch, "F": torch.nn.functional}
         signature = "def losses(output, label, weight=None):\n"
-        exec(signature + texts.loss_text(name, arguments, weighted=bool(more)), names)
+        exec(signature + texts.loss_text(name, arguments, weighted=bool(more), axes=output.ndim), names)
         pair = list(map(mx.nd.array, output)) if len(output) == 2 else mx.nd.array(output)
         expected = mxkit.losses.get_loss((name, arguments))(pair, *map(mx.nd.array, [label, *more])).asnumpy()
         wide = torch.tensor(output, dtype=torch.float64, requires_grad=True)  # as the proof computes
@@ -600,7 +630,7 @@ def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
         output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
     label = label.astype(np.float32)
     names = {"torch": torch, "F": torch.nn.functional}
-    count = texts.COUNTS.get(name, "") + texts.metric_text(["pixel_accuracy"], name)
+    count = texts.COUNTS.get(name, "") + texts.metric_text(["pixel_accuracy"], name, 4, 1)
     exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
     arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
     arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])

@@ -215,7 +215,7 @@ REFUSED = {
     "a function": (batches_of("bytes", "dimmer", "to_tensor"), "data.augment with .*<lambda>.* by name"),
     "random evaluation": (batches_of("bytes", "flip", evaluation=["flip"]), "data.eval_augment with random steps"),
     "no tensor": (batches_of("points", "flip", evaluation=["gray", "to_tensor"]), "data.augment without to_tensor"),
-    "several arrays": (batches_of("several", "flip"), "several arrays that random steps change"),
+    "several arrays": (batches_of("several", "flip"), "data.augment of pictures, whose samples have several"),
     "triplets": ({"name": "pictures", "kind": "bytes", "pairs": {"kind": "triplets"}}, "data.pairs of triplets"),
     "batches": (batches_of("batches"), "makes its batches itself"),
     "a random dataset": (batches_of("random", "to_tensor", evaluation=["to_tensor"]), "whose samples are random"),

@@ -4,11 +4,11 @@ The code of the steps is that of mxkit's own, taken from their source, so that e
 """
 
 import ast
+from functools import partial
 import inspect
 from itertools import islice
 import json
 import re
-from string import Template
 import sys
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
@@ -21,136 +21,13 @@ from mxkit.data.order import rounds
 from mxkit.data.pixels import FILE, drawn_by_dataset
 from mxkit.data.splits import Split
 from mxkit.errors import ExportError
-from mxkit.exporting.trainings.texts import LOSSES, filled, tidied
+from mxkit.exporting.trainings.texts import LOSSES, filled, template, tidied
 from mxkit.recipe.building import SPLITS, batches, has_samples, is_loader
 from mxkit.recipe.schema import Recipe, augment_of
 import numpy as np
 
 # Arrays are held in memory twice while they are written.
 _BYTES = 2 * 10**9
-
-_HEAD = Template('''"""The run's data: the arrays of data.safetensors, in the order of the MXNet run$changed."""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import cv2
-import numpy as np
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
-
-SEED = $seed
-WORKERS = 0  # processes that read ahead; the batches are the same with any number of them
-DATA = Path(__file__).parent / "data.safetensors"
-''')
-
-_ORDER = '''class Order(Sampler):
-    """Batches of sample numbers, in an order that depends on the seed and the epoch; a resumed epoch begins later."""
-
-    def __init__(self, part: Any, batch_size: int, *, shuffle: bool = False, drop_last: bool = False) -> None:
-        self.size, self.batch_size, self.shuffle, self.epoch, self.first = len(part), batch_size, shuffle, 1, 0
-        self.batches = self.size // batch_size if drop_last else -(-self.size // batch_size)
-?pairs         self.classes = Classes(part.y.numpy())
-
-    @property
-    def samples(self) -> int:
-        """Samples of a whole epoch."""
-        return min(self.size, self.batches * self.batch_size)
-
-    def begin(self, epoch: int, batches: int) -> None:
-        """Say which epoch is read next, from 1, and how many of its batches are left out."""
-        self.epoch, self.first = epoch, min(batches, self.batches)
-
-    def __len__(self) -> int:
-        return self.batches - self.first
-
-    def __iter__(self) -> Iterator[$keys]:
-        generator = np.random.Generator(np.random.PCG64([SEED, (self.epoch - 1) * self.shuffle]))
-?pairs         order = self.classes.pairs(generator, self.size, $pairs)
-?!pairs         order = (generator.permutation(self.size) if self.shuffle else np.arange(self.size)).tolist()
-        for batch in range(self.first, self.batches):
-            yield ${key}order[batch * self.batch_size : (batch + 1) * self.batch_size]
-'''
-
-_PAIRS = '''class Pairs(Dataset):
-    """Pairs of a part's samples, with 1 where both are of one class."""
-
-    def __init__(self, part: str, size: int) -> None:
-        arrays = load_file(DATA)
-        self.x, self.y, self.size = arrays[f"{part}.x"], arrays[f"{part}.y"], size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        a, b = rows.T
-        return self.x[a], self.x[b], (self.y[a] == self.y[b]).float()
-'''
-
-_LOADERS = Template('''def loaders() -> tuple[DataLoader, Order, dict[str, DataLoader]]:
-    """Batches for training with their order, and those of the other parts by name."""
-$parts
-    order = Order(parts["train"], $batch_size, shuffle=True, drop_last=$drop_last)
-    orders = {name: order if name == "train" else Order(part, $eval_batch_size) for name, part in parts.items()}
-    made = {name: DataLoader(part, None, sampler=orders[name], num_workers=WORKERS) for name, part in parts.items()}
-    return made.pop("train"), order, made
-''')
-
-_WHOLE = Template("""    arrays, parts = load_file(DATA), {}
-    for name in $parts:
-        parts[name] = TensorDataset($columns)""")
-
-_IMAGES = Template('''@lru_cache
-def opened() -> Any:
-    """The file of arrays; each process opens it once."""
-    return safe_open(DATA, "np")
-
-
-class Images(Dataset):
-    """Batches of a part's images and labels, after steps with random numbers of the seed, the epoch and the $of."""
-
-    def __init__(self, part: str, size: int, steps: list[Step], normalize: Normalize | None) -> None:
-        self.part, self.size, self.steps, self.normalize = part, size, steps, normalize$held
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: tuple[int, int, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        epoch, $batch, rows = key
-        generators = $generators
-        samples = [self.sample(row, rng) for row, rng in zip(rows, generators)]
-        images, labels = (torch.from_numpy(np.stack(part)) for part in zip(*samples))
-        return images, labels
-
-    def sample(self, row: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """An image after the steps, (channels, height, width), and its label."""
-        image, label = $x, $y
-$change        return normalized(image.transpose(2, 0, 1), $white, self.normalize), label
-''')
-_ALONE = Template("""        for step in self.steps:
-            image = step.apply(image, step.draw(rng, image), $white)
-""")
-_BOXES = Template("""        boxes = label[label[:, 4] >= 0]
-        for step in self.steps:
-            drawn, shape = step.draw_for(rng, image, boxes), image.shape
-            image, place = step.apply(image, drawn, $white), step.place(drawn, shape)
-            scale, shift = np.array([place.scale_x, place.scale_y]), np.array([place.shift_x, place.shift_y])
-            boxes = moved_boxes(boxes, scale, shift, image.shape[:2])
-        label = padded(boxes, len(label))
-""")
-_TOGETHER = Template("""        scale, shift = np.ones(2), np.zeros(2)  # what was at x is at scale * x + shift
-        for step in self.steps:
-            drawn, shape = step.draw(rng, image), image.shape
-            image, place = step.apply(image, drawn, $white), step.place(drawn, shape)
-            factor = np.array([place.scale_x, place.scale_y])
-            scale, shift = factor * scale, factor * shift + [place.shift_x, place.shift_y]
-        label = $moved
-""")
 
 
 def _joined(signature: Any) -> str:
@@ -171,6 +48,7 @@ _REWRITTEN = (
     (r"\n{3,}( +)", r"\n\n\1"),
 )
 _MODULES = [one.__module__ for one in (Step, BoxCrop, rounds, Classes)]
+_OF_IMAGES = ("batched", "boxes", "moved", "still", "x", "y")
 _DROPPED = {"__post_init__", "name", "checks", "draws"}
 
 
@@ -194,8 +72,10 @@ def problems_of(recipe: Recipe, data: Any) -> List[str]:
     read = [part for part in parts if has_samples(part) and not is_loader(part)]
     samples = [part if isinstance(part, Split) else part[0] for part in read]
     several = any(isinstance(array, tuple) for one in samples for array in one)
-    if any(len(one) != 2 for one in samples) or (several and recipe.data.augment is not None):
-        problems.append(f"data {name}, whose samples have no label, or several arrays that random steps change")
+    if any(len(one) != 2 for one in samples):
+        problems.append(f"data {name}, whose samples have no label")
+    if several and recipe.data.augment is not None:
+        problems.append(f"data.augment of {name}, whose samples have several inputs or labels, like weights")
     alone = [part for part in SPLITS if getattr(data, part) is not None and is_loader(getattr(data, part))]
     if alone:
         problems.append(
@@ -248,26 +128,24 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     weights = arrays.get("train.y1")
     if weights is not None and weights[0].size != 1 and str(recipe.loss.name) in LOSSES:
         raise ExportError(f"export: weights of samples {weights.shape} have no code: one number for each sample leaves")
-    fixed = {"batch_size": recipe.data.batch_size, "eval_batch_size": recipe.data.eval_batch_size}
-    fixed.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
+    texts = {"lists": "", "images": changed, "pairs": "", "whole": not (changed or drawn), "code": ""}
+    texts.update(batch_size=recipe.data.batch_size, eval_batch_size=recipe.data.eval_batch_size)
+    texts.update(seed=recipe.seed % 2**32, drop_last=bool(recipe.data.drop_last))
     if changed:
-        lists, parts = _lists(recipe, data, names)
-        dataset = _dataset(data.train, arrays)
-        order = filled(_ORDER, keys="tuple[int, int, list[int]]", key="self.epoch - 1, batch, ", pairs="")
-        pieces = [f"{_code_of(lists + dataset)}\n\n{lists}", order, dataset]
+        texts["lists"], texts["parts"] = _lists(recipe, data, names)
     elif drawn:
-        order = filled(_ORDER, keys="np.ndarray", key="", pairs=f"same={drawn.same}, balanced={drawn.balanced}")
-        pieces = ["\n" + _code_of(order), order, _PAIRS]
+        texts["pairs"] = f"same={drawn.same}, balanced={drawn.balanced}"
         sizes = {name: len(arrays[f"{name}.y"]) for name in names}
         sizes["train"] = drawn.length or sizes["train"]
-        parts = f"    parts = {{name: Pairs(name, size) for name, size in {json.dumps(sizes)}.items()}}"
+        texts["parts"] = f"    parts = {{name: Pairs(name, size) for name, size in {json.dumps(sizes)}.items()}}"
     else:
-        columns = [f'arrays[f"{{name}}.{key[6:]}"]' for key in arrays if key.startswith("train.")]
-        parts = _WHOLE.substitute(parts=json.dumps(names), columns=", ".join(columns))
-        pieces = ["\n" + filled(_ORDER, keys="list[int]", key="", pairs="")]
-    head = _HEAD.substitute(fixed, changed=", changed by its random steps" if changed else "")
-    body = "\n\n".join([*pieces, _LOADERS.substitute(fixed, parts=parts)])
-    return Data(tidied(f"{head}\n{body}"), arrays)
+        columns = ", ".join(f'arrays[f"{{name}}.{key[6:]}"]' for key in arrays if key.startswith("train."))
+        texts["parts"] = f"""    arrays, parts = load_file(DATA), {{}}
+    for name in {json.dumps(names)}:
+        parts[name] = TensorDataset({columns})"""
+    texts.update(_image_texts(data.train, arrays) if changed else dict.fromkeys(_OF_IMAGES, ""))
+    made = partial(filled, template("data.py"))
+    return Data(tidied(made(**{**texts, "code": _code_of(made(**texts))})), arrays)
 
 
 def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[str, "np.ndarray"]:
@@ -333,25 +211,22 @@ def _written(step: Step) -> str:
     return repr(step).translate(str.maketrans("'[]", '"()'))
 
 
-def _dataset(part: Any, arrays: Dict[str, "np.ndarray"]) -> str:
-    """The class that reads batches; images in arrays share the generator of their batch."""
-    generator = "np.random.Generator(np.random.PCG64([SEED, epoch, {}]))"
-    texts: Dict[str, Any] = {"white": "255", "of": "sample", "batch": "_", "held": ""}
-    texts["generators"] = f"[{generator.format('row')} for row in rows]"
-    for key in "xy":
-        whole = f"train.{key}" in arrays
-        texts[key] = f"self.{key}[row]" if whole else f'opened().get_tensor(f"{{self.part}}.{key}.{{row}}")'
-        texts["held"] += f'\n        self.{key} = opened().get_tensor(f"{{part}}.{key}")' if whole else ""
-    if isinstance(part, Split):
-        texts.update(white="1.0", of="batch", batch="batch")
-        texts["generators"] = f"[{generator.format('batch')}] * len(rows)"
-        scaled = arrays["train.x"].dtype == np.uint8
-        texts["x"] = "np.multiply(self.x[row], np.float32(1 / 255), dtype=np.float32)" if scaled else texts["x"]
-        texts["x"] += ".transpose(1, 2, 0)"
-    moves, pairs = getattr(part, "moves", None), list(map(tuple, getattr(part, "pairs", ())))
-    moved = f"moved_{moves}(label, scale, shift, image.shape[:2]{f', {pairs}' if moves == 'points' else ''})"
-    change = {None: _ALONE, "boxes": _BOXES}.get(moves, _TOGETHER).substitute(texts, moved=moved)
-    return _IMAGES.substitute(texts, change=change)
+def _image_texts(part: Any, arrays: Dict[str, "np.ndarray"]) -> Dict[str, Any]:
+    """How the class `Images` takes a sample; images in arrays share the generator of their batch."""
+    batched, moves = isinstance(part, Split), getattr(part, "moves", None)
+    texts: Dict[str, Any] = {"batched": batched, "boxes": moves == "boxes", "still": moves is None, "moved": ""}
+    texts.update(white="1.0" if batched else "255", of="batch" if batched else "sample")
+    for key, name in (("x", "image"), ("y", "label")):
+        texts[key] = f"train.{key}" in arrays
+        texts[name] = f"self.{key}[row]" if texts[key] else f'opened().get_tensor(f"{{self.part}}.{key}.{{row}}")'
+    if batched:
+        if arrays["train.x"].dtype == np.uint8:
+            texts["image"] = "np.multiply(self.x[row], np.float32(1 / 255), dtype=np.float32)"
+        texts["image"] += ".transpose(1, 2, 0)"
+    if moves in ("mask", "points"):
+        further = f", {list(map(tuple, part.pairs))}" if moves == "points" else ""
+        texts["moved"] = f"{moves}(label, scale, shift, image.shape[:2]{further})"
+    return texts
 
 
 def _code_of(text: str) -> str:
@@ -370,8 +245,7 @@ def _code_of(text: str) -> str:
         if name in known and name not in used:
             used.add(name)
             wanted += _names(known[name])
-    joined = "\n\n".join(own for name, own in known.items() if name in used)
-    return re.sub(r"(?m)^([^\s@].* = .*\n)\n\n(?=(#.*\n)*\w+ = )", r"\1", joined)  # constants stand together
+    return "\n\n".join(own for name, own in known.items() if name in used)
 
 
 def _names(text: str) -> List[str]:

@@ -123,7 +123,7 @@ def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves
     shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one and mxnet]
     missing, unwritten = [one.name for one in fit.metrics if one.name not in texts.METRICS], proof.not_compared
     return texts.filled(
-        texts.README,
+        texts.template("README.md"),
         ema=average_of(fit),
         boxes=str(recipe.loss.name) in detectors.LOSSES,
         version=__version__,
@@ -184,19 +184,22 @@ def _contents(
     }
 
 
-def _loss_arguments(recipe: Recipe, beside: Beside) -> Dict[str, Any]:
-    """Arguments of the loss, with what it takes from the net."""
+def _loss_arguments(recipe: Recipe, beside: Beside) -> Tuple[Dict[str, Any], int]:
+    """Arguments of the loss, with what it takes from the net, and the number of axes of the first output."""
     name, arguments = str(recipe.loss.name), dict(recipe.loss.arguments)
     if name in detectors.LOSSES:
-        return {**arguments, **detectors.arguments_of(beside.net, beside.example[0].shape[2:])}
-    if name not in ("pixel_ce", "pose"):
-        return arguments
-    loss: Any = NET_LOSSES[name](**arguments)
-    output: Any = beside.net(mx.nd.array(beside.example[0], net_devices(beside.net)[0]))
-    if name == "pixel_ce":
-        further = len(output) - 1 if isinstance(output, (list, tuple)) else 0
-        return {"weights": (1.0, *loss.weights(beside.net, further))}
-    return {"sigma": loss.spread(output.shape[2]), "scale": output.shape[3] / beside.example[0].shape[3]}
+        return {**arguments, **detectors.arguments_of(beside.net, beside.example[0].shape[2:])}, 3
+    if name not in texts.LOSSES:
+        return arguments, 2
+    shapes = beside.output_shapes()
+    if name in NET_LOSSES:
+        loss: Any = NET_LOSSES[name](**arguments)
+        if name == "pixel_ce":
+            arguments = {"weights": (1.0, *loss.weights(beside.net, len(shapes) - 1))}
+        else:
+            scale = shapes[0][3] / beside.example[0].shape[3]
+            arguments = {"sigma": loss.spread(shapes[0][2]), "scale": scale}
+    return arguments, len(shapes[0])
 
 
 def _columns(metrics: List[str]) -> List[str]:
@@ -208,6 +211,7 @@ def _train_text(
     recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], missing: Sequence[Missing]
 ) -> str:
     marked, loss = marked_bodies(recipe, missing), str(recipe.loss.name)
+    arguments, axes = _loss_arguments(recipe, beside)
     fit, (epoch, _, updates) = recording.state, recording.place
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized, counting = "nn.BatchNorm" in beside.text, texts.COUNTS.get(loss, "")
@@ -221,7 +225,7 @@ def _train_text(
     share = repr(average.decay) if average else ""
     share = f"min({share}, (1 + updates) / (10 + updates))" if average and average.warmup else share
     text = texts.filled(
-        texts.TRAIN,
+        texts.template("train.py"),
         dropout="dropout" in beside.text.lower(),
         counted=counting,
         batch_norm=normalized,
@@ -239,10 +243,10 @@ def _train_text(
         scores=json.dumps(["loss", *metrics]),
         columns=json.dumps(_columns(metrics))[1:-1],
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(loss, _loss_arguments(recipe, beside), beside.labels == 2) or marked["loss"],
+        loss=texts.loss_text(loss, arguments, beside.labels == 2, axes) or marked["loss"],
         counting=counting,
         **_batch_texts(beside, loss),
-        metric=texts.metric_text(metrics, loss),
+        metric=texts.metric_text(metrics, loss, axes, arguments.get("axis", -1)),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
         share=share,

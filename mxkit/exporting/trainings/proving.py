@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.arrays import to_host
-from mxkit.core.blocks import first_paths, parameters_by_path
+from mxkit.core.arrays import call, of_kind, to_host
+from mxkit.core.blocks import first_paths, is_numpy_net, net_devices, parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import input_names
 from mxkit.exporting.proof import Row, above, compare
@@ -19,6 +19,7 @@ from mxkit.exporting.trainings.detectors import traced_in_training
 from mxkit.exporting.trainings.optimizers import any_rule_of, turns_of
 from mxkit.exporting.trainings.recording import Double, Moment, Recording, batches_of, doubled, epochs_of, schedule_of
 from mxkit.recipe.schema import Recipe
+import mxnet as mx
 import numpy as np
 
 # Share of the largest array below which another one is rounding: a gradient of a bias before BatchNorm, the mean of
@@ -77,6 +78,12 @@ class Beside:
                 found[key] = path
         self.gluon = found if set(path_of.values()) <= set(found.values()) else {}  # an LSTM's arrays are joined
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
+
+    def output_shapes(self) -> List[Tuple[int, ...]]:
+        """Shapes of the net's outputs for the example."""
+        device, is_numpy = net_devices(self.net)[0], is_numpy_net(self.net)
+        outputs = call(self.net, [of_kind(mx.nd.array(one, device), is_numpy) for one in self.example])
+        return [tuple(one.shape) for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
     def _state(self, by_path: Mapping[str, Any]) -> Dict[str, Any]:
         # a shared parameter has its array at its first path

@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import math
+from pathlib import Path
 import re
 from string import Template
 from textwrap import dedent, indent
@@ -12,205 +13,6 @@ from typing import Any, List, Mapping, Optional
 from mxkit.exporting.trainings import detectors
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 import numpy as np
-
-TRAIN = '''"""Go on with a training that left MXNet after update $updates, in epoch $epoch.
-
-mxkit $version wrote it; README.md says what is equal.
-
-    python train.py --epochs $epochs     # it goes on from last.pt if there is one
-?unwritten
-?unwritten Not written:
-?unwritten $unwritten
-"""
-
-import argparse
-import csv
-import json
-import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import nn
-from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel
-
-from data import loaders
-from net import load
-
-HERE = Path(__file__).parent
-ACCUMULATE = $accumulate
-WEIGHT_DECAY = $decay
-FACTORS: dict[str, tuple] = $factors
-FROZEN: list[str] = $frozen
-?dropout SEED = $seed
-SCORES = $scores
-COLUMNS = $columns
-
-
-def rate(update: int) -> float:
-    """The learning rate of update number `update`, from 1."""
-$rate
-
-
-def losses(output: torch.Tensor, $labels) -> torch.Tensor:
-    """The loss of each sample."""
-$loss
-$counting
-
-$metric
-
-
-$optimizer
-
-
-def new_optimizer(net: nn.Module) -> $name:
-    """The optimizer, with a group of parameters for each pair of factors of the rate and the weight decay."""
-    made: dict[tuple, list] = {}
-    for name, weight in net.named_parameters():
-        weight.requires_grad_(name not in FROZEN)
-        if weight.requires_grad:
-            made.setdefault(FACTORS.get(name, (1.0, 1.0)), []).append(weight)
-    return $name([{"params": own, "factor": lr, "weight_decay": WEIGHT_DECAY * wd} for (lr, wd), own in made.items()])
-
-
-?batch_norm{def keep_biased_variance(net: nn.Module) -> None:
-    """Make BatchNorm's running variance MXNet's: it divides by the number of values, PyTorch's by one less."""
-
-    def scale(layer: Any, inputs: tuple, output: Any = None) -> None:
-        values = inputs[0].numel() / inputs[0].shape[1]
-        share = (values - 1) / values if layer.training else 1.0
-        layer.running_var = layer.running_var / share if output is None else layer.running_var * share
-
-    for layer in net.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.register_forward_pre_hook(scale)
-            layer.register_forward_hook(scale)
-
-
-}?ema{def averaged(net: nn.Module) -> AveragedModel:
-    """The moving average of the weights, which begins as those after the first update."""
-
-    def moved(average: Any, weight: Any, updates: Any) -> Any:
-        return average + (1 - $share) * (weight - average)
-
-    return AveragedModel(net, avg_fn=moved)
-
-
-}def windows(batches: Any, device: str) -> Iterator[list]:
-    """The batches of each update; the last ones of an epoch may be fewer."""
-    window: list = []
-    for number, batch in enumerate(batches, 1):
-        window.append([one.to(device) for one in batch])
-        if $size >= ACCUMULATE or number == len(batches):
-            yield window
-            window = []
-
-
-def update(net: nn.Module, optimizer: Any, number: int, window: list, amp: str | None = None) -> list[float]:
-    """Make update `number` from the batches of a window; return its samples, and the sums of losses and metrics."""
-    samples = ?counted{sum(count(label) for _, label in window)}?!counted{sum(len(x) for x, *_ in window)}
-    optimizer.zero_grad()
-    sums = [0.0] * (1 + len(METRICS))
-    for $x, $label in window:
-        with torch.autocast($first.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
-            output = net($x)
-            loss = losses(output, $label).sum()
-        (loss / ?counted{(samples or 1)}?!counted{samples}).backward()
-        found = [loss.item(), *(metric(output, label) for metric in METRICS)]
-        sums = [one + more for one, more in zip(sums, found)]
-$clip    for group in optimizer.param_groups:
-        group["lr"] = rate(number) * group["factor"]
-    optimizer.step()
-    return [samples, *sums]
-
-
-@torch.no_grad()
-def evaluate(net: nn.Module, batches: Any, device: str, amp: str | None) -> list[float]:
-    """The mean loss and metrics over batches."""
-    net.eval()
-    samples, sums = 0, [0.0] * (1 + len(METRICS))
-    for batch in batches:
-        $x, $label = (one.to(device) for one in batch)
-        with torch.autocast($first.device.type, torch.bfloat16, enabled=amp == "bfloat16"):
-            output = net($x)
-            found = [losses(output, $label).sum().item(), *(metric(output, label) for metric in METRICS)]
-        sums, samples = [one + more for one, more in zip(sums, found)], samples + $count
-    net.train()
-    return [one / samples for one in sums]
-
-
-def resume(device: str) -> tuple[nn.Module, Any, dict?ema{, AveragedModel}]:
-    """The net, the optimizer?ema{, the averages} and the place in the training, of last.pt or as MXNet left them."""
-    net = load(HERE / "net.safetensors").to(device).train()
-?batch_norm     keep_biased_variance(net)
-    optimizer?ema{, average} = new_optimizer(net)?ema{, averaged(net)}
-    if (HERE / "last.pt").exists():
-        saved = torch.load(HERE / "last.pt", map_location=device, weights_only=True)
-        net.load_state_dict(saved["net"])
-        optimizer.load_state_dict(saved["optimizer"])
-?ema         average.load_state_dict(saved["average"])
-        return net, optimizer, saved["state"]?ema{, average}
-    weights = dict(net.named_parameters())
-    for key, array in load_file(HERE / "optimizer.safetensors", device).items():
-        name, _, slot = key.rpartition(":")
-        optimizer.state[weights[name]][slot] = int(array) if slot == "count" else array
-    state = json.loads((HERE / "state.json").read_text())
-?ema     average.module.load_state_dict(load_file(HERE / "average.safetensors", device))
-?ema     average.n_averaged.fill_(state["averaged"])
-    return net, optimizer, state?ema{, average}
-
-
-?after_epoch def after_epoch(state: dict, net: nn.Module, optimizer: Any) -> None:
-?after_epoch     """Called after each epoch; the last row of the history is state["history"][-1]."""
-?after_epoch $after_epoch
-?after_epoch
-?after_epoch
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=$epochs)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--amp", choices=["bfloat16"], help="compute the net in 16 bits")
-    given = parser.parse_args()
-    net, optimizer, state?ema{, average} = resume(given.device)
-?dropout     torch.manual_seed(SEED + state["updates"])  # of Dropout
-    train, order, others = loaders()
-    while state["epoch"] <= given.epochs:
-        order.begin(state["epoch"], state["batches"])
-        sums = state["sums"] or [0, 0.0, *[0.0] * len(METRICS)]
-        for window in windows(train, given.device):
-            state["updates"] += 1
-            found = update(net, optimizer, state["updates"], window, given.amp)
-?ema             average.update_parameters(net)
-            sums = [one + more for one, more in zip(sums, found)]
-        row = [state["epoch"], state["updates"], order.samples, rate(state["updates"] + 1)]
-        row += [one / sums[0] for one in sums[1:]]
-        row += evaluate($judged, others["valid"], given.device, given.amp) if "valid" in others else []
-        state["history"].append(dict(zip(COLUMNS, row)))
-        print("  ".join(f"{key} {value:.5g}" for key, value in state["history"][-1].items()), flush=True)
-?after_epoch         after_epoch(state, net, optimizer)
-        state.update(epoch=state["epoch"] + 1, batches=0, sums=None)
-?ema         parts = {"net": net, "optimizer": optimizer, "average": average}
-?ema         saved = {name: part.state_dict() for name, part in parts.items()}
-        torch.save({$saved, "state": state}, HERE / "new.pt")
-        (HERE / "new.pt").replace(HERE / "last.pt")  # a killed process leaves the last one whole
-        arrays = {name: one.clone() for name, one in $judged.state_dict().items()}
-        with safe_open(HERE / "net.safetensors", "pt") as file:  # mxkit.load_parameters reads Gluon's names there
-            save_file(arrays, HERE / "last.safetensors", file.metadata())
-        with (HERE / "history.csv").open("w", newline="") as table:
-            csv.writer(table).writerows([COLUMNS, *([row.get(one) for one in COLUMNS] for row in state["history"])])
-    print(f"{len(state['history'])} epochs are done: --epochs takes more")
-    for part, batches in others.items():
-        values = zip(SCORES, evaluate($judged, batches, given.device, given.amp))
-        print(f"{part}:", "  ".join(f"{name} {value:.4f}" for name, value in values))
-
-
-if __name__ == "__main__":
-    main()
-'''
 
 NO_DATA = Template('''"""The run's data, which is not written: README.md says why."""
 
@@ -223,41 +25,6 @@ def loaders() -> tuple[Any, Any, dict[str, Any]]:
     """
 $body
 ''')
-
-README = """# A training that goes on in PyTorch
-
-mxkit $version wrote this folder from `$run` ($recipe), which had made $updates updates in MXNet $mxnet.
-
-```console
-pip install $packages    # Python 3.10 or newer
-python train.py --epochs $epochs
-```
-
-- `net.py`, `net.safetensors`: the net and its weights; `optimizer.safetensors`, `state.json`: the optimizer's state,
-  the place in the training and the history so far. After each epoch `train.py` writes `last.pt`, `history.csv` and
-  `last.safetensors`, which `mxkit.load_parameters` reads back.
-- `data.py`, `data.safetensors`: the run's samples$changed, in the order of the run's seed.
-
-## What is equal
-$proof.
-`proof.json` has each comparison: loss, gradients and running statistics in double precision, the optimizer's step in
-float32, the learning rates of all updates, and the batches of two epochs.
-
-## What differs
-- Numbers of float32 differ in their last digits, and the difference grows with each update: `curves.png` shows the
-  losses of these updates, each program going on from its own numbers.$apart
-- Dropout draws other numbers. Other versions of NumPy and OpenCV than those of `proof.json` may, too.
-- A run of updates goes on by whole epochs, each of which is validated. A schedule goes on by its formula.
-- Metrics without code here: $missing.?boxes{
-- `net.py` gives what the loss reads, also in evaluation; for boxes, read `last.safetensors` into MXNet's net.}?ema{
-- `train.py` validates, scores and writes `last.safetensors` with the averages of the weights; `last.pt` has both. The
-  last scores of the MXNet run were those of its weights.}?unwritten{
-
-## What is not written
-These parts raise NotImplementedError, or are left out, and were not compared. MXNet's code stands there as a comment.
-
-$unwritten}
-"""
 
 _LOGITS = "F.binary_cross_entropy_with_logits(output"
 _REST = "flatten(1).mean(1)"
@@ -312,6 +79,7 @@ METRICS: Mapping[str, str] = {
     "accuracy": "return (output.argmax(1) == label.flatten()).sum().item()",
     "accuracy of labels": """right = (output > 0) == (label.reshape(output.shape) > 0.5)
 return right.flatten(1).float().mean(1).sum().item()""",
+    "accuracy of positions": "return (output.argmax($axis) == label).flatten(1).float().mean(1).sum().item()",
     "pixel_accuracy": f"""one = output[0] if isinstance(output, tuple) else output
 {_RESIZED}return ((one.argmax(1) == label) & (label >= 0)).sum().item()""",
 }
@@ -326,21 +94,31 @@ COUNTS = dict.fromkeys(("centernet", "ssd"), _COUNT.substitute(what="objects", l
 COUNTS["pixel_ce"] = _COUNT.substitute(what="pixels with a label", label="label")
 
 
-def filled(text: str, **values: Any) -> str:
-    """A template with values; `?NAME{...}` and a line that begins with `?NAME` stand if that value is not empty or 0.
+def template(name: str) -> str:
+    """The text of a template beside this module, for `filled`."""
+    return (Path(__file__).parent / f"{name}.template").read_text(encoding="utf-8")
 
-    With `?!NAME` they stand if it is.
+
+def filled(text: str, **values: Any) -> str:
+    """A template with values. Three forms stand if a value is not empty or 0, with `!NAME` if it is.
+
+    They are `?NAME{...}`, a line that begins with `?NAME `, and the lines between `?if NAME` and `?end`.
     """
 
     def kept(part: Any) -> str:
         return str(part[3]) if bool(values[part[2]]) != bool(part[1]) else ""
 
+    count = 1
+    while count:  # the innermost first
+        text, count = re.subn(r"(?m)^\?if (!?)(\w+)\n((?:(?!\?if ).*\n)*?)\?end\n", kept, text)
     text = re.sub(r"(?s)\?(!?)(\w+)\{(.*?)\}", kept, text)
     return Template(re.sub(r"(?m)^\?(!?)(\w+) ?(.*\n)", kept, text)).substitute(values)
 
 
 def tidied(text: str) -> str:
-    """The text of a program without imports that it does not use."""
+    """The text of a program without imports that it does not use, its constants together."""
+    text = re.sub(r"\n{4,}", "\n\n\n", text)
+    text = re.sub(r"(?m)^([^\s@].* = .*\n)\n\n(?=(#.*\n)*\w+ = )", r"\1", text)
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
     def kept(line: Any) -> str:
@@ -369,8 +147,15 @@ def source_of(made: Any) -> str:
         return ""
 
 
-def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False) -> Optional[str]:
-    """The body of `losses`, which takes weights of samples if `weighted`; None if the loss has no code."""
+def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False, axes: int = 2) -> Optional[str]:
+    """The body of `losses`; None if the loss has no code.
+
+    Args:
+        name: The loss.
+        arguments: Of it.
+        weighted: Whether `losses` takes weights of samples.
+        axes: Number of axes of the output: each of more than two has positions.
+    """
     own, text = dict(arguments), LOSSES.get(name, "")
     classes, scale = own.pop("class_weight", None), own.pop("weight", None)
     by_name = isinstance(classes, Mapping)
@@ -385,6 +170,12 @@ def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False) -
         text = _WEIGHTED_BCE.substitute(zero=zero, more=one - zero, positive=positive)
     elif classes is not None:
         return None
+    if _CLASS in text and axes > 2:
+        moved = (
+            "" if own.pop("axis", -1) == 1 else "output = output.movedim(-1, 1)  # cross_entropy reads classes there\n"
+        )
+        text = moved + text.replace(_CLASS, "label.long()").replace("return ", "loss = ")
+        text += "\nreturn loss.flatten(1).mean(1)"
     if not text or set(own) - {*re.findall(r"\$(\w+)", text), "aux_weight"}:
         return None
     text = Template(text).substitute({**_DEFAULTS, **own})
@@ -392,11 +183,12 @@ def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False) -
     return indent(text, "    ")
 
 
-def metric_text(names: List[str], loss: str) -> str:
-    """Functions of the metrics that have code, and the list METRICS."""
-    of_labels = " of labels" if loss == "sigmoid_bce" else ""
+def metric_text(names: List[str], loss: str, axes: int, axis: int) -> str:
+    """Functions of the metrics that have code, and the list METRICS; classes are on an axis of `axes`."""
+    of_labels = " of labels" if loss == "sigmoid_bce" else " of positions" if axes > 2 else ""
     head = 'def {}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
-    functions = [f"{head.format(name)}{indent(METRICS[name + of_labels], '    ')}\n\n\n" for name in names]
+    bodies = {name: METRICS.get(name + of_labels, METRICS[name]).replace("$axis", str(axis)) for name in names}
+    functions = [f"{head.format(name)}{indent(body, '    ')}\n\n\n" for name, body in bodies.items()]
     return f"{''.join(functions)}METRICS: list = [{', '.join(names)}]"
 
 
