@@ -12,6 +12,7 @@ from mxkit.errors import DataError, LossShapeError, unknown_name
 from mxkit.losses import gluon_losses, own_losses
 from mxkit.losses.net_losses import NET_LOSSES, NetLoss
 from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, apply_steps, label_steps
+from mxkit.runtime.gluon_layers import FASTER
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -23,7 +24,7 @@ Forward = Callable[[Any, Arrays, Arrays], Any]
 Count = Callable[[Arrays, Arrays], float]
 
 # Attributes that every block has, and types of a loss's settings.
-_BLOCK = frozenset(vars(gluon.HybridBlock()))
+_NO_SETTINGS = frozenset(vars(gluon.HybridBlock())) | {FASTER}
 # Losses of Gluon with code for `mx.np`; the others compute on views.
 _FOR_NUMPY = (
     gluon.loss.L1Loss,
@@ -241,7 +242,7 @@ def _described(form: Any) -> str:
     settings = [
         f"{name.strip('_')}={value!r:.200}"
         for name, value in vars(form).items()
-        if name not in _BLOCK and isinstance(value, _SETTINGS)
+        if name not in _NO_SETTINGS and isinstance(value, _SETTINGS)
     ]
     return f"{type(form).__name__}({', '.join(settings)})"
 
