@@ -13,6 +13,7 @@ from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
 from mxkit.exporting.trainings.texts import rate_text
 from mxkit.losses.net_losses import NET_LOSSES
+from mxkit.metrics.figures import Accuracy
 from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
@@ -393,14 +394,15 @@ def test_a_language_model_leaves(tmp_path):
     net.add(mx.gluon.nn.Embedding(30, 8), mx.gluon.rnn.LSTM(8, layout="NTC"), mx.gluon.nn.Dense(30, flatten=False))
     mxkit.initialize(net, "xavier", sample=words[:2, :-1])
     settings = {
-        "train": mxkit.data.ArrayLoader(words[:, :-1], words[:, 1:], batch_size=16, shuffle=True, seed=3),
+        "train": mxkit.data.ArrayLoader(words[:, :-1], words[:, 1:, None], batch_size=16, shuffle=True, seed=3),
         "valid": mxkit.data.ArrayLoader(words[:16, :-1], words[:16, 1:], batch_size=16),
         "loss": mx.gluon.loss.SoftmaxCrossEntropyLoss(),
         "trainer": ("adam", {"learning_rate": 0.01}),
         "epochs": 2,
-        "metrics": ["accuracy"],
+        "metrics": ["accuracy", ("accuracy", {"ignore_label": 0, "name": "of_words"})],
     }
     assert mxkit.export(net, tmp_path / "t", training=settings).proof.worst.relative < 5e-5
+    assert "Metrics without code here: of_words." in (tmp_path / "t" / "README.md").read_text()
     row = history(tmp_path / "t")[-1].split(",")
     whole = mxkit.fit(net, **settings, progress=False)[-1]
     names = ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy")
@@ -614,6 +616,34 @@ def test_a_loss_gives_mxnets_value_for_each_sample(name, arguments, kind):
 
 @pytest.mark.torch
 @needs("torch")
+@pytest.mark.parametrize(
+    ("loss", "shape", "labels"),
+    [
+        ("softmax_ce", (6, 3), [0, 1, 2, 0, 1, 2]),
+        ("softmax_ce", (6, 2, 3), np.arange(12).reshape(6, 2, 1) % 3),
+        (("softmax_ce", {"axis": 1}), (6, 3, 2), np.arange(12).reshape(6, 2) % 3),
+        *[(name, (6, 1), [1, -1, 1, 1, -1, -1]) for name in ("hinge", "squared_hinge", "logistic")],
+        ("logistic", (6, 3), np.where(np.arange(18).reshape(6, 3) % 2, 1, -1)),
+        ("sigmoid_bce", (6, 3), np.arange(18).reshape(6, 3) % 2),
+        (("sigmoid_bce", {"from_sigmoid": True}), (6, 3), np.arange(18).reshape(6, 3) % 2),
+    ],
+)
+def test_accuracy_is_mxkits_under_every_loss(loss, shape, labels):
+    import torch
+
+    scores = np.random.RandomState(0).uniform(0, 1, shape).astype(np.float32)
+    metric, labels = Accuracy(), np.array(labels, np.float32)
+    scores = scores if "from_sigmoid" in str(loss) else scores * 4 - 2
+    metric.loss = mxkit.losses.get_loss(loss)
+    metric.update([mx.nd.array(labels)], mx.nd.array(scores))
+    names = {"torch": torch}
+    exec(texts.metric_text({"accuracy": texts.accuracy_text(metric._task, scores.ndim)}), names)
+    found = names["accuracy"](torch.tensor(scores), torch.tensor(labels))
+    assert found / 6 == pytest.approx(metric.get())
+
+
+@pytest.mark.torch
+@needs("torch")
 @pytest.mark.parametrize("name", ["pixel_ce", "pose"])
 def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
     """The first output of the masks is smaller than they are."""
@@ -630,7 +660,7 @@ def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
         output, arguments = [random.normal(size=(2, 4, 16, 8)).astype(np.float32)], {"sigma": 1.0, "scale": 0.25}
     label = label.astype(np.float32)
     names = {"torch": torch, "F": torch.nn.functional}
-    count = texts.COUNTS.get(name, "") + texts.metric_text(["pixel_accuracy"], name, 4, 1)
+    count = texts.COUNTS.get(name, "") + texts.metric_text({"pixel_accuracy": texts.PIXEL_ACCURACY})
     exec(f"def losses(output, label):\n{texts.loss_text(name, arguments)}\n{count}", names)
     arrays, tensors = [mx.nd.array(one) for one in output], tuple(map(torch.tensor, output))
     arrays, tensors = (arrays, tensors) if name == "pixel_ce" else (arrays[0], tensors[0])

@@ -21,11 +21,14 @@ from mxkit.exporting.trainings.optimizers import optimizer_class
 from mxkit.exporting.trainings.proving import Beside, prove
 from mxkit.exporting.trainings.recording import Recording, average_of, epochs_of, example_of, record, schedule_of
 from mxkit.losses.net_losses import NET_LOSSES
+from mxkit.metrics.detection import PixelAccuracy
+from mxkit.metrics.figures import Accuracy
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.run import open_run
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import Checkpoint
+from mxkit.training.state import FitState
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -110,7 +113,7 @@ def write_training(
     proof = Proof(rows, tolerance, versions, "; ".join(said), list(map(str, every)))
     proof.check("train.py", "Report this recipe: its training would go on as another one")
     run = "fit" if fit is not None else Path(source).name
-    contents["README.md"] = _readme(run, recipe, recording, proof, curves, packages)
+    contents["README.md"] = _readme(run, recipe, recording, beside, proof, curves, packages)
     target.mkdir(parents=True, exist_ok=True)
     _write(target, contents)
     proof.write(target / "proof.json")
@@ -118,10 +121,13 @@ def write_training(
     return proof
 
 
-def _readme(run: str, recipe: Recipe, recording: Recording, proof: Proof, curves: Curves, packages: str) -> str:
+def _readme(
+    run: str, recipe: Recipe, recording: Recording, beside: Beside, proof: Proof, curves: Curves, packages: str
+) -> str:
     fit, (epoch, _, updates) = recording.state, recording.place
     shares = [abs(one / mxnet - 1) for pair in curves.values() for mxnet, one in zip(*pair) if one == one and mxnet]
-    missing, unwritten = [one.name for one in fit.metrics if one.name not in texts.METRICS], proof.not_compared
+    written, unwritten = _metric_bodies(recipe, fit, beside), proof.not_compared
+    missing = [one.name for one in fit.metrics if one.name not in written]
     return texts.filled(
         texts.template("README.md"),
         ema=average_of(fit),
@@ -163,7 +169,7 @@ def _contents(
     """The files of the folder, by name, as the training stands at the beginning of a recording."""
     fit, begin = recording.state, recording.moments[0]
     epoch, done, updates = recording.place
-    metrics = [one.name for one in fit.metrics if one.name in texts.METRICS]
+    metrics = list(_metric_bodies(recipe, fit, beside))
     history = [{key: row.get(key) for key in _columns(metrics)} for row in fit.history if row["epoch"] < epoch]
     sums = [recording.sums[name] for name in ("count", "loss", *metrics)] if recording.sums else None
     state = {"epoch": epoch, "batches": done, "updates": updates, "sums": sums, "history": history}
@@ -180,7 +186,7 @@ def _contents(
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
         "data.py": data.text or texts.NO_DATA.substitute(body=marked_bodies(recipe, missing).get("data", "")),
-        "train.py": _train_text(recipe, recording, beside, metrics, missing),
+        "train.py": _train_text(recipe, recording, beside, missing),
     }
 
 
@@ -191,7 +197,7 @@ def _loss_arguments(recipe: Recipe, beside: Beside) -> Tuple[Dict[str, Any], int
         return {**arguments, **detectors.arguments_of(beside.net, beside.example[0].shape[2:])}, 3
     if name not in texts.LOSSES:
         return arguments, 2
-    shapes = beside.output_shapes()
+    shapes = [one.shape for one in beside.outputs()]
     if name in NET_LOSSES:
         loss: Any = NET_LOSSES[name](**arguments)
         if name == "pixel_ce":
@@ -202,17 +208,31 @@ def _loss_arguments(recipe: Recipe, beside: Beside) -> Tuple[Dict[str, Any], int
     return arguments, len(shapes[0])
 
 
+def _metric_bodies(recipe: Recipe, fit: FitState, beside: Beside) -> Dict[str, str]:
+    """The code of those metrics that have some, by name; one with arguments of its own has none."""
+    loss, bodies = str(recipe.loss.name), {}
+    per_sample = loss not in texts.COUNTS and loss not in detectors.LOSSES
+    for one in fit.metrics:
+        own = (one.name, one._output, one._label)
+        if type(one) is PixelAccuracy and own == (PixelAccuracy.name, 0, 0) and loss == "pixel_ce":
+            bodies[one.name] = texts.PIXEL_ACCURACY
+        if type(one) is Accuracy and own == (Accuracy.name, 0, 0) and one.ignore_label is None and per_sample:
+            output = beside.outputs()[0]
+            task = one._task_of(mx.nd.array(beside.labels[0]), output)
+            bodies.update({} if task.dense else {one.name: texts.accuracy_text(task, output.ndim)})
+    return bodies
+
+
 def _columns(metrics: List[str]) -> List[str]:
     scores = [f"{part}_{name}" for part in ("train", "valid") for name in ("loss", *metrics)]
     return ["epoch", "updates", "samples", "learning_rate", *scores]
 
 
-def _train_text(
-    recipe: Recipe, recording: Recording, beside: Beside, metrics: List[str], missing: Sequence[Missing]
-) -> str:
+def _train_text(recipe: Recipe, recording: Recording, beside: Beside, missing: Sequence[Missing]) -> str:
     marked, loss = marked_bodies(recipe, missing), str(recipe.loss.name)
     arguments, axes = _loss_arguments(recipe, beside)
     fit, (epoch, _, updates) = recording.state, recording.place
+    metrics = _metric_bodies(recipe, fit, beside)
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized, counting = "nn.BatchNorm" in beside.text, texts.COUNTS.get(loss, "")
     if normalized and len(net_devices(fit.net)) > 1:
@@ -241,12 +261,12 @@ def _train_text(
         frozen=json.dumps(beside.frozen),
         seed=recipe.seed % 2**32,
         scores=json.dumps(["loss", *metrics]),
-        columns=json.dumps(_columns(metrics))[1:-1],
+        columns=json.dumps(_columns([*metrics]))[1:-1],
         rate=texts.rate_text(schedule_of(recipe, fit), fit.updates_per_epoch or 1),
-        loss=texts.loss_text(loss, arguments, beside.labels == 2, axes) or marked["loss"],
+        loss=texts.loss_text(loss, arguments, len(beside.labels) == 2, axes) or marked["loss"],
         counting=counting,
         **_batch_texts(beside, loss),
-        metric=texts.metric_text(metrics, loss, axes, arguments.get("axis", -1)),
+        metric=texts.metric_text(metrics),
         optimizer=optimizer_class(optimizer),
         name=type(optimizer).__name__,
         share=share,
@@ -263,7 +283,7 @@ def _batch_texts(beside: Beside, loss: str) -> Dict[str, str]:
     """How `train.py` takes a batch apart: inputs, and a label, which a weight of each sample may follow."""
     x, first = ("*x", "x[0]") if len(beside.example) > 1 else ("x", "x")
     further = "weight" if loss in texts.LOSSES else "*others"
-    names = ["label", further] if beside.labels > 1 else ["label"]
+    names = ["label", further] if len(beside.labels) > 1 else ["label"]
     labels = ", ".join(f"{name}: torch.Tensor" for name in names)
     count = "count(label)" if loss in texts.COUNTS else f"len({first})"
     return {"x": x, "first": first, "label": ", ".join(names), "labels": labels, "count": count}

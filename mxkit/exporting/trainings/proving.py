@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.arrays import call, of_kind, to_host
+from mxkit.core.arrays import call, legacy, of_kind, to_host
 from mxkit.core.blocks import first_paths, is_numpy_net, net_devices, parameters_by_path
 from mxkit.errors import ExportError
 from mxkit.exporting.net_graph import input_names
@@ -35,7 +35,7 @@ class Beside:
     Args:
         net: The net.
         example: The inputs, NumPy.
-        labels: Number of labels of a sample.
+        labels: The labels, NumPy.
         unwritten: Takes the operators without an equivalent, which are else refused.
         detector: Whether the net gives other outputs in training.
 
@@ -52,7 +52,7 @@ class Beside:
         self,
         net: Any,
         example: Sequence["np.ndarray"],
-        labels: int = 1,
+        labels: Sequence["np.ndarray"] = (),
         unwritten: Optional[List[Problem]] = None,
         detector: bool = False,
     ) -> None:
@@ -79,11 +79,11 @@ class Beside:
         self.gluon = found if set(path_of.values()) <= set(found.values()) else {}  # an LSTM's arrays are joined
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
-    def output_shapes(self) -> List[Tuple[int, ...]]:
-        """Shapes of the net's outputs for the example."""
+    def outputs(self) -> List[Any]:
+        """The net's outputs for the example."""
         device, is_numpy = net_devices(self.net)[0], is_numpy_net(self.net)
         outputs = call(self.net, [of_kind(mx.nd.array(one, device), is_numpy) for one in self.example])
-        return [tuple(one.shape) for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
+        return list(legacy(outputs)) if isinstance(outputs, (list, tuple)) else [legacy(outputs)]
 
     def _state(self, by_path: Mapping[str, Any]) -> Dict[str, Any]:
         # a shared parameter has its array at its first path

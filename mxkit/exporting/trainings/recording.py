@@ -202,10 +202,10 @@ def batches_of(recipe: Recipe, data: Splits, recording: Recording) -> Iterator[A
 
 
 @under_switches
-def example_of(recipe: Recipe, data: Splits) -> Tuple[List["np.ndarray"], int]:
-    """Two samples of the training part, as the net gets them, and the number of their labels."""
+def example_of(recipe: Recipe, data: Splits) -> Tuple[List["np.ndarray"], List["np.ndarray"]]:
+    """Two samples of the training part, as the net gets them, and their labels."""
     inputs, labels = unpack(next(source_of(batches(recipe, data, "train", training=True)).read(keep_count=True)))
-    return [to_host(one[:2]).astype(np.float32) for one in inputs], len(labels)
+    return [to_host(one[:2]).astype(np.float32) for one in inputs], [to_host(one[:2]) for one in labels]
 
 
 @under_switches

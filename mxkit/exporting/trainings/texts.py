@@ -8,8 +8,9 @@ from pathlib import Path
 import re
 from string import Template
 from textwrap import dedent, indent
-from typing import Any, List, Mapping, Optional
+from typing import Any, Mapping, Optional
 
+from mxkit.core.loss_meanings import CLASSES, Task
 from mxkit.exporting.trainings import detectors
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 import numpy as np
@@ -75,14 +76,8 @@ _DEFAULTS.update(dict.fromkeys(("size", "layers", "ignored")))
 _WEIGHTED_BCE = Template(f"""{_SAME}weights, positive = $zero + $more * label, output.new_tensor($positive)
 loss = {_LOGITS}, label, weights, reduction="none", pos_weight=positive)
 return loss.{_REST}""")
-METRICS: Mapping[str, str] = {
-    "accuracy": "return (output.argmax(1) == label.flatten()).sum().item()",
-    "accuracy of labels": """right = (output > 0) == (label.reshape(output.shape) > 0.5)
-return right.flatten(1).float().mean(1).sum().item()""",
-    "accuracy of positions": "return (output.argmax($axis) == label).flatten(1).float().mean(1).sum().item()",
-    "pixel_accuracy": f"""one = output[0] if isinstance(output, tuple) else output
-{_RESIZED}return ((one.argmax(1) == label) & (label >= 0)).sum().item()""",
-}
+PIXEL_ACCURACY = f"""one = output[0] if isinstance(output, tuple) else output
+{_RESIZED}return ((one.argmax(1) == label) & (label >= 0)).sum().item()"""
 _COUNT = Template('''
 
 def count(label: torch.Tensor) -> int:
@@ -174,7 +169,7 @@ def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False, a
         moved = (
             "" if own.pop("axis", -1) == 1 else "output = output.movedim(-1, 1)  # cross_entropy reads classes there\n"
         )
-        text = moved + text.replace(_CLASS, "label.long()").replace("return ", "loss = ")
+        text = moved + text.replace(_CLASS, "label.reshape_as(output[:, 0]).long()").replace("return ", "loss = ")
         text += "\nreturn loss.flatten(1).mean(1)"
     if not text or set(own) - {*re.findall(r"\$(\w+)", text), "aux_weight"}:
         return None
@@ -183,13 +178,22 @@ def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False, a
     return indent(text, "    ")
 
 
-def metric_text(names: List[str], loss: str, axes: int, axis: int) -> str:
-    """Functions of the metrics that have code, and the list METRICS; classes are on an axis of `axes`."""
-    of_labels = " of labels" if loss == "sigmoid_bce" else " of positions" if axes > 2 else ""
+def accuracy_text(task: Task, axes: int) -> str:
+    """The body of `accuracy` of an output with so many axes."""
+    if task.kind == CLASSES and axes == 2:
+        return "return (output.argmax(1) == label.flatten()).sum().item()"
+    labels = "label.reshape(output.shape) > 0.5"
+    right = f"(output > {task.threshold!r}) == ({labels})"
+    if task.kind == CLASSES:
+        right = f"output.argmax({task.axis})\nright = right == label.reshape(right.shape)"
+    return f"right = {right}\nreturn right.flatten(1).float().mean(1).sum().item()"
+
+
+def metric_text(bodies: Mapping[str, str]) -> str:
+    """Functions of the metrics, of their bodies by name, and the list METRICS."""
     head = 'def {}(output: torch.Tensor, label: torch.Tensor) -> float:\n    """The sum over the samples."""\n'
-    bodies = {name: METRICS.get(name + of_labels, METRICS[name]).replace("$axis", str(axis)) for name in names}
     functions = [f"{head.format(name)}{indent(body, '    ')}\n\n\n" for name, body in bodies.items()]
-    return f"{''.join(functions)}METRICS: list = [{', '.join(names)}]"
+    return f"{''.join(functions)}METRICS: list = [{', '.join(bodies)}]"
 
 
 def rate_text(schedule: Any, per_epoch: int) -> str:
