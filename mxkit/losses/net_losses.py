@@ -54,7 +54,7 @@ class NetLoss:
             self._refuse_beyond(to_host(numbers))
 
     def _refuse_beyond(self, numbers: "np.ndarray") -> None:
-        most = int(numbers.max(initial=-1))
+        most = int(numbers.max()) if numbers.size else -1
         if most >= self._classes > 0:
             raise LabelError(
                 f"{type(self).__name__}: a label is class {most}, but the net has {self._classes} classes, 0 to "
@@ -383,7 +383,7 @@ class PixelLoss(NetLoss):
 
     Args:
         aux_weight: Weight of each further output; None takes that of gluoncv's script: 0.5, for ICNet 0.4, 0.4 and 1.
-        ignored: Class number of pixels that do not count.
+        ignored: Class number of pixels that do not count; mxkit's data sets of masks and its metrics have -1 there.
     """
 
     only_in_training, moves = False, "mask"
@@ -396,8 +396,9 @@ class PixelLoss(NetLoss):
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         weights = self.weights(net, len(outputs) - 1)
         self.check_classes(outputs[0].shape[1], labels[0])
-        counted = labels[0] != self.ignored
-        numbers, shares = mx.nd.where(counted, labels[0], mx.nd.zeros_like(labels[0])), counted.astype("float32")
+        numbers = labels[0].astype("float32", copy=False)  # -1 is 255 in uint8
+        shares = numbers != self.ignored
+        numbers = mx.nd.where(shares, numbers, mx.nd.zeros_like(numbers))
         total = self._entropy(outputs[0], numbers, shares)
         for output, weight in zip(outputs[1:], weights):
             total = total + weight * self._entropy(output, numbers, shares)
@@ -430,8 +431,18 @@ class PixelLoss(NetLoss):
 
     def count(self, inputs: Arrays, labels: Arrays) -> float:
         numbers = to_host(labels[0])
-        self._refuse_beyond(numbers[numbers != self.ignored])
+        self._refuse_beyond(numbers)
         return float((numbers != self.ignored).sum())
+
+    def _refuse_beyond(self, numbers: "np.ndarray") -> None:
+        labelled = numbers[numbers != self.ignored]
+        if labelled.size and labelled.min() < 0:
+            way = "" if self.ignored == -1 else ". mxkit's data sets give -1 to pixels that do not count: leave it out"
+            raise LabelError(
+                f"pixel_ce: a pixel has the label {labelled.min():g}, which is no class; pixels of {self.ignored}, its "
+                f"argument ignored, do not count{way}"
+            )
+        super()._refuse_beyond(labelled)
 
 
 class PoseLoss(NetLoss):

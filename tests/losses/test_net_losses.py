@@ -148,6 +148,23 @@ def test_a_later_batch_is_looked_at_too():
         loss.count((), (np.full((1, 4, 4), 3),))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
+def test_pixels_that_do_not_count_are_those_of_the_argument_ignored(dtype):
+    labels = np.random.default_rng(0).integers(0, 3, (2, 4, 4))
+    labels[:, :2] = 255
+    scores, plain = mx.nd.random.normal(shape=(2, 3, 4, 4)), PixelLoss()
+    loss, given = PixelLoss(ignored=255), mx.nd.array(labels.astype(dtype), dtype=dtype)
+    expected, _ = plain.forward(lambda x: x, (scores,), (mx.nd.array(np.where(labels == 255, -1, labels)),))
+    np.testing.assert_array_equal(loss.forward(lambda x: x, (scores,), (given,))[0].asnumpy(), expected.asnumpy())
+    assert loss.count((), (given,)) == (labels != 255).sum()
+    with pytest.raises(LabelError, match="class 255, but"):
+        PixelLoss().forward(lambda x: x, (scores,), (given,))
+    with pytest.raises(LabelError, match="label -1, which is no class.* give -1"):
+        loss.count((), (-np.ones((2, 4, 4)),))
+    with pytest.raises(LabelError, match="label -7, which is no class; pixels of -1"):
+        plain.count((), (np.where(labels == 255, -7, labels),))
+
+
 def outputs(*shapes):
     """A net that gives such outputs."""
     arrays = tuple(map(mx.nd.zeros, shapes))
