@@ -10,6 +10,7 @@ from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, shape_of, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.graph_blocks import OptimizedNet
+from mxkit.nets.hybridizing import usual_layers
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -172,7 +173,7 @@ def input_names(net: Any, count: int) -> List[str]:
 def _trace(net: Any, inputs: Sequence[Any]) -> Any:
     """Run the net's forward pass with symbols and return the graph."""
     try:
-        with hooks_replaced(net):
+        with hooks_replaced(net), usual_layers(net):
             outputs = legacy(list(_flat(net(*inputs))))
     except Exception as error:
         raise ValueError(

@@ -64,7 +64,7 @@ class ClassMetric(Metric):
         label, scores = self._labelled(labels, output)
         shapes = (label.shape[1:], scores.shape[1:])
         if self._task is None or shapes != self._shapes or label.shape[:1] != scores.shape[:1]:
-            self._task, self._shapes = self._task_of(label, scores), shapes
+            self._task, self._shapes = self.task_of(label, scores), shapes
         return self._task, label, scores
 
     def _flat(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any, Any, Any]:
@@ -75,7 +75,7 @@ class ClassMetric(Metric):
             return task, scores, truth, guess, mx.nd.ones_like(truth)
         return task, scores, truth, guess, label.reshape((-1,)).astype("float32") != self.ignore_label
 
-    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+    def task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
         """What outputs and labels are, by the loss, the shapes and what the user `decided`."""
         shapes = tuple(scores.shape), tuple(label.shape)
         asked = Asked(self.name, *shapes, **{"threshold": self._threshold, "axis": self._axis, **decided})
@@ -109,7 +109,7 @@ class Accuracy(ClassMetric):
 
     def _total(self, labels: Any, scores: Any) -> Any:
         if self._task is None:
-            self._task = self._task_of(labels, scores)
+            self._task = self.task_of(labels, scores)
         return graph_of(_right, self._task, self.ignore_label)(labels, scores)
 
     def total_of(self, operators: Any, labels: Any, scores: Any) -> Any:
@@ -274,7 +274,7 @@ class _Counted(ClassMetric):
 
 
 class F1(_Counted):
-    """Harmonic mean of precision and recall; of two classes the mean of both, where MXNet's F1 is that of class 1.
+    """Harmonic mean of precision and recall: of one output that of class 1, as MXNet's F1; else the classes' mean.
 
     Args:
         positive: Class number of the only class that counts. None uses `average`.
@@ -296,8 +296,8 @@ class F1(_Counted):
         self.positive, self.average = positive, average
         super().__init__(**kwargs)
 
-    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
-        task = super()._task_of(label, scores, **decided)
+    def task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        task = super().task_of(label, scores, **decided)
         classes = scores.shape[1] if task.kind == LABELS else _class_count(task, scores)
         if self.average == "binary" and (task.kind == LABELS or classes != 2):
             raise DataError(f"metric {self.name!r}: average='binary' needs two classes; the net has {classes}")
@@ -355,8 +355,8 @@ class MCC(_Counted):
 
     name, better = "mcc", "max"
 
-    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
-        task = super()._task_of(label, scores, **decided)
+    def task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+        task = super().task_of(label, scores, **decided)
         if task.kind == LABELS:
             raise DataError(f"metric {self.name!r} needs one class per sample; for several labels use 'f1'")
         return task
@@ -416,7 +416,7 @@ class CrossEntropy(ClassMetric):
         self._outputs = outputs
         super().__init__(**kwargs)
 
-    def _task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
+    def task_of(self, label: Any, scores: Any, **decided: Any) -> Task:
         single = all(length == 1 for length in scores.shape[1:])
         if self.loss is None and single and self._outputs is None:
             raise DataError(
@@ -425,7 +425,7 @@ class CrossEntropy(ClassMetric):
             )
         elementwise = self._outputs is not None and (single or scores.shape == label.shape)
         threshold = 0.0 if self.loss is None and elementwise else None
-        task = super()._task_of(label, scores, threshold=threshold, outputs=self._outputs)
+        task = super().task_of(label, scores, threshold=threshold, outputs=self._outputs)
         if task.kind in (BINARY, LABELS) and task.outputs is None:
             raise DataError(
                 f"metric {self.name!r} needs probabilities, which {type(self.loss).__name__} does not train; use "

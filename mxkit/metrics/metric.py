@@ -55,8 +55,13 @@ class Metric:
         self._output = output
         self._label = label or 0
         self._label_is_known = label is not None or not output
-        self._is_heeded = not self._output and not self._label  # or `chosen` was asked
+        self._is_heeded = self.reads_first  # or `chosen` was asked
         self.reset()
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether it reads the first output and the first label."""
+        return not self._output and not self._label
 
     def reset(self) -> None:
         """Remove all samples."""

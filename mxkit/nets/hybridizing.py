@@ -1,7 +1,8 @@
 """Run as graphs what gives the same operators in training and in predict mode; norms from faster operators by name."""
 
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Tuple
+from typing import Any, Iterator, Tuple
 
 from mxkit.core.blocks import blocks_by_path, child_blocks
 from mxkit.runtime.gluon_layers import FASTER
@@ -62,6 +63,20 @@ def _speed_up(block: Any) -> None:
         block.hybrid_forward = partial(fast_norm, block, (0, block._num_groups, -1))
     elif _is_cross_entropy(block) and block._sparse_label and not block._from_logits and block._axis == -1:
         block.hybrid_forward = partial(_fast_cross_entropy, block)
+
+
+@contextmanager
+def usual_layers(net: Any) -> Iterator[None]:
+    """Let fast norms compute by MXNet's operators inside `with`: what leaves MXNet then has a LayerNorm."""
+    own = [(block, vars(block).get("hybrid_forward")) for _, block in blocks_by_path(net)]
+    fast = [(block, one) for block, one in own if getattr(one, "func", None) is fast_norm]
+    for block, _ in fast:
+        del block.hybrid_forward
+    try:
+        yield
+    finally:
+        for block, one in fast:
+            block.hybrid_forward = one
 
 
 def _is_cross_entropy(block: Any) -> bool:

@@ -232,6 +232,11 @@ def test_a_net_with_fast_norms_trains_saves_and_leaves_as_before(tmp_path):
     loaded = mxkit.load_net(tmp_path / "net")
     np.testing.assert_allclose(loaded(IMAGES).asnumpy(), fast(IMAGES).asnumpy(), rtol=1e-4, atol=1e-5)
     assert type(loaded[1]).hybrid_forward == loaded[1].hybrid_forward.__func__
+    mxkit.export(fast, tmp_path / "left", input_shape=(4, 3, 6, 6))
+    assert {"LayerNorm", "InstanceNorm", "GroupNorm"} <= {
+        node["op"] for node in json.loads((tmp_path / "left-symbol.json").read_text())["nodes"]
+    }
+    assert "rsqrt" in operators(fast)
 
 
 @needs_bfloat16

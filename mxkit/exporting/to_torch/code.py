@@ -17,6 +17,7 @@ from mxkit.exporting.to_torch.expressions import Argument, Call
 from mxkit.exporting.to_torch.forward import Forward, Renderer
 from mxkit.exporting.to_torch.operators import HELPERS, Problem, helpers_used, refuse
 from mxkit.exporting.to_torch.program import Module, Operator, Program, extract, identifier, modules
+from mxkit.nets.hybridizing import usual_layers
 from mxkit.storage.params_format import dtype_name
 from mxkit.version import __version__
 import mxnet as mx
@@ -356,14 +357,15 @@ def torch_files(
     Raises:
         ExportError: Operators have no equivalent; the text lists all of them with their paths.
     """
-    program = extract(net, list(inputs.values()))
-    root = modules(program)
-    shared = {id(module.block): module for module in root.walk()}
     problems: List[Problem] = []
     made: Dict[str, Instance] = {}
-    for module in _inner_first(root):
-        if module.kind == "class" or (module.kind == "sequential" and not module.target):
-            made[module.target] = _instance(program, module, shared, problems, made)
+    with usual_layers(net):
+        program = extract(net, list(inputs.values()))
+        root = modules(program)
+        shared = {id(module.block): module for module in root.walk()}
+        for module in _inner_first(root):
+            if module.kind == "class" or (module.kind == "sequential" and not module.target):
+                made[module.target] = _instance(program, module, shared, problems, made)
     if unwritten is not None:
         unwritten += [one for one in problems if one.marked]
     refuse([one for one in problems if unwritten is None or not one.marked])

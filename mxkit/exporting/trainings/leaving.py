@@ -213,12 +213,13 @@ def _metric_bodies(recipe: Recipe, fit: FitState, beside: Beside) -> Dict[str, s
     loss, bodies = str(recipe.loss.name), {}
     per_sample = loss not in texts.COUNTS and loss not in detectors.LOSSES
     for one in fit.metrics:
-        own = (one.name, one._output, one._label)
-        if type(one) is PixelAccuracy and own == (PixelAccuracy.name, 0, 0) and loss == "pixel_ce":
+        if one.name != type(one).name or not one.reads_first:
+            continue
+        if type(one) is PixelAccuracy and loss == "pixel_ce":
             bodies[one.name] = texts.PIXEL_ACCURACY
-        if type(one) is Accuracy and own == (Accuracy.name, 0, 0) and one.ignore_label is None and per_sample:
+        if type(one) is Accuracy and one.ignore_label is None and per_sample:
             output = beside.outputs()[0]
-            task = one._task_of(mx.nd.array(beside.labels[0]), output)
+            task = one.task_of(mx.nd.array(beside.labels[0]), output)
             bodies.update({} if task.dense else {one.name: texts.accuracy_text(task, output.ndim)})
     return bodies
 
