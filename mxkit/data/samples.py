@@ -182,13 +182,13 @@ class _Plan(NamedTuple):
 
 def resized_tensor(dataset: Any, transform: Any) -> str:
     """Name of a transform after ToTensor that takes (C, H, W) for (H, W, C) without an error; "" if there is none."""
-    _, _, functions = _layers(dataset, transform)
+    _, _, functions = layers_of(dataset, transform)
     steps = [type(step) for function, _ in functions for step in pixels.parts_of(getattr(function, "fn", function))]
     late = steps[steps.index(transforms.ToTensor) :] if transforms.ToTensor in steps else []
     return next((step.__name__ for step in late if step in _CHANGE_SIZE), "")
 
 
-def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[Any, bool]]]:
+def layers_of(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[Any, bool]]]:
     """The dataset inside of gluon's lazy ones, chosen rows, and the functions of samples in the order of their calls.
 
     With each function: whether it takes the first element of a sample alone.
@@ -209,7 +209,7 @@ def _layers(dataset: Any, transform: Any) -> Tuple[Any, List[Any], List[Tuple[An
 
 
 def _plan(dataset: Any, transform: Any) -> _Plan:
-    dataset, rows, functions = _layers(dataset, transform)
+    dataset, rows, functions = layers_of(dataset, transform)
     functions = [_moving(function, first, dataset) for function, first in functions]
     source = pixels.source_of(dataset)
     steps: List[_Step] = []

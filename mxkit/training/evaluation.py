@@ -19,7 +19,7 @@ from mxkit.losses.named_losses import BatchLoss, BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
 from mxkit.training.checks import check_modes, check_sequence_lengths
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, check_moved_labels
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
 import mxnet as mx
@@ -97,7 +97,7 @@ def scores_of(
         workers: All workers, which make this call at the same place.
     """
     source = whole_source(data, name)
-    batch_loss = _loss_of(loss, metrics, name)
+    batch_loss = _loss_of(loss, metrics, source, name)
     loss_alone: Any = None if batch_loss is None else batch_loss.loss
     forward: Any = (lambda net, *arrays: (call(net, arrays[0]), None)) if batch_loss is None else batch_loss.forward
     own_counts = batch_loss is not None and batch_loss.counts
@@ -147,9 +147,13 @@ def scores_of(
     return values if batch_loss is None else {"loss": value, **values}
 
 
-def _loss_of(loss: Optional[BatchLossSpec], metrics: Sequence[MetricSpec], name: str) -> Optional[BatchLoss]:
+def _loss_of(
+    loss: Optional[BatchLossSpec], metrics: Sequence[MetricSpec], source: Source, name: str
+) -> Optional[BatchLoss]:
     """The loss, or None without one, and for nets that have none in predict mode."""
     batch_loss = None if loss is None else get_batch_loss(loss)
+    if batch_loss is not None:
+        check_moved_labels(batch_loss, source, name)
     if batch_loss is None or not batch_loss.only_in_training:
         return batch_loss
     if not metrics:

@@ -2,25 +2,44 @@
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import call, legacy, of_kind, squeezed
+from mxkit.core.blocks import loader_parts
 from mxkit.core.device import Shard
 from mxkit.core.graph import Graph, Node
 from mxkit.core.loss_meanings import BROADCAST, is_plain, meaning_of, some_values, way_to_one_per_sample
 from mxkit.core.operators import known
 from mxkit.core.tracing import trace
-from mxkit.data.source import source_of
+from mxkit.data.augment import Augment, Foreign
+from mxkit.data.augment_steps import Resize, Step
+from mxkit.data.dataset_loader import DatasetLoader
+from mxkit.data.loader import ArrayLoader
+from mxkit.data.order import Epochs
+from mxkit.data.pixels import parts_of
+from mxkit.data.samples import layers_of
+from mxkit.data.source import Source, source_of
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.losses.named_losses import Loss
+from mxkit.losses.named_losses import BatchLoss, Loss
 from mxkit.losses.per_sample import weight_place
 import mxnet as mx
 from mxnet import autograd, gluon
+from mxnet.gluon.data.vision import transforms
 import numpy as np
 
 # Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
 CHECKED_BYTES = 2**28
+
+_RESIZE = (Resize, transforms.Resize)
+# Gluon's transforms that move pixels.
+_MOVING: Tuple[Any, ...] = (
+    transforms.CenterCrop,
+    transforms.CropResize,
+    transforms.RandomFlipLeftRight,
+    transforms.RandomFlipTopBottom,
+)
+_MOVING += (transforms.RandomResizedCrop, transforms.RandomRotation, transforms.Resize, transforms.Rotate)
 
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
@@ -33,6 +52,73 @@ def without_warnings() -> Iterator[None]:
         yield
     finally:
         _quiet.reset(token)
+
+
+def is_quiet() -> bool:
+    """Whether this is a validation of `fit`, which warned with its first update."""
+    return _quiet.get()
+
+
+def check_moved_labels(loss: BatchLoss, source: Source, name: str) -> None:
+    """Refuse images that move without their boxes, masks or points: the net would learn where these are not.
+
+    What is known are the steps of an `Augment` and Gluon's transforms; nobody knows what a function moves.
+
+    Args:
+        loss: Its `moves` tells what labels are.
+        source: The data.
+        name: Name of the data for the error.
+
+    Raises:
+        DataError: A step moves the images alone.
+    """
+    moves = loss.moves
+    if moves is None:
+        return
+    moving = [step for step in _steps_of_images(source) if _moves(step, moves)]
+    if moving:
+        more = ", pairs=[(left, right), ...]" if moves == "points" else ""
+        place = "dataset.transform(lambda image, label, rng: augment.with_label(image, label, rng, "
+        arrays = "mx.gluon.data.ArrayDataset(images (N, H, W, C), labels)"
+        raise DataError(
+            f"{name}: {type(moving[0]).__name__} moves the images, and their {moves} stay where they were: the "
+            f"transform of this {type(source.data).__name__} gets the images alone. Leave it out, and let the dataset "
+            f"move both: mxkit.data.DatasetLoader({place}moves={moves!r}{more})), batch_size). With arrays the dataset "
+            f"is {arrays}. A mxkit.data.AnnotatedImages tells DatasetLoader(..., transform=augment) what to move"
+        )
+
+
+def _steps_of_images(source: Source) -> List[Any]:
+    """Steps and transforms by which a loader changes images alone, and gives their labels back as they were.
+
+    Where a function gets images and labels too, it may move labels as a fixed step moves images; only the random steps
+    are given then, which it cannot follow.
+    """
+    data = source.data
+    if isinstance(data, ArrayLoader):
+        owner = getattr(data.transform, "__self__", None)  # augment.batch
+        return owner.steps if isinstance(owner, Augment) else []
+    if not isinstance(data, Epochs) and loader_parts(data) is None:
+        return []
+    dataset, _, functions = layers_of(source.dataset, getattr(data, "transform", None))
+    if isinstance(data, DatasetLoader) and getattr(dataset, "moves", None) is not None:
+        return []
+    alone = [getattr(function, "fn", function) for function, first in functions if first]
+    parts = [part for function in alone for part in parts_of(function)]
+    steps = [step for part in parts for step in (part.steps if isinstance(part, Augment) else [part])]
+    steps = [step.function if isinstance(step, Foreign) else step for step in steps]
+    return steps if len(alone) == len(functions) else list(filter(_is_random, steps))
+
+
+def _is_random(step: Any) -> bool:
+    return step.draws if isinstance(step, Step) else type(step).__name__.startswith("Random")
+
+
+def _moves(step: Any, moves: str) -> bool:
+    """Whether a step moves pixels; a mask of another size than the image still fits it, for `pixel_ce` resizes."""
+    if moves == "mask" and isinstance(step, _RESIZE):
+        return False
+    return type(step).place is not Step.place if isinstance(step, Step) else isinstance(step, _MOVING)
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:

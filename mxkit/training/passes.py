@@ -1,6 +1,6 @@
 """Runs a net over data outside of training; one such pass computes BatchNorm's running statistics."""
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
@@ -16,6 +16,7 @@ from mxkit.data.source import Data, Source, source_of, whole_source
 from mxkit.errors import DataError, ForwardError
 from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.checks import TokenWatch, warn_of_single_samples
+from mxkit.training.time_axes import time_axes_checked
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -28,28 +29,39 @@ class Run:
         devices: The devices of the net.
         numpy: Whether the net computes on arrays of `mx.np`.
         batch: The newest batch, unchanged; None before the first one.
+        first: Is left after the first batch: closes its checks.
     """
 
     def __init__(
-        self, batches: Iterator[Any], net: Any, forward: Callable[[Shard], Any], labels: bool, most_queued: int
+        self,
+        batches: Iterator[Any],
+        net: Any,
+        source: Source,
+        forward: Callable[[Shard], Any],
+        labels: bool,
+        most_queued: int,
     ) -> None:
         self.devices = net_devices(net)
         self.numpy = is_numpy_net(net)
         self.batch: Any = None
-        self._batches, self._labels = batches, labels
+        self.first = ExitStack()
+        self._net, self._source, self._batches, self._labels = net, source, batches, labels
         self._queued = QueuedBatches(most_queued)
         self._tokens = TokenWatch(net, forward)
         self._shards: List[Shard] = []
         self._bar: Any = None
 
     def __iter__(self) -> Iterator[List[Shard]]:
-        for batch in self._batches:
+        for number, batch in enumerate(self._batches):
             self.batch = batch
             arrays = batch if self._labels else (unpack(batch)[0],)
             self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices, self.numpy)]
             if self._tokens.watches:
                 self._tokens.look(self._shards[0], unpack(batch)[0])
+            if not number:
+                self.first.enter_context(time_axes_checked(self._net, self._shards[0], batch, self._source))
             yield self._shards
+            self.first.close()
             self._bar.update()
 
     def queue(self, results: Any) -> List[Any]:
@@ -128,10 +140,10 @@ def run_over(
     source, packed = source_of(data), packed and worth_packing(net_devices(net))
     batches = islice(source.read(name=name, keep_count=True, packed=packed, once=once), limit_batches)
     forward = forward or (lambda shard: call(net, shard.inputs))
-    run = Run(batches if own is None else own(batches), net, forward, labels, most_queued)
+    run = Run(batches if own is None else own(batches), net, source, forward, labels, most_queued)
     with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
-    ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar:
+    ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar, run.first:
         yield run
 
 

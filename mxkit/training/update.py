@@ -1,6 +1,6 @@
 """The training loop as a generator: one record per optimizer update, and each error with its place."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
@@ -22,11 +22,12 @@ from mxkit.metrics import Metric
 from mxkit.training import checks
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.ledger import Ledger, Update, numbers
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, check_moved_labels, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, warn_of_inexact
 from mxkit.training.state import Options
+from mxkit.training.time_axes import time_axes_checked
 from mxkit.training.workers import Workers, copied_batch, get_workers
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -188,6 +189,7 @@ class Training:
         accumulator.updates, accumulator.workers = first_step - 1, self.workers
         accumulator.least_count = self.options.batch_loss.least_count
         self.workers.watch(net)
+        check_moved_labels(options.batch_loss, source, "train")
         checks.check_trainer(net, trainer, warn=first)
         if first:
             checks.check_lazy(net, trainer.optimizer)
@@ -276,7 +278,8 @@ class Training:
         if self._norms and any(shard.samples == 1 for shard in shards):
             checks.warn_of_single_samples(self._norms)
             self._norms = []
-        computed = graph.compute(shards)
+        with nullcontext() if data is None else time_axes_checked(net, shards[0], batch, data):
+            computed = graph.compute(shards)
         if data is not None:
             checks.check_branches(net)
             checks.check_modes(net, training=True)

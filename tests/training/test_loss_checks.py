@@ -8,6 +8,7 @@ from mxkit.errors import DataError, LabelError, TrapWarning
 from mxkit.losses.named_losses import get_loss
 import mxnet as mx
 from mxnet import gluon
+from mxnet.gluon.data.vision import transforms as vision
 import numpy as np
 from oracle import FEATURES, fit, make_net, traps, weights
 import pytest
@@ -311,3 +312,100 @@ def test_a_loss_with_code_of_ones_own_may_take_any_labels():
             return F.mean((pred - label.slice_axis(1, 0, 3)) ** 2, axis=1)
 
     assert mxkit.evaluate(make_net(), [(X, np.full((6, 9), -7.0))], loss=Own())["loss"] > 0
+
+
+IMAGES = np.zeros((4, 32, 32, 3), "uint8")
+IMAGES[:, 4:12, 2:14] = 255
+MASKS = (IMAGES[..., 0] // 255).astype("int32")
+MARKS = {
+    "ssd": ("boxes", np.full((4, 1, 6), [2, 4, 14, 12, 0, 0], "float32")),
+    "pixel_ce": ("mask", MASKS),
+    "pose": ("points", np.full((4, 1, 3), [2, 4, 1], "float32")),
+}
+FLIP = mxkit.data.Augment([("flip", {"p": 1.0}), "to_tensor"])
+MARKED = {name: gluon.data.ArrayDataset(IMAGES, labels) for name, (_, labels) in MARKS.items()}
+ALONE = {
+    "DatasetLoader": lambda dataset: mxkit.data.DatasetLoader(dataset, 2, transform=FLIP),
+    "transform_first": lambda dataset: mxkit.data.DatasetLoader(dataset.transform_first(FLIP), 2),
+    "random beside a function": lambda dataset: mxkit.data.DatasetLoader(
+        dataset.transform(lambda image, label: (image, label)).transform_first(FLIP), 2
+    ),
+    "gluon's transform": lambda dataset: mxkit.data.DatasetLoader(
+        dataset, 2, transform=mxkit.data.Augment([vision.RandomFlipLeftRight(), "to_tensor"])
+    ),
+    "gluon's DataLoader": lambda dataset: gluon.data.DataLoader(dataset.transform_first(FLIP), 2),
+    "ArrayLoader": lambda dataset: mxkit.data.ArrayLoader(
+        IMAGES.transpose(0, 3, 1, 2), np.stack([label for _, label in dataset]), 2, transform=FLIP.batch
+    ),
+    "StreamLoader": lambda dataset: mxkit.data.StreamLoader(lambda: iter(list(dataset)), 2, transform=FLIP),
+}
+
+
+def moved_with(dataset, augment, moves, **more):
+    """The way out that the error names."""
+    return mxkit.data.DatasetLoader(
+        dataset.transform(lambda image, label, rng: augment.with_label(image, label, rng, moves=moves, **more)), 2
+    )
+
+
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("loss", MARKS)
+def test_images_that_move_without_their_labels_are_refused(loss, kind):
+    moves, _ = MARKS[loss]
+    net = ready(gluon.nn.Conv2D(2, 3, padding=1, in_channels=3))
+    before = weights(net)
+    data = ALONE[kind](MARKED[loss])
+    text = f"Flip.* moves the images, and their {moves} stay where they were.*with_label.*moves='{moves}'"
+    for name, run in (("train", fit), ("train", train), ("data", mxkit.evaluate)):
+        with pytest.raises(DataError, match=f"^{name}: .*{text}"):
+            run(net, data, loss=loss)
+    with pytest.raises(DataError, match=f"^valid: .*{text}"):
+        fit(net, moved_with(MARKED[loss], FLIP, moves), loss=loss, valid=data, metrics=["mean_iou"])
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def train(net, data, loss):
+    return list(mxkit.updates(net, data, loss=loss, trainer="sgd"))
+
+
+def test_the_named_ways_move_labels_and_train():
+    net = ready(gluon.nn.Conv2D(2, 3, padding=1, in_channels=3))
+    ((image, mask), _) = moved_with(MARKED["pixel_ce"], FLIP, "mask")
+    np.testing.assert_array_equal(image.asnumpy()[:, 0], mask.asnumpy())
+    ((_, boxes), _) = moved_with(MARKED["ssd"], FLIP, "boxes")
+    np.testing.assert_array_equal(boxes.asnumpy()[0], [[18, 4, 30, 12, 0, 0]])
+    ((_, points), _) = moved_with(MARKED["pose"], FLIP, "points", pairs=[])
+    np.testing.assert_array_equal(points.asnumpy()[0], [[29, 4, 1]])
+    annotated = mxkit.data.AnnotatedImages(IMAGES.__getitem__, MASKS, ["a", "b"], ["x"] * 4, moves="mask")
+    for data in (
+        moved_with(MARKED["pixel_ce"], FLIP, "mask"),
+        mxkit.data.DatasetLoader(annotated, 2, transform=FLIP),
+    ):
+        fit(net, data, loss="pixel_ce")
+        assert mxkit.evaluate(net, data, loss="pixel_ce")["loss"] > 0
+
+
+COLOURS = mxkit.data.Augment(["colour_jitter", "to_tensor"])
+CENTRE = mxkit.data.Augment([("center_crop", {"size": 16}), "to_tensor"])
+SMALLER = mxkit.data.Augment([("resize", {"size": (16, 16)}), "to_tensor"])
+
+
+@pytest.mark.parametrize(
+    ("data", "loss"),
+    [
+        (lambda masks: mxkit.data.DatasetLoader(masks, 2, transform=COLOURS), "pixel_ce"),
+        (lambda masks: mxkit.data.DatasetLoader(masks, 2, transform=SMALLER), "pixel_ce"),  # outputs become as large
+        (lambda masks: mxkit.data.DatasetLoader(masks, 2, transform=lambda image: FLIP(image)), "pixel_ce"),
+        (
+            lambda masks: mxkit.data.DatasetLoader(
+                masks.transform(lambda image, mask: (image, mask[8:24, 8:24])).transform_first(CENTRE), 2
+            ),
+            "pixel_ce",
+        ),
+        (lambda masks: mxkit.data.DatasetLoader(masks, 2, transform=FLIP), gluon.loss.SoftmaxCELoss(axis=1)),
+    ],
+    ids=["colours", "smaller images", "a function", "labels cut by a function", "another loss"],
+)
+def test_labels_that_may_fit_their_images_are_not_refused(data, loss):
+    net = ready(gluon.nn.Conv2D(2, 3, padding=1, in_channels=3))
+    assert not traps(lambda: fit(net, data(MARKED["pixel_ce"]), loss=loss))
