@@ -5,7 +5,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from statistics import median
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.arrays import arrays_in, call, legacy, of_kind, switches
@@ -125,11 +125,13 @@ class _Making:
         wrong = not self._joined or precision == "float32" and not loss <= _EXACT  # T196
         if precision != "float32" and not loss <= limit:
             net = self._within(kept, limit, loss)
-        times = measured(self._base, net, self.sample, self._classes)
         not_joined = "MXNet joins them wrongly (T196)" if wrong else ""
-        if precision == "float32" and times.speed < 1:  # convolutions of few channels are slower with a joined ReLU
-            not_joined = not_joined or "that is slower here"
-        if precision == "float32" and not_joined:
+        if precision == "float32" and wrong:  # the joined operators may fail
+            net = self._made(Settings("float32", joined=False))
+        times = measured(self._base, net, self.sample, self._classes)
+        # convolutions of few channels are slower with a joined ReLU
+        if precision == "float32" and not wrong and times.speed < 1:
+            not_joined = "that is slower here"
             net = self._made(Settings("float32", joined=False))
             times = measured(self._base, net, self.sample, self._classes)
         rows = layer_rows(self._graph, net, self.sample, self._paths)
@@ -147,12 +149,13 @@ class _Making:
             )
 
     def _loss_of_joining(self, backend: str = "MKLDNN") -> float:
-        """The loss in float32 of the graph whose operators are joined for int8, or for bfloat16."""
+        """The loss in float32 of the graph whose operators are joined for int8 or bfloat16; infinite if it fails."""
         graph = PredictionGraph(legacy(self._graph.symbol), _values_of(self._graph))
         if backend == "MKLDNN":
             graph = with_folded_norms(*graph[:2])
         compute = graph_function(graph.symbol.get_backend_symbol(backend), graph.arrays, self._graph.numpy)
-        return difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self.sample)))))
+        inputs = dict(zip(self._graph.inputs, legacy(self.sample)))
+        return _infinite_if_it_fails(lambda: difference_of(self._expected, compute(inputs)))
 
     def _made(self, settings: Settings) -> OptimizedNet:
         net: OptimizedNet = self._filled(OptimizedNet(*self._parts(), settings))
@@ -200,12 +203,11 @@ class _Making:
     def _loss(self, net: OptimizedNet) -> float:
         """The loss of a second call, in which MXNet refuses some arrays in int8 that the first one read (T223)."""
         classes = self._classes and self._precision != "float32"
-        try:
-            return [loss_of(self._expected, arrays_in(net(*self.sample)), classes) for _ in range(2)][1]
-        except mx.MXNetError:
-            with suppress(mx.MXNetError):
-                mx.nd.waitall()  # it may report the error once more
-            return float("inf")
+
+        def loss() -> float:
+            return loss_of(self._expected, arrays_in(net(*self.sample)), classes)
+
+        return _infinite_if_it_fails(lambda: [loss() for _ in range(2)][1])
 
     def _within(self, kept: List[str], limit: float, loss: float) -> OptimizedNet:
         """Keep one more layer in float32 until the loss is within the limit."""
@@ -222,6 +224,16 @@ class _Making:
             f"{len(kept)} of {len(self._paths)} layers in float32 it still loses {loss:.3g} (inf: MXNet fails, T223). "
             "Calibrate with data like the sample's, give a larger sample or limit=, or use precision='float32'"
         )
+
+
+def _infinite_if_it_fails(loss: Callable[[], float]) -> float:
+    """Compute a loss; a graph that MXNet changed and cannot compute loses everything (T196, T223)."""
+    try:
+        return loss()
+    except mx.MXNetError:
+        with suppress(mx.MXNetError):
+            mx.nd.waitall()  # it may report the error once more
+        return float("inf")
 
 
 def _values_of(graph: NetGraph) -> Dict[str, Any]:

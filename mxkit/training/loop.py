@@ -25,6 +25,7 @@ from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
 from mxkit.training.ledger import Ledger, numbers
 from mxkit.training.loss_checks import without_warnings
+from mxkit.training.net_settings import net_settings
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState, Options
@@ -299,6 +300,8 @@ def fit(
         options.precision.check_devices(net_devices(net))
     state.trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
+    # before the first forward pass, in which a layer may set attributes: a resumed run has none here
+    state.net_settings = None if writer is None else net_settings(net)
     with ExitStack() as held:
         if writer is not None and state.workers.first:
             held.enter_context(only_writer(writer.directory))

@@ -19,6 +19,7 @@ from mxkit.storage.snapshot import Snapshot, put_back, take_snapshot
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import History
 from mxkit.training.ledger import Ledger
+from mxkit.training.net_settings import differences_of, from_json, net_settings, to_json, with_marks, without_changes
 from mxkit.training.state import FitState
 
 _NONE = type(None)
@@ -90,6 +91,7 @@ def capture(
         "data": state.source.state_dict(),
         "settings": _settings(state),
         "optimizer": state.made_with,
+        **_about_net(state),
     }
     content = {"run": run, **({"score": dict(score)} if score else {})}
     snapshot = take_snapshot(state.net, state.trainer, step=state.updates, content=content, arrays=arrays)
@@ -139,7 +141,7 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
     if run["metrics"] and run.get("metric_names", names) != names:  # the first checkpoints have no names
         text = f"checkpoint {checkpoint.path} lies inside an epoch with the metrics {run['metric_names']!s:.200}"
         raise CheckpointError(f"{text}; this run has {names}. Pass the same, in this order")
-    differences = _differences(run["settings"], _settings(state))
+    differences = [*_differences(run["settings"], _settings(state)), *_differences_of_net(state, run)]
     if run["running"]["batches"]:
         _refuse_other_data(state, checkpoint, run)
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
@@ -147,12 +149,12 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
         end = f"after {run['cut']} updates of epoch {run['epoch'] - 1}, which counts as done"
         differences.append(f"it ended {end}, where random numbers were drawn")
+    matched = match_arrays(state.net, read_arrays(checkpoint.path / PARAMETERS))
     if differences:
         what = "but the rest cannot be bit-equal to an uninterrupted run"
         if finished:
             what = "where the run is finished: nothing is trained, net and history are the finished run's"
         _warn(f"resumed from {checkpoint.path}, {what}: {'; '.join(differences)}")
-    matched = match_arrays(state.net, read_arrays(checkpoint.path / PARAMETERS))
     arrays = put_back(checkpoint, state.net, state.trainer, matched, devices=net_devices(state.net))
     state.epoch, state.updates, state.stop_reason = run["epoch"], run["updates"], run["stopped"]
     state.history = History(run["history"])
@@ -250,6 +252,25 @@ def _settings(state: FitState) -> Dict[str, Any]:
         _UPDATES: state.updates_per_epoch,
         **_about_data(state.source),
     }
+
+
+def _about_net(state: FitState) -> Dict[str, Any]:
+    if state.net_settings is None:
+        return {}
+    return {"net": to_json(without_changes(state.net_settings, net_settings(state.net)))}
+
+
+def _differences_of_net(state: FitState, run: Mapping[str, Any]) -> List[str]:
+    """Compare the net before callbacks change it, as it was noted when the stopped run began.
+
+    Side effects:
+        What the stopped run changed itself is not compared from now on either.
+    """
+    if state.net_settings is None or "net" not in run:  # an older checkpoint
+        return []
+    stored, now = from_json(run["net"]), state.net_settings
+    state.net_settings = with_marks(now, stored)
+    return differences_of(stored, now)
 
 
 _UPDATES = "updates an epoch"

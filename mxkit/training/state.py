@@ -96,6 +96,8 @@ class FitState:
         source: The training data.
         options: The arguments of `fit`.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
+        net_settings: Settings of the net when `fit` began, of which a checkpoint keeps those that the run does not
+            change; None without checkpoints.
         running: The `Ledger` of the running epoch.
         workers: This process alone, or several together.
     """
@@ -115,6 +117,7 @@ class FitState:
     stop_reason: Optional[str] = None
     stop_is_for_now: bool = False
     made_with: Optional[Mapping[str, Any]] = None
+    net_settings: Optional[Mapping[str, Any]] = None
     running: Ledger = field(default_factory=Ledger)
     workers: Workers = field(default_factory=Workers)
 

@@ -470,6 +470,35 @@ def test_int8_after_a_wrong_join_is_refused(shared):
         mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.9)
 
 
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_convolution_added_to_itself_is_not_joined(norm, precision):
+    """T196: oneDNN joins the convolution with the sum, whose second input is lost, and MXNet finds no shapes."""
+    last = [gluon.nn.BatchNorm()] if norm else []
+    net = stack(gluon.nn.Conv2D(8, 3, padding=1), *last, gluon.nn.HybridLambda(lambda F, y: y + y))
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.uniform(shape=(9, 8, 6, 6))
+    expected = net(x).asnumpy()
+    if precision == "int8":
+        with pytest.raises(ValueError, match="oneDNN joins operators of this net wrongly"):
+            mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.9)
+        return
+    fast = mxkit.optimize(net, x, precision=precision)
+    assert "wrongly (T196)" in fast.report.not_joined
+    np.testing.assert_allclose(fast(x).asnumpy(), expected, rtol=0, atol=0 if precision == "float32" else 0.1)
+
+
+@pytest.mark.parametrize("backend", ["MKLDNN", "MKLDNN_QUANTIZE"])
+def test_a_graph_that_cannot_be_computed_after_joining_loses_everything(backend):
+    net = stack(gluon.nn.Conv2D(8, 3), gluon.nn.HybridLambda(lambda F, y: y + y))
+    net.initialize()
+    x = mx.nd.random.uniform(shape=(2, 8, 6, 6))
+    net(x)
+    with autograd.pause(train_mode=False):
+        making = optimizing._Making(net, optimizing.graph_of(net, [x.shape]), [x], "float32", True)
+        assert making._loss_of_joining(backend) == float("inf")
+
+
 @BFLOAT16
 def test_bfloat16_loses_no_more_with_joined_operators(trained, digits, monkeypatch):
     """T198."""

@@ -78,9 +78,12 @@ def rows(history):
 
 def everything(net, trainer):
     """Bits of all replicas of all parameters, and of the optimizer's arrays."""
-    arrays = [array for p in net.collect_params().values() for array in p.list_data()]
+    parameters = list(net.collect_params().values())
+    arrays = [array for p in parameters for array in p.list_data()]
+    # the Trainer's order is that of Gluon's names: dense100 before dense99
+    place = {str(number): parameters.index(p) for number, p in enumerate(trainer._params)}
     for updater in trainer._updaters or [trainer._kvstore._updater]:
-        for _, state in sorted(updater.states.items()):
+        for _, state in sorted(updater.states.items(), key=lambda item: place[str(item[0])]):
             arrays += state if isinstance(state, tuple) else [state]
     return [array.asnumpy() for array in arrays if array is not None]
 

@@ -362,7 +362,7 @@ def _way_out(block: Any) -> str:
 
 
 # Attributes that are not compared: names, caches, hooks, and sizes, which are compared by the parameters' shapes.
-_IGNORED = {
+IGNORED = {
     *vars(gluon.HybridBlock(prefix="")),
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
     "_clip",  # gluoncv's decoders of boxes set it to -1, their None, when they run
@@ -404,7 +404,7 @@ def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
         )
         return
     for name, value in vars(block).items():
-        if name not in _IGNORED and not name.endswith("_initializer"):
+        if name not in IGNORED and not name.endswith("_initializer"):
             loss = _loss(block, twin, name, value)
             if loss:
                 yield f"{_where(path, block)}: {loss}"
