@@ -271,7 +271,16 @@ def _mean(attributes: Dict[str, str], before: Channels) -> List[Part]:
     ]
 
 
+def _sequence_last(attributes: Dict[str, str], channels: Channels) -> List[Part]:
+    """T294: a slice; the gradient of SequenceLast without lengths reads an array that is not there."""
+    if attributes.get("use_sequence_length", "False") in ("True", "1"):
+        return []
+    axis = attributes.get("axis", "0")
+    return [Part("slice_axis", {"axis": axis, "begin": "-1", "end": "None"}), Part("squeeze", {"axis": axis}, (0,))]
+
+
 _RULES: Rules = {
+    "SequenceLast": _sequence_last,
     "Concat": _concat,
     "slice": _slice,
     "Reshape": _reshape,
@@ -289,12 +298,12 @@ _FASTER: Rules = {
 
 
 def bound_graphs(module: ModuleType) -> None:
-    """T139, T250 to T252, T275, T287 and T290 in bound graphs. Upstream: `symbol/symbol.py` lines 1666 and 1968."""
+    """T139, T250 to T252, T275, T287, T290, T294 in bound graphs. Upstream: `symbol/symbol.py` lines 1666, 1968."""
     replace(module.Symbol, bind=around(bound), simple_bind=around(bound))
 
 
 def compiled_graphs(module: ModuleType) -> None:
-    """T130, T137, T139, T250 to T252, T275, T287, T290 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    """T130, T137, T139, T250 to T252, T275, T287, T290, T294, compiled. Upstream: `_ctypes/ndarray.py` line 104."""
     replace(module, CachedOp=predicting_graphs)
 
 

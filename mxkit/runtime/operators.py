@@ -595,6 +595,21 @@ def joined_as_rows(join: Function, *vectors: Any, dim: int = 0) -> Any:
     return joined if type(vectors[0]) is mxnet_module("ndarray").NDArray else joined.as_np_ndarray()
 
 
+def last_step(
+    sequence_last: Function,
+    data: Any = None,
+    sequence_length: Any = None,
+    use_sequence_length: bool = False,
+    axis: int = 0,
+    **options: Any,
+) -> Any:
+    """SequenceLast without lengths as a slice (T294): its gradient reads an array that is not there."""
+    if use_sequence_length or options or data is None:
+        return sequence_last(data, sequence_length, use_sequence_length, axis, **options)
+    operators = mxnet_module("ndarray")
+    return operators.squeeze(operators.slice_axis(data, axis=axis, begin=-1, end=None), axis=axis)
+
+
 def _named(names: str, wrapper: Wrapper) -> Dict[str, Wrapper]:
     return dict.fromkeys(names.split(), wrapper)
 
@@ -670,6 +685,7 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
             "Concat": around(joining),
             "concat": around(joining),
             "slice": around(slicing, "nd"),
+            "SequenceLast": around(last_step),
             "gather_nd": around(with_positive_indices),
             "scatter_nd": around(with_checked_places),
         },
@@ -713,7 +729,7 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
 
 
 def wrap_operators(module: ModuleType) -> None:
-    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281, T290: the row of a module in `WRAPPERS`."""
+    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281, T290, T294: the row of a module in `WRAPPERS`."""
     for name, wrappers in WRAPPERS[module.__name__].items():
         replace(mxnet_module(name), **wrappers)
 

@@ -175,6 +175,7 @@ CHANGED = {
     "_np_reshape": lambda x: mx.sym.np.reshape(x.as_np_ndarray(), (-1, 3)),
     "_npx_reshape": lambda x: mx.sym.npx.reshape(x.as_np_ndarray(), (-1, 3)),
     **{name: getattr(mx.sym, name) for name in ("softmax", "log_softmax", "softmin", "tanh", "sigmoid")},
+    "SequenceLast": mx.sym.SequenceLast,
     "mean": lambda x: mx.sym.mean(x, axis=1),
     "_npi_tanh": lambda x: mx.sym.np.tanh(x.as_np_ndarray()),
     "_npx_sigmoid": lambda x: mx.sym.npx.sigmoid(x.as_np_ndarray()),

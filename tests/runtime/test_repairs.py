@@ -583,3 +583,22 @@ def test_a_graph_joins_parameters_of_recurrent_layers_as_rows():
     found = [node["op"] for node in json.loads(graph.tojson())["nodes"]]
     assert "_rnn_param_concat" not in found
     assert found.count("Concat") == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_the_last_step_without_lengths_has_a_gradient(axis, hybrid):
+    """T294."""
+    net = mx.gluon.nn.HybridLambda(lambda F, x: F.SequenceLast(x * 2, axis=axis))
+    net.hybridize(hybrid)
+    x = mx.nd.random.normal(shape=(4, 3, 2))
+    x.attach_grad()
+    with mx.autograd.record():
+        last = net(x)
+    last.backward()
+    expected = np.zeros((4, 3, 2))
+    expected[(slice(None),) * axis + (-1,)] = 2
+    np.testing.assert_array_equal(last.asnumpy(), 2 * x.asnumpy().take(-1, axis=axis))
+    np.testing.assert_array_equal(x.grad.asnumpy(), expected)
+    lengths = mx.nd.array([1, 2, 3][: (3, 4)[axis]] + [1] * axis)
+    assert mx.nd.SequenceLast(x, lengths, use_sequence_length=True, axis=axis).shape == last.shape
