@@ -196,7 +196,8 @@ def noted(draw):
     def function(self, *args, **named):
         values = [one for one in args if not isinstance(one, str)][:2]
         with contextlib.suppress(TypeError, ValueError, IndexError):  # shapes and dates
-            print(f"drawn {np.mean([float(one) for one in values[-1]]):.6g}")
+            numbers = [float(one.item() if isinstance(one, np.ndarray) else one) for one in values[-1]]
+            print(f"drawn {np.mean(numbers):.6g}")
         return draw(self, *args, **named)
 
     return function

@@ -185,7 +185,8 @@ def _contents(
         **{f"{name}.safetensors": safetensors_bytes(own, {**metadata, **paths}) for name, own in tensors.items()},
         "net.py": beside.text,
         "state.json": json.dumps(state, indent=1),
-        "data.py": data.text or texts.NO_DATA.substitute(body=marked_bodies(recipe, missing).get("data", "")),
+        "data.py": data.text
+        or texts.filled(texts.template("no_data.py"), body=marked_bodies(recipe, missing).get("data", "")),
         "train.py": _train_text(recipe, recording, beside, missing),
     }
 

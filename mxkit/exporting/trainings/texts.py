@@ -15,17 +15,11 @@ from mxkit.exporting.trainings import detectors
 from mxkit.training.schedules import RISE, START_DIVISOR, updates_of
 import numpy as np
 
-NO_DATA = Template('''"""The run's data, which is not written: README.md says why."""
 
-from typing import Any
+def template(name: str) -> str:
+    """The text of a template beside this module, for `filled`."""
+    return (Path(__file__).parent / f"{name}.template").read_text(encoding="utf-8")
 
-
-def loaders() -> tuple[Any, Any, dict[str, Any]]:
-    """Batches (x, label) for training, their order, whose `begin(epoch, batches)` sets which ones are read next and
-    whose `samples` is their number in an epoch, and those of the parts "valid" and "test" by name.
-    """
-$body
-''')
 
 _LOGITS = "F.binary_cross_entropy_with_logits(output"
 _REST = "flatten(1).mean(1)"
@@ -36,7 +30,7 @@ _SAME = "label = label.reshape(output.shape).float()\n"
 _CLASS = "label.flatten().long()"
 _CROSS_ENTROPY = f'F.cross_entropy(output, {_CLASS}, reduction="none"'
 LOSSES: Mapping[str, str] = {
-    **detectors.LOSSES,
+    **{name: template(f"{name}.py").rstrip("\n") for name in detectors.LOSSES},
     "contrastive": """a, b = output
 squared, same = ((a - b) ** 2).sum(1), label.flatten() > 0
 return torch.where(same, squared, F.relu($margin - (squared + 1e-12).sqrt()) ** 2)""",
@@ -87,11 +81,6 @@ def count(label: torch.Tensor) -> int:
 # What a batch adds to the divisor of a loss that does not count samples
 COUNTS = dict.fromkeys(("centernet", "ssd"), _COUNT.substitute(what="objects", label="label[:, :, 4]"))
 COUNTS["pixel_ce"] = _COUNT.substitute(what="pixels with a label", label="label")
-
-
-def template(name: str) -> str:
-    """The text of a template beside this module, for `filled`."""
-    return (Path(__file__).parent / f"{name}.template").read_text(encoding="utf-8")
 
 
 def filled(text: str, **values: Any) -> str:
