@@ -101,7 +101,6 @@ def test_accumulated_batches_and_two_devices_equal_one_big_batch(family, accumul
 # gluoncv's nets of masks, and the weights of their auxiliary outputs.
 LARGE = {"fastscnn_citys": [0.5], "icnet_resnet50_citys": [0.4, 0.4, 1.0], "danet_resnet50_citys": [0.5, 0.5]}
 LARGE.update(dict.fromkeys(("fcn_resnet50_voc", "psp_resnet50_ade", "deeplab_resnet50_ade", "DeepLabV3Plus"), [0.5]))
-LARGE["deeplab_v3b_plus_wideresnet_citys"] = []
 
 
 @pytest.mark.long
