@@ -9,7 +9,7 @@ import warnings
 from mxkit.core.arguments import require
 from mxkit.core.blocks import net_devices
 from mxkit.core.system import write_atomically
-from mxkit.errors import CheckpointWarning, ExportError, TrapWarning
+from mxkit.errors import ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
 from mxkit.exporting.proof import Proof
 from mxkit.exporting.to_torch.operators import Problem
@@ -95,7 +95,6 @@ def write_training(
         for name, where in places:
             own = Path(scratch) / name
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", CheckpointWarning)  # the run is finished, or began on another NumPy
                 warnings.simplefilter("ignore", TrapWarning)  # the run itself has warned
                 recording = record(recipe, data, own / "mxnet", updates, where, net)
             if fit is not None and not recording.losses:

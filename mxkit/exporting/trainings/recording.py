@@ -7,6 +7,7 @@ from pathlib import Path
 import shutil
 from time import perf_counter
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import warnings
 
 from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.blocks import blocks_by_path, first_paths, is_numpy_net, parameters_by_path
@@ -15,6 +16,7 @@ from mxkit.core.replicas import values_of
 from mxkit.core.trainers import watch_gradients
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
+from mxkit.errors import CheckpointWarning
 from mxkit.exporting.trainings.detectors import in_double_precision
 from mxkit.nets.finetuning import copy_net
 from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, is_loader, loader_calls, net_calls
@@ -162,7 +164,9 @@ def record(
     named = {name: value for name, value in call.named.items() if name != "valid"}
     named.update(callbacks=[*named.get("callbacks", []), recording], progress=False)
     named["checkpoint"] = Call(Checkpoints, (InFolder("checkpoints"),))
-    with _without_dropout(results["net"]):
+    with _without_dropout(results["net"]), warnings.catch_warnings():
+        # the run had dropout, may be finished, and may have begun on another NumPy
+        warnings.simplefilter("ignore", CheckpointWarning)
         execute([replace(call, named=named)], results, recipe.name)
     return recording
 
