@@ -29,6 +29,7 @@ def hybridize(net: Any, *, fast: bool = False, **kwargs: Any) -> None:
             `mx.np` stay as they are. The faster tanh and sigmoid have no second derivatives, and the mean no float16 on
             a CPU; under `amp`, these three stay as they are. Of a loss, gluon's SoftmaxCrossEntropyLoss over class
             numbers on the last axis: its gradient takes half the time (T292), which counts from some hundred classes.
+            Scores of -inf, as masks may give, make this loss NaN: mask with -1e30.
         **kwargs: As for `HybridBlock.hybridize`, like `static_alloc=True`.
 
     Side effects:

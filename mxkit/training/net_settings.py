@@ -56,7 +56,7 @@ def _of_layer(block: Any) -> Dict[str, Any]:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether a value may be a setting: no table of words, and no address or time, which each process has anew."""
+    """Whether a value may be a setting: no long table, address or time. The last two differ between processes."""
     if isinstance(value, str):
         return len(value) <= _MOST_LETTERS
     if isinstance(value, (list, tuple)):

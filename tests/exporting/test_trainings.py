@@ -9,6 +9,7 @@ from leaving_runs import killed_run, prover
 import mxkit
 from mxkit.errors import ExportError
 from mxkit.exporting.trainings import detectors, texts
+from mxkit.exporting.trainings.fits import recipe_of_fit
 from mxkit.exporting.trainings.missing import missing_parts, refuse
 from mxkit.exporting.trainings.optimizers import RULES, optimizer_class, rule_of
 from mxkit.exporting.trainings.texts import rate_text
@@ -407,6 +408,9 @@ def test_a_language_model_leaves(tmp_path):
     whole = mxkit.fit(net, **settings, progress=False)[-1]
     names = ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy")
     assert [float(one) for one in row[4:]] == pytest.approx([whole[name] for name in names], rel=1e-4)
+    refuse("positions", missing_parts(*recipe_of_fit(net, {**settings, "loss": ("softmax_ce", {"axis": 1})})[:2]))
+    with pytest.raises(ExportError, match="loss softmax_ce with axis"):
+        refuse("positions", missing_parts(*recipe_of_fit(net, {**settings, "loss": ("softmax_ce", {"axis": 2})})[:2]))
 
 
 def asymmetric(output, label):

@@ -4,7 +4,6 @@ The code of the steps is that of mxkit's own, taken from their source, so that e
 """
 
 import ast
-from functools import partial
 import inspect
 from itertools import islice
 import json
@@ -144,8 +143,8 @@ def data_of(recipe: Recipe, data: Any) -> Data:
     for name in {json.dumps(names)}:
         parts[name] = TensorDataset({columns})"""
     texts.update(_image_texts(data.train, arrays) if changed else dict.fromkeys(_OF_IMAGES, ""))
-    made = partial(filled, template("data.py"))
-    return Data(tidied(made(**{**texts, "code": _code_of(made(**texts))})), arrays)
+    texts["code"] = _code_of(filled(template("data.py"), **texts))
+    return Data(tidied(filled(template("data.py"), **texts)), arrays)
 
 
 def _arrays(recipe: Recipe, data: Any, names: List[str], changed: bool) -> Dict[str, "np.ndarray"]:

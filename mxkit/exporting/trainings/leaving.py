@@ -197,7 +197,7 @@ def _loss_arguments(recipe: Recipe, beside: Beside) -> Tuple[Dict[str, Any], int
         return {**arguments, **detectors.arguments_of(beside.net, beside.example[0].shape[2:])}, 3
     if name not in texts.LOSSES:
         return arguments, 2
-    shapes = [one.shape for one in beside.outputs()]
+    shapes = [one.shape for one in beside.outputs]
     if name in NET_LOSSES:
         loss: Any = NET_LOSSES[name](**arguments)
         if name == "pixel_ce":
@@ -218,7 +218,7 @@ def _metric_bodies(recipe: Recipe, fit: FitState, beside: Beside) -> Dict[str, s
         if type(one) is PixelAccuracy and loss == "pixel_ce":
             bodies[one.name] = texts.PIXEL_ACCURACY
         if type(one) is Accuracy and one.ignore_label is None and per_sample:
-            output = beside.outputs()[0]
+            output = beside.outputs[0]
             task = one.task_of(mx.nd.array(beside.labels[0]), output)
             bodies.update({} if task.dense else {one.name: texts.accuracy_text(task, output.ndim)})
     return bodies

@@ -1,6 +1,7 @@
 """The proof of an exported training: MXNet and `train.py` make the same updates, each from MXNet's own state."""
 
 from contextlib import nullcontext
+from functools import cached_property
 import hashlib
 from pathlib import Path
 import subprocess
@@ -79,6 +80,7 @@ class Beside:
         self.gluon = found if set(path_of.values()) <= set(found.values()) else {}  # an LSTM's arrays are joined
         self._path_of = {key: path_of[id(one)] for key, one in self.trained.items()}
 
+    @cached_property
     def outputs(self) -> List[Any]:
         """The net's outputs for the example."""
         device, is_numpy = net_devices(self.net)[0], is_numpy_net(self.net)

@@ -154,10 +154,11 @@ def loss_text(name: str, arguments: Mapping[str, Any], weighted: bool = False, a
         text = _WEIGHTED_BCE.substitute(zero=zero, more=one - zero, positive=positive)
     elif classes is not None:
         return None
+    axis = own.pop("axis", -1) if _CLASS in text else -1
+    if axis not in (1, -1):
+        return None
     if _CLASS in text and axes > 2:
-        moved = (
-            "" if own.pop("axis", -1) == 1 else "output = output.movedim(-1, 1)  # cross_entropy reads classes there\n"
-        )
+        moved = "" if axis == 1 else "output = output.movedim(-1, 1)  # cross_entropy reads classes there\n"
         text = moved + text.replace(_CLASS, "label.reshape_as(output[:, 0]).long()").replace("return ", "loss = ")
         text += "\nreturn loss.flatten(1).mean(1)"
     if not text or set(own) - {*re.findall(r"\$(\w+)", text), "aux_weight"}:
