@@ -353,21 +353,17 @@ def manifests(directory: Union[str, Path], read: Callable[[Path], Checkpoint] = 
     return found
 
 
-def prune(directory: Union[str, Path], keep: Set[int], before: int) -> List[int]:
-    """Remove older checkpoints. Broken ones stay, because their content is unknown.
+def prune(found: Sequence[Checkpoint], keep: Mapping[int, str]) -> List[int]:
+    """Remove checkpoints whose step is not in `keep`, and return their steps.
 
     Args:
-        directory: Holds the checkpoints of one run.
-        keep: Steps that stay.
-        before: This step and all later ones stay too.
-
-    Returns:
-        The removed steps.
+        found: The list from which `keep` was chosen. A checkpoint that was saved since then is not in it, and stays.
+        keep: Steps that stay, as `kept` returns them.
     """
-    old = [found for found in manifests(directory) if found.step < before and found.step not in keep]
-    for found in old:
-        remove(found.path)
-    return [found.step for found in old]
+    old = [checkpoint for checkpoint in found if checkpoint.step not in keep]
+    for checkpoint in old:
+        remove(checkpoint.path)
+    return [checkpoint.step for checkpoint in old]
 
 
 def remove(path: Path) -> None:
@@ -577,10 +573,10 @@ def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
     with sole_writer(Path(directory)):
         found = manifests(directory, verify)
         stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
-        names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
-        removed = prune(directory, set(stays), max(names, default=0))
+        removed = prune(found, stays)
+    names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
     left = {names[step]: reason for step, reason in sorted(stays.items(), reverse=True)}
-    return Pruned([names[step] for step in removed if step in names], left)
+    return Pruned([names[step] for step in removed], left)
 
 
 def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> List[str]:

@@ -177,7 +177,7 @@ class Checkpoints(Callback):
         # later ones are broken, else the run would have resumed from them
         present = [one for one in manifests(self.directory) if one.step <= snapshot.step]
         keep = kept(present, keep_last=self.keep_last, keep_best=self._best is not None, keep_every=self.keep_every)
-        prune(self.directory, set(keep), before=snapshot.step)
+        prune(present, keep)
 
     def _score(self, row: Optional[Row]) -> Optional[Mapping[str, Any]]:
         if self._best is None or row is None or row.get(self._best.column) is None:

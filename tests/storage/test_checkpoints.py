@@ -141,6 +141,9 @@ def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
         "step-00000050": "newest", "step-00000040": "keep_every", "step-00000020": "keep_every", "step-00000010": "best"
     }  # fmt: skip
     assert steps(directory) == [10, 20, 40, 50]
+    (directory / "step-00000020" / "net.params").write_bytes(b"damaged")
+    assert list(prune_to(directory, 1).kept) == ["step-00000050", "step-00000040", "step-00000010"]
+    assert steps(directory) == [10, 20, 40, 50]
 
 
 def test_a_run_s_own_process_saves_and_removes_checkpoints_while_it_writes(tmp_path):
@@ -153,6 +156,20 @@ def test_a_run_s_own_process_saves_and_removes_checkpoints_while_it_writes(tmp_p
     train(tmp_path, net=net, callbacks=[on_update(15, beside)])
     assert steps(tmp_path) == [20, 30, 40]
     assert not (tmp_path / ".writer").exists()
+
+
+def test_a_checkpoint_that_is_saved_while_the_writer_chooses_what_it_removes_stays(tmp_path, monkeypatch):
+    """The writer had listed the folder again, and removed what its choice had not seen."""
+    chosen = module.kept
+
+    def choose(present, **settings):
+        mxkit.save_checkpoint(tmp_path, net, step=len(present))
+        return chosen(present, **settings)
+
+    net = make_net()
+    monkeypatch.setattr(module, "kept", choose)
+    train(tmp_path, net=net, keep_last=5, epochs=2)
+    assert steps(tmp_path) == [1, 3, 10, 20]
 
 
 def _holds(folder, pipe):
