@@ -27,6 +27,7 @@ QUESTIONS = (
     "threads",
     "peers",
     "attention",
+    "amp",
     "operators",
     "loaders",
     "detection",

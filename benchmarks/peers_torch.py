@@ -61,6 +61,17 @@ def network(name: str) -> nn.Module:
         for channels_in, channels in ((1, 20), (20, 50)):
             layers += [nn.Conv2d(channels_in, channels, 5), nn.ReLU(), nn.MaxPool2d(2)]
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10))
+    if name == "vgg11":
+        layers, before = [], 3
+        for channels in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+            for one in channels:
+                layers += [nn.Conv2d(before, one, 3, padding=1), nn.ReLU(inplace=True)]
+                before = one
+            layers.append(nn.MaxPool2d(2))
+        layers.append(nn.Flatten())
+        for dense in (nn.LazyLinear(4096), nn.Linear(4096, 4096)):
+            layers += [dense, nn.ReLU(inplace=True), nn.Dropout(0.5)]
+        return nn.Sequential(*layers, nn.Linear(4096, 10))
     layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     for channels_in, channels in ((64, 64), (64, 128), (128, 256), (256, 512)):
         layers += [Residual(channels_in, channels), Residual(channels, channels)]
@@ -72,12 +83,13 @@ def built(way: str, name: str, batch: int, shape: Tuple[int, ...], updates: int)
     """A net, its optimizer and the batches, kept from round to round."""
     torch.manual_seed(0)
     net = network(name)
+    net(torch.rand(2, *shape))  # the first values of lazy layers
     different = [(torch.rand(batch, *shape), torch.randint(0, 10, (batch,))) for _ in range(8)]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     return net, optimizer, [different[number % 8] for number in range(updates)]
 
 
-def loop(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
+def loop(name: str, batch: int, shape: List[int], updates: int, threads: int, amp: bool = False) -> Dict[str, float]:
     """An epoch of the loop that PyTorch's tutorials write: its seconds, and the number of parameters."""
     torch.set_num_threads(threads)
     net, optimizer, batches = built("loop", name, batch, tuple(shape), updates)
@@ -85,7 +97,9 @@ def loop(name: str, batch: int, shape: List[int], updates: int, threads: int) ->
     begun = time.perf_counter()
     for x, y in batches:
         optimizer.zero_grad()
-        loss(net(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            found = loss(net(x), y)
+        found.backward()
         optimizer.step()
     return answer(net, begun)
 
@@ -119,7 +133,15 @@ def built_sequence(name: str, updates: int, shape: Tuple[int, int], sizes: Tuple
 
 
 def sequence_loop(
-    name: str, updates: int, threads: int, shape: List[int], width: int, layers: int, heads: int, bar: float
+    name: str,
+    updates: int,
+    threads: int,
+    shape: List[int],
+    width: int,
+    layers: int,
+    heads: int,
+    bar: float,
+    amp: bool = False,
 ) -> Dict[str, float]:
     """As `loop`, over sequences of words."""
     torch.set_num_threads(threads)
@@ -128,7 +150,9 @@ def sequence_loop(
     begun = time.perf_counter()
     for x, y in data:
         optimizer.zero_grad()
-        loss(net(x).flatten(0, -2), y.flatten()).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            found = loss(net(x).flatten(0, -2), y.flatten())
+        found.backward()
         optimizer.step()
     return answer(net, begun)
 

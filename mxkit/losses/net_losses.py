@@ -289,7 +289,8 @@ class FasterRCNNLoss(NetLoss):
         self._region_entropy, self._region_distance = gluon.loss.SoftmaxCELoss(), gluon.loss.HuberLoss()
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Any:
-        x, boxes = inputs[0], self.boxes(labels)
+        x = inputs[0]
+        boxes = self.boxes(labels).astype(x.dtype, copy=False)
         if not hasattr(net, "rpn"):
             raise DataError(f"faster_rcnn: expected gluoncv's FasterRCNN; received a {type(net).__name__}")
         images = net.sampler._num_image
@@ -308,7 +309,8 @@ class FasterRCNNLoss(NetLoss):
         outputs = _outputs(net(x, boxes[:, :, :4], boxes[:, :, 4:5]), 12, "FasterRCNN")
         scores, offsets, _, _, _, anchor_scores, anchor_offsets, anchors, classes, targets, masks, _ = outputs
         with autograd.pause():
-            anchor_classes, *anchor_targets = self.targets(net, x.shape[2:], anchors, table, x.context)
+            made = self.targets(net, x.shape[2:], anchors, table, x.context)
+            anchor_classes, *anchor_targets = (one.astype(x.dtype, copy=False) for one in made)
         drawn, regions = anchor_classes >= 0, classes >= 0
         losses = (
             (self._entropy, drawn, anchor_scores.squeeze(axis=-1), anchor_classes, drawn),

@@ -38,6 +38,11 @@ def regions(random, shape):
     return made.astype("float32")
 
 
+def corners(random, shape):
+    """As `regions`, without the image; where a side is negative, MXNet's overlap is none."""
+    return regions(random, (*shape[:-1], 5))[..., 1:]
+
+
 def sides(random, shape):
     """As `regions`, of which each has an area, without which MXNet's aligned operator ends the process."""
     made = regions(random, shape)
@@ -70,6 +75,7 @@ SEQUENCE_ROWS = [
     detection("box_nms 2d", "box_nms", (9, 6), draw=boxes, overlap_thresh=0.2),
     detection("box_decode", "box_decode", *DECODED, draw=above(0.2), std0=0.1, std1=0.2, std2=0.3, std3=0.4, clip=0.2),
     detection("box_decode corner", "box_decode", *DECODED, draw=above(0.2), format="corner"),
+    detection("box_iou", "box_iou", ("B", 4), (9, 4), draw={0: corners, 1: corners}),
     *(aligned(f"of {samples} samples", pooled_size=(3, 2), sample_ratio=samples) for samples in (-1, 0, 1, 2, 3)),
     aligned("of the same size", pooled_size=(1, 4), sample_ratio=2, spatial_scale=1),
     *(aligned(f"aligned {n}", pooled_size=(2, 3), sample_ratio=n, aligned=True, draw=sides) for n in (-1, 2)),

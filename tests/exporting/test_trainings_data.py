@@ -322,6 +322,38 @@ def test_a_run_that_draws_leaves_and_mistakes_are_found(name, tmp_path):
 
 @pytest.mark.torch
 @needs("torch")
+def test_faster_rcnn_leaves_with_the_regions_that_it_draws_and_mistakes_are_found(tmp_path, monkeypatch):
+    """MXNet and `train.py` draw otherwise; in the proof both take the same numbers."""
+    monkeypatch.setattr(leaving, "UPDATES", 2)
+    recipe = {
+        **REST,
+        "name": "regions",
+        "data": batches_of("boxes", *SQUARE, evaluation=[SQUARE[0], *TENSOR], images=20, batch_size=1),
+        "model": {"name": "small_faster_rcnn", "classes": 3, "size": 32, "channels": [4, 6, 8]},
+        "loss": {"name": "faster_rcnn", "samples": 24},
+        "metrics": ["voc_map"],
+        "epochs": 1,
+        "checkpoints": {"every": "16 updates", "keep_last": 9},
+    }
+    (tmp_path / "proof").mkdir()
+    run = killed_run(recipe, tmp_path / "runs")
+    compared = prover(run, tmp_path / "proof", 2)
+    assert compared() == []
+    for mistake in (
+        ("train.py", "beta=1 / 9", "beta=1 / 8"),
+        ("train.py", "most = 24 - min", "most = 22 - min"),
+        ("net.py", ">= 0.5)", ">= 0.4)"),
+        ("net.py", "y * 3", "y * 1"),  # positive regions
+    ):
+        assert "loss" in {row.operator for row in compared(mistake)}
+    proof = mxkit.export(run, tmp_path / "t", training=True).proof
+    assert proof.worst.relative < leaving.TOLERANCE
+    # more images than one, and without the given numbers
+    subprocess.run([sys.executable, "train.py", "--device", "cpu"], cwd=tmp_path / "t", check=True)
+
+
+@pytest.mark.torch
+@needs("torch")
 def test_arrays_that_change_at_random_leave_and_learn(tmp_path, monkeypatch):
     """Digits of CIFAR's shape."""
     monkeypatch.setattr(leaving, "UPDATES", 2)

@@ -8,7 +8,19 @@ from functools import partial
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from mxkit.core.operators import Operator, book, known
-from mxkit.exporting.to_torch.expressions import Conversion, Node, atom, axes_of, binary, cast, listed, literal, options
+from mxkit.exporting.to_torch.expressions import (
+    DRAWS,
+    RANDOM,
+    Conversion,
+    Node,
+    atom,
+    axes_of,
+    binary,
+    cast,
+    listed,
+    literal,
+    options,
+)
 
 # MXNet's codes of Reshape as those of npx.reshape
 _CODES = {0: -2, -2: -4, -3: -5, -4: -6}
@@ -302,6 +314,19 @@ def _box_decode(node: Node) -> str:
     return f"decode_boxes({node.x}, {node.y}{scales}{extra})"
 
 
+def _box_iou(node: Node) -> str:
+    if node.text("format", "corner") != "corner" or {*map(len, node.shapes)} != {2}:
+        raise node.refused(f"format={node.text('format')} of shapes {node.shapes}; expected corners of two tables")
+    return f"box_overlaps({node.x}, {node.y})"
+
+
+def _uniform(node: Node) -> str:
+    """Write the draws of a training, whose proof hands them over; no others."""
+    if not node.name.endswith(DRAWS):
+        raise node.refused(RANDOM)
+    return _filled("rand", 0, node)
+
+
 def _roi_align(node: Node) -> str:
     flags = {"aligned": "aligned", "by_position": "position_sensitive"}
     more = {name: (node.flag(own), False) for name, own in flags.items()}
@@ -580,5 +605,7 @@ ARRAYS: Dict[str, Union[str, Conversion]] = {
     "SequenceReverse": partial(_sequence, "reverse_steps", "{a}.flip(0)"),
     "_contrib_box_nms": _box_nms,
     "_contrib_box_decode": _box_decode,
+    "_contrib_box_iou": _box_iou,
     "_contrib_ROIAlign": _roi_align,
+    "_random_uniform": _uniform,
 }

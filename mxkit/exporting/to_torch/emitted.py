@@ -97,6 +97,15 @@ def decode_boxes(
     return torch.cat([moved - half, moved + half], dim=-1)
 
 
+def box_overlaps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the shared area of each box (left, top, right, bottom) of one array and of the other, of their union."""
+    areas = [(one[:, 2:] - one[:, :2]).clamp(min=0).prod(dim=1) for one in (x, y)]
+    low = torch.maximum(x[:, None, :2], y[:, :2])
+    shared = (torch.minimum(x[:, None, 2:], y[:, 2:]) - low).clamp(min=0).prod(dim=2)
+    union = areas[0][:, None] + areas[1] - shared
+    return torch.where(union > 0, shared / union, 0.0)
+
+
 def kept_boxes(
     boxes: torch.Tensor,
     is_valid: torch.Tensor,

@@ -12,6 +12,9 @@ _TYPES = "float16 float32 float64 bfloat16 int8 uint8 int32 int64 bool"
 TYPES = {name: f"torch.{name}" for name in _TYPES.split()}
 _SHORT = {"float16": "half", "float32": "float", "float64": "double", "int32": "int", "int64": "long"}
 _NUMBER = re.compile(r"[\d.]+(e[-+]?\d+)?")
+RANDOM = "it draws random numbers, which no other library draws alike"
+# The name of draws that the proof of a training hands over
+DRAWS = "handed_over"
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Tuple)
 
 

@@ -11,7 +11,18 @@ from mxkit.core.blocks import place_of
 from mxkit.core.operators import draws
 from mxkit.errors import ExportError
 from mxkit.exporting.to_torch.arrays import ARRAYS, each
-from mxkit.exporting.to_torch.expressions import Conversion, Layer, Node, atom, listed, literal, module, options, size
+from mxkit.exporting.to_torch.expressions import (
+    RANDOM,
+    Conversion,
+    Layer,
+    Node,
+    atom,
+    listed,
+    literal,
+    module,
+    options,
+    size,
+)
 import numpy as np
 
 _Pairs = Dict[str, Tuple[Any, Any]]
@@ -472,7 +483,7 @@ def expression(node: Node) -> str:
     if node.operator == "RNN":
         _check_recurrent(node)
     if draws(node):
-        raise node.refused("it draws random numbers, which no other library draws alike")
+        raise node.refused(RANDOM)
     raise node.refused(_REASONS.get(node.operator, "mxkit knows no equivalent"))
 
 

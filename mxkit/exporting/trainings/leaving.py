@@ -79,6 +79,7 @@ def write_training(
     else:
         (recipe, data, newest), net = recipe_of_fit(source, fit), source
         places = places if newest is None else [("checkpoint", newest)]
+    recipe = detectors.validated_as_trained(recipe)
     missing = missing_parts(recipe, data)
     if not partial:
         refuse(recipe.name, missing)
@@ -131,6 +132,7 @@ def _readme(
         texts.template("README.md"),
         ema=average_of(fit),
         boxes=str(recipe.loss.name) in detectors.LOSSES,
+        regions=str(recipe.loss.name) == "faster_rcnn",
         version=__version__,
         mxnet=mx.__version__,
         run=run,
@@ -236,10 +238,11 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, missing: S
     metrics = _metric_bodies(recipe, fit, beside)
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized, counting = "nn.BatchNorm" in beside.text, texts.COUNTS.get(loss, "")
-    if normalized and len(net_devices(fit.net)) > 1:
+    apart = "faster_rcnn took" if loss == "faster_rcnn" else "BatchNorm took its statistics from" if normalized else ""
+    if apart and len(net_devices(fit.net)) > 1:
         raise ExportError(
-            "export: BatchNorm took its statistics from each device's share of a batch, which train.py, on one device, "
-            "cannot do: a run on one device leaves"
+            f"export: {apart} each device's share of a batch, which train.py, on one device, cannot do: a run on one "
+            "device leaves"
         )
     pairs = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     factors = "".join(f'    "{key}": {pair!r},\n' for key, pair in pairs.items() if pair != (1.0, 1.0))
@@ -287,4 +290,5 @@ def _batch_texts(beside: Beside, loss: str) -> Dict[str, str]:
     names = ["label", further] if len(beside.labels) > 1 else ["label"]
     labels = ", ".join(f"{name}: torch.Tensor" for name in names)
     count = "count(label)" if loss in texts.COUNTS else f"len({first})"
-    return {"x": x, "first": first, "label": ", ".join(names), "labels": labels, "count": count}
+    given = f"{x}, label[:, :, :4], label[:, :, 4:5]" if loss == "faster_rcnn" else x
+    return {"given": given, "x": x, "first": first, "label": ", ".join(names), "labels": labels, "count": count}

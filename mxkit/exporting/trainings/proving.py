@@ -16,7 +16,7 @@ from mxkit.exporting.proof import Row, above, compare
 from mxkit.exporting.to_torch.code import state, torch_files
 from mxkit.exporting.to_torch.operators import Problem
 from mxkit.exporting.trainings import replay
-from mxkit.exporting.trainings.detectors import traced_in_training
+from mxkit.exporting.trainings.detectors import inputs_of, traced_in_training
 from mxkit.exporting.trainings.optimizers import any_rule_of, turns_of
 from mxkit.exporting.trainings.recording import Double, Moment, Recording, batches_of, doubled, epochs_of, schedule_of
 from mxkit.recipe.schema import Recipe
@@ -58,8 +58,9 @@ class Beside:
         detector: bool = False,
     ) -> None:
         self.net, self.example, self.labels = net, example, labels
-        inputs = dict(zip(input_names(net, len(example)), example))
+        given = inputs_of(net, example, labels) if detector else list(example)
         with traced_in_training(net) if detector else nullcontext():
+            inputs = dict(zip(input_names(net, len(given)), given))
             self.text, _, self._source = torch_files(net, inputs, unwritten=unwritten)
         self._paths = parameters_by_path(net)
         # from 2: a fixed gamma is written as ones
@@ -177,7 +178,8 @@ def prove(
         if "data" not in unwritten:
             rows.append(compare("the batches of two epochs", "data", 0, expected, found["digests"]))
             rows.append(compare("samples of the updates", "data", 0, np.array(recording.samples), found["samples"]))
-        for number, double in enumerate(doubled(recipe, recording, windows, "loss" in unwritten)):
+        doubles = doubled(recipe, recording, windows, "loss" in unwritten, beside.text)
+        for number, double in enumerate(doubles):
             rows += _rows_of_update(beside, recording, number, double, found, unwritten)
         return rows, found["free"].tolist()
 

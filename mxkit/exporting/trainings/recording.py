@@ -17,7 +17,7 @@ from mxkit.core.trainers import watch_gradients
 from mxkit.data.source import source_of
 from mxkit.data.splits import Splits
 from mxkit.errors import CheckpointWarning
-from mxkit.exporting.trainings.detectors import in_double_precision
+from mxkit.exporting.trainings.detectors import in_double_precision, with_given_draws
 from mxkit.nets.finetuning import copy_net
 from mxkit.recipe.building import Call, InFolder, batches, execute, fit_call, is_loader, loader_calls, net_calls
 from mxkit.recipe.schema import Recipe, under_switches
@@ -213,7 +213,7 @@ def example_of(recipe: Recipe, data: Splits) -> Tuple[List["np.ndarray"], List["
 
 
 @under_switches
-def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_in: bool) -> List[Double]:
+def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_in: bool, code: str) -> List[Double]:
     """Make the recorded updates in double precision, each from the recorded weights before it.
 
     Args:
@@ -221,6 +221,7 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
         recording: The updates.
         windows: The batches of each.
         stand_in: Take the squares of the net's output as the loss.
+        code: The net's in PyTorch.
 
     Side effects:
         The recording's net holds other weights.
@@ -228,9 +229,10 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
     net, found = recording.state.net, []
     paths = first_paths(parameters_by_path(net))
     gradients: Dict[str, Any] = {}
-    # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only
+    # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only, as MXNet that of LRN
     recurrent = (layer for _, layer in blocks_by_path(net) if isinstance(layer, gluon.rnn.rnn_layer._RNNLayer))
-    dtype = "float32" if any(layer._num_layers > 1 for layer in recurrent) else "float64"
+    single = "local_response_norm" in code or any(layer._num_layers > 1 for layer in recurrent)
+    dtype = "float32" if single else "float64"
     net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
@@ -269,13 +271,14 @@ def schedule_of(recipe: Recipe, fit: FitState) -> Schedule:
 
 @contextmanager
 def _without_dropout(net: Any) -> Iterator[None]:
-    """Let no Dropout of a net draw, nor those between recurrent layers."""
+    """Let no Dropout of a net draw, nor those between recurrent layers; a detector takes the numbers of `drawn`."""
     places = [(block, name) for _, block in blocks_by_path(net) for name in ("_rate", "_dropout")]
     rates = [(block, name, getattr(block, name)) for block, name in places if getattr(block, name, 0)]
     for block, name, _ in rates:
         setattr(block, name, 0.0)
     try:
-        yield
+        with with_given_draws(net):
+            yield
     finally:
         for one in rates:
             setattr(*one)

@@ -10,6 +10,11 @@ from typing import Any, Dict
 import numpy as np
 
 
+def drawn(count: int) -> "np.ndarray":
+    """Stand for `count` numbers drawn from 0 to 1, in MXNet and in `train.py`."""
+    return np.modf(np.arange(1, count + 1) * (5**0.5 - 1) / 2)[0].astype(np.float32)
+
+
 def main(folder: str) -> None:
     """Read `given.npz` in the folder, make its updates, and write `found.npz`."""
     os.chdir(folder)
@@ -112,6 +117,8 @@ def _resumed(train: Any) -> Any:
     import torch
 
     torch.nn.functional.dropout = lambda x, *args, **kwargs: x
+    torch.rand = lambda shape, **kwargs: torch.tensor(drawn(*shape))
+    torch.randperm = lambda count, **kwargs: torch.arange(count)
     net, optimizer, state, *average = train.resume("cpu")
     for module in net.modules():
         if type(module).__name__.startswith("Dropout"):

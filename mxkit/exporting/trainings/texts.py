@@ -66,6 +66,7 @@ return ((output - target).square() * known).mean((1, 2, 3)) / 2""",
 # MXNet's, or None where `leaving` takes the value from the net
 _DEFAULTS = {"gamma": 2.0, "margin": 1.0, "rho": 1.0, "epsilon": 0.1, **dict.fromkeys(("weights", "sigma", "scale"))}
 _DEFAULTS.update(negatives=3.0, iou=0.5, box_weight=1.0, size_weight=0.1, offset_weight=1.0)
+_DEFAULTS.update(samples=256)
 _DEFAULTS.update(dict.fromkeys(("size", "layers", "ignored")))
 _WEIGHTED_BCE = Template(f"""{_SAME}weights, positive = $zero + $more * label, output.new_tensor($positive)
 loss = {_LOGITS}, label, weights, reduction="none", pos_weight=positive)

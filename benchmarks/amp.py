@@ -1,0 +1,98 @@
+"""An update in bfloat16 beside float32: `fit(amp="bfloat16")`, with and without AMX, and PyTorch's autocast.
+
+- resnet18: 64 px, batch 32. vgg11: 64 px, batch 16. SGD with momentum.
+- layer of BERT-base: as in the question on transformers.
+
+Each way is a process of its own that stays, and takes turns with the others, with one thread and with one a core. "AMX"
+is `DNNL_MAX_CPU_ISA=AVX512_CORE_AMX`, which must stand before MXNet is loaded. Ratios are way / `mxkit.fit` in float32
+with the same threads; those of PyTorch are to PyTorch's float32. Bars: 0.8 with AMX, 1.1 without; where bfloat16
+takes longer, `fit` says so before the first epoch, with both times (T284).
+"""
+
+from contextlib import ExitStack
+from functools import partial
+import time
+from typing import Any, Dict, Iterator, List
+import warnings
+
+import mxkit  # before mxnet
+from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, has_tiles
+import mxnet as mx
+
+from benchmarks import attention
+from benchmarks.harness import Child, Row, mxnet_threads, rows_of, take_turns
+from benchmarks.peers import PEERS, built, last_line, peers_python, started, thread_variables, threads_text
+
+TITLE = "Training in 16 bits"
+CASES: Dict[str, Dict[str, Any]] = {
+    "resnet18": {"batch": 32, "shape": [3, 64, 64], "updates": 4},
+    "vgg11": {"batch": 16, "shape": [3, 64, 64], "updates": 3},
+    "layer of BERT-base": {"updates": 6},
+}
+
+
+def run(quick: bool) -> Iterator[Row]:
+    variables, rounds = thread_variables(), 2 if quick else 7
+    counts = sorted({1, int(variables["OMP_NUM_THREADS"])})
+    with ExitStack() as stack:
+        peer = None
+        try:
+            peer, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
+            stack.enter_context(peer)
+        except RuntimeError as error:
+            yield Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, "ms/update")
+        for number in counts:
+            plain = stack.enter_context(Child(mxnet_threads(number)))
+            tiles = None
+            if has_tiles():
+                tiles = stack.enter_context(Child({**mxnet_threads(number), MAX_ISA: WITH_TILES}))
+            for name, case in CASES.items():
+                yield from _rows(name, case, number, rounds, plain, tiles, peer)
+
+
+def _rows(
+    name: str, case: Dict[str, Any], threads: int, rounds: int, plain: Child, tiles: Any, peer: Any
+) -> Iterator[Row]:
+    text, scale = threads_text(threads), 1e3 / case["updates"]
+    ways: Dict[str, Any] = {}
+    for dtype in (None, "bfloat16"):
+        way = f"mxkit.fit, {dtype or 'float32'}, {text}"
+        ways[way] = partial(_seconds, plain, "benchmarks.amp:train", name=name, amp=dtype, **case)
+    bars = {way: 1.1}
+    if tiles is not None:
+        ways[f"{way}, AMX"] = partial(_seconds, tiles, "benchmarks.amp:train", name=name, amp=dtype, **case)
+        bars[f"{way}, AMX"] = 0.8
+    taken = take_turns(ways, rounds=rounds)
+    yield from rows_of(f"{name}, {text}", taken, against=next(iter(ways)), scale=scale, unit="ms/update", bars=bars)
+    if peer is None:
+        return
+    given = {"threads": threads, "name": name, **case}
+    function = "benchmarks.peers_torch:loop"
+    if "batch" not in case:
+        function, given = "benchmarks.peers_torch:sequence_loop", {**attention.CASES[name]._asdict(), **given}
+    theirs = {
+        f"PyTorch, {'bfloat16' if short else 'float32'}, {text}": partial(_seconds, peer, function, amp=short, **given)
+        for short in (False, True)
+    }
+    taken = take_turns(theirs, rounds=rounds)
+    yield from rows_of(f"{name}, {text}", taken, against=next(iter(theirs)), scale=scale, unit="ms/update")
+
+
+def _seconds(child: Any, function: str, **arguments: Any) -> float:
+    return float(child.ask(function, **arguments)["seconds"])
+
+
+def train(name: str, amp: Any, updates: int, batch: int = 0, shape: Any = ()) -> Dict[str, float]:
+    """An epoch of `mxkit.fit`, in a child."""
+    data: List[Any]
+    if batch:
+        net, trainer, data = built(name, batch, tuple(shape), updates)
+    else:
+        net, trainer, data = attention.built(name, updates, True)
+    loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mxkit.TrapWarning)  # T284, of the first call
+        begun = time.perf_counter()
+        mxkit.fit(net, data, loss=loss, trainer=trainer, epochs=1, progress=False, amp=amp)
+        mx.nd.waitall()
+    return {"seconds": time.perf_counter() - begun}
