@@ -15,10 +15,9 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # noqa: F401 before mxnet
-from mxkit.nets.hybridizing import fast_norm, hybridize
+from mxkit.nets.hybridizing import fast_norm
 from mxkit.runtime.graphs import faster_graph
 import mxnet as mx
-from mxnet import gluon
 import numpy as np
 
 from benchmarks.harness import Child, Row, mxnet_threads, rows_of, take_turns
@@ -60,12 +59,6 @@ def norm_case(width: int) -> Case:
     return Case({"LayerNorm": S.LayerNorm, "fast": norm}, shapes)
 
 
-def entropy(fast: bool) -> Callable[..., Any]:
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    hybridize(loss, fast=fast, active=False)
-    return loss
-
-
 CASES: Dict[str, Case] = {
     "LayerNorm, 1024 x 128": norm_case(128),
     "LayerNorm, 1024 x 768": norm_case(768),
@@ -80,11 +73,6 @@ CASES: Dict[str, Case] = {
     "sigmoid": Case(faster(S.sigmoid), {"x": WIDE}),
     "mean over axis 1, 16 x 64 x 128": Case(faster(partial(S.mean, axis=1)), {"x": (16, 64, 128)}),
     "softmax, 64 x 64 x 64": Case({"softmax": S.softmax, "log_softmax": S.log_softmax}, {"x": (64, 64, 64)}),
-    "cross-entropy, 1120 x 5000": Case(
-        {"SoftmaxCrossEntropyLoss": entropy(False), "fast": entropy(True)},
-        {"x": (1120, 5000), "label": (1120,)},
-        {"label": 5000},
-    ),
     "masked softmax, 4096 x 64": Case(
         {"SequenceMask, softmax": masked, "softmax(use_length=True)": partial(S.softmax, use_length=True)},
         {"x": (4096, 64), "length": (4096,)},

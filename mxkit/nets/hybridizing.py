@@ -27,9 +27,7 @@ def hybridize(net: Any, *, fast: bool = False, **kwargs: Any) -> None:
             two to four times as long (T289). In graphs, `tanh`, `sigmoid` and the mean over axis 1 are computed by
             faster operators too (T291). The last bits differ, and predictions of LayerNorm become slower. Norms of
             `mx.np` stay as they are. The faster tanh and sigmoid have no second derivatives, and the mean no float16 on
-            a CPU; under `amp`, these three stay as they are. Of a loss, gluon's SoftmaxCrossEntropyLoss over class
-            numbers on the last axis: its gradient takes half the time (T292), which counts from some hundred classes.
-            Scores of -inf, as masks may give, make this loss NaN: mask with -1e30.
+            a CPU; under `amp`, these three stay as they are.
         **kwargs: As for `HybridBlock.hybridize`, like `static_alloc=True`.
 
     Side effects:
@@ -62,8 +60,6 @@ def _speed_up(block: Any) -> None:
         block.hybrid_forward = partial(fast_norm, block, (0, 0, -1))
     elif type(block) is nn.GroupNorm:
         block.hybrid_forward = partial(fast_norm, block, (0, block._num_groups, -1))
-    elif _is_cross_entropy(block) and block._sparse_label and not block._from_logits and block._axis == -1:
-        block.hybrid_forward = partial(_fast_cross_entropy, block)
 
 
 @contextmanager
@@ -78,10 +74,6 @@ def usual_layers(net: Any) -> Iterator[None]:
     finally:
         for block, one in fast:
             block.hybrid_forward = one
-
-
-def _is_cross_entropy(block: Any) -> bool:
-    return getattr(type(block), "hybrid_forward", None) is gluon.loss.SoftmaxCrossEntropyLoss.hybrid_forward
 
 
 def fast_norm(
@@ -117,27 +109,3 @@ def fast_norm(
         scale, shift = (F.dot(F.broadcast_mul(one, samples), each).reshape((-1, 1)) for each in (scale, shift))
         scaled, shifted = F.dot(root * scale, ones), F.dot(shift, ones)
     return F.reshape_like(centred * scaled + shifted, x)
-
-
-def _fast_cross_entropy(
-    loss: Any,
-    F: Any,  # noqa: N803
-    pred: Any,
-    label: Any,
-    sample_weight: Any = None,
-) -> Any:
-    """Gluon's softmax cross-entropy, with the gradient of `sum(softmax * pred) - pred[label]`, the softmax fixed.
-
-    The backward pass of MXNet's log_softmax computes an exponential for each number, one after the other.
-    """
-    if is_np_array():
-        return type(loss).hybrid_forward(loss, F, pred, label, sample_weight)
-    value = F.BlockGrad(F.pick(F.log_softmax(pred, axis=-1), label, axis=-1, keepdims=True))
-    rows = F.reshape(F.BlockGrad(F.softmax(pred, axis=-1)) * pred, shape=(-1, 0), reverse=True)
-    ones = F.ones_like(F.slice_axis(rows, axis=0, begin=0, end=1))
-    mean = F.reshape_like(F.dot(rows, ones, transpose_b=True), value)
-    change = mean - F.pick(pred, label, axis=-1, keepdims=True)
-    own = change - F.BlockGrad(change) - value
-    own = own if sample_weight is None else F.broadcast_mul(own, sample_weight)
-    own = own if loss._weight is None else own * loss._weight
-    return F.mean(own, axis=loss._batch_axis, exclude=True)

@@ -21,7 +21,6 @@ _FAST = "mxkit.nets.hybridize(net, fast=True)"
 # What computes the same as an operator, several times as fast (`python -m benchmarks operators`).
 _SIBLINGS = {
     **dict.fromkeys(("LayerNorm", "InstanceNorm", "GroupNorm", "sigmoid", "tanh"), _FAST),
-    "log_softmax": "mxkit.nets.hybridize(loss, fast=True)",
     "relu": "nn.Activation('relu')",
     "erf": "nn.GELU",
     "dot": "F.FullyConnected(x, weight, no_bias=True)",

@@ -298,51 +298,6 @@ def test_graphs_of_faster_operators_equal_the_plain_ones(name, dtype):
     assert operator in traced_operators(net)
 
 
-@pytest.mark.parametrize("settings", [{}, {"weight": 0.5}, {"axis": 1}, {"from_logits": True}])
-def test_the_fast_cross_entropy_equals_gluons(settings):
-    """T292: gluon's values bit for bit, its gradients to rounding; other forms stay as they are."""
-    labels, weights = mx.nd.array([[0, 1, 2], [3, 4, 0]]), mx.nd.array([[[0.3]], [[2.0]]])
-    values = []
-    for by_name in (False, True):
-        for fast in (False, True):
-            spec = ("softmax_ce", settings)
-            loss = mxkit.losses.get_loss(spec) if by_name else mx.gluon.loss.SoftmaxCrossEntropyLoss(**settings)
-            mxkit.nets.hybridize(loss, fast=fast)
-            shape = (2, 5, 3) if "axis" in settings else (2, 3, 5)
-            scores = mx.nd.array(np.random.RandomState(0).normal(0, 9, shape))
-            scores.attach_grad()
-            with autograd.record():
-                losses = loss(scores, labels, weights)
-            losses.backward(mx.nd.array([1.0, 3.0]))
-            values.append((losses.asnumpy(), scores.grad.asnumpy()))
-            assert ("hybrid_forward" in vars(loss)) is (fast and settings.keys() <= {"weight"})
-    for found in values[1:]:
-        np.testing.assert_array_equal(found[0], values[0][0])
-        np.testing.assert_allclose(found[1], values[0][1], rtol=1e-4, atol=5e-6)
-
-
-def test_a_training_with_the_fast_cross_entropy_goes_on_bit_for_bit(tmp_path):
-    """T292: separate calls and the graph of fit compute alike."""
-    words = np.random.RandomState(0).randint(0, 9, (40, 6)).astype(np.int32)
-    found = []
-    for place, epochs in enumerate([(3,), (1, 3)]):
-        mxkit.seed_all(1)
-        net = nn.HybridSequential()
-        net.add(nn.Embedding(9, 4), nn.Dense(9, flatten=False))
-        mxkit.initialize(net, "xavier")
-        net.hybridize(static_alloc=True)
-        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-        mxkit.nets.hybridize(loss, fast=True)
-        for number in epochs:
-            mxkit.fit(
-                net, mxkit.data.ArrayLoader(words, words, 16, shuffle=True, seed=1), loss=loss, trainer="adam",
-                epochs=number, checkpoint=tmp_path / str(place), resume=bool(place) and number == 3, progress=False,
-            )  # fmt: skip
-        found.append([one.data().asnumpy() for one in net.collect_params().values()])
-    for one, other in zip(*found):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_graphs_of_faster_operators_of_mx_np():
     """T291."""
     with mx.util.np_shape(), mx.util.np_array():
