@@ -52,8 +52,42 @@ def write_pages(questions: Mapping[str, Tuple[Dict[str, Any], List[Row]]]) -> No
             f"{machine['mxnet']}, NumPy {machine['numpy']}, Python {machine['python']}"
         )
         parts.append("\n\n".join(lines) + "\n")
-    PAGE.write_text("\n".join(parts))
+    PAGE.write_text("\n".join([*parts, on_paper({name: rows for name, (_, rows) in questions.items()})]))
     draw({about["title"]: rows for about, rows in questions.values()}).savefig(str(PICTURE), dpi=80)
+
+
+ON_PAPER = """## Threads on paper
+
+An update with more threads than the machine has cores, by Amdahl's law from the medians above with one and two:
+`T(n) = serial + (T(1) - serial) / n`. Nobody measured the columns from 4 on; memory that all cores share makes them
+optimistic. They are empty where two threads lose. mxkit's commands load MXNet with one thread a core, or as many as
+`threads` says.
+
+| training | serial part | 1 thread | 2 | 4 | 8 |
+|---|---:|---:|---:|---:|---:|
+"""
+
+
+def on_paper(questions: Mapping[str, Sequence[Row]]) -> str:
+    """The section on what 4 and 8 threads would give, from rows of mxkit with one and two threads."""
+    pairs: Dict[str, Dict[int, Row]] = {}
+    for name in ("threads", "attention", "amp"):
+        for row in questions.get(name, ()):
+            found = re.search(r"\b([12]) threads?\b", row.way)
+            if found and not row.way.startswith("PyTorch"):
+                way = re.sub(r"(, )?[12] threads?|, MXNet's own|mxkit.fit", "", row.way).strip(", ")
+                case = re.sub(r", [12] threads?$", "", row.case)
+                pairs.setdefault(", ".join(filter(None, (case, way))), {})[int(found[1])] = row
+    lines = []
+    for training, by_threads in pairs.items():
+        if len(by_threads) == 2:
+            one, two = by_threads[1].value, by_threads[2].value
+            serial = max(2 * two - one, 0.0)
+            times = [one, two, *(serial + (one - serial) / count for count in (4, 8) if two < one)]
+            cells = " | ".join([*(f"{_short(time)} ms" for time in times), "", ""][:4])
+            serial = min(serial, one)
+            lines.append(f"| {training} | {serial / one:.0%} | {cells} |\n")
+    return ON_PAPER + "".join(lines) if lines else ""
 
 
 def draw(questions: Mapping[str, Sequence[Row]]) -> Any:
