@@ -22,6 +22,11 @@ _YOLO3_OUTPUTS = (0, 4, 5, 6, 7)
 _REGION_OUTPUTS = (0, 1, 5, 6, 7, 8, 9, 10)
 
 
+def _has_regions(net: Any) -> bool:
+    """Whether it is gluoncv's FasterRCNN."""
+    return type(getattr(net, "sampler", None)).__name__ == "RCNNTargetSampler"
+
+
 def arguments_of(net: Any, size: Tuple[int, ...]) -> Dict[str, Any]:
     """What a loss takes from the net.
 
@@ -29,7 +34,7 @@ def arguments_of(net: Any, size: Tuple[int, ...]) -> Dict[str, Any]:
         net: A detector.
         size: Height and width of the images.
     """
-    if hasattr(net, "rpn"):
+    if _has_regions(net):
         return {"size": size}
     if not hasattr(net, "yolo_outputs"):
         return {"scale": float(net.scale)} if hasattr(net, "heatmap_nms") else {}
@@ -50,7 +55,7 @@ def validated_as_trained(recipe: Recipe) -> Recipe:
 
 def inputs_of(net: Any, example: Sequence[Any], labels: Sequence[Any]) -> List[Any]:
     """What a detector takes in training, of an example: FasterRCNN the boxes and classes of one image, too."""
-    if not hasattr(net, "rpn"):
+    if not _has_regions(net):
         return list(example)
     images = net.sampler._num_image
     return [example[0][:images], labels[0][:images, :, :4], labels[0][:images, :, 4:5]]
@@ -86,7 +91,7 @@ def traced_in_training(net: Any) -> Iterator[None]:
         stack.enter_context(autograd.train_mode())
         if hasattr(net, "yolo_outputs"):
             stack.enter_context(_forward_replaced(net, of_yolo3))
-        if hasattr(net, "rpn"):
+        if _has_regions(net):
             stack.enter_context(_forward_replaced(net, of_regions))
             stack.enter_context(_with(net.sampler, random=_named))
             stack.enter_context(_with(net.target_generator._box_encoder, **_WITHOUT_ENCODE))
@@ -97,24 +102,14 @@ def traced_in_training(net: Any) -> Iterator[None]:
 _WITHOUT_ENCODE: Mapping[str, Any] = {"contrib": lambda _: SimpleNamespace()}
 
 
-class _Changed:
-    """MXNet's operators, some of which functions of them replace."""
-
-    def __init__(self, operators: Any, changed: Mapping[str, Any]) -> None:
-        self._operators, self._changed = operators, changed
-
-    def __getattr__(self, name: str) -> Any:
-        changed = self._changed.get(name)
-        return getattr(self._operators, name) if changed is None else changed(self._operators)
-
-
 def _with(block: Any, **changed: Any) -> ContextManager[Any]:
-    """Let a block compute with other operators."""
+    """Let a block compute with functions of MXNet's operators in place of some of them."""
     own = block.hybrid_forward
 
     @wraps(own)  # with its names of arguments, which the traced net has
     def forward(operators: Any, *arrays: Any, **named: Any) -> Any:
-        return own(_Changed(operators, changed), *arrays, **named)
+        found = {name: one(operators) for name, one in changed.items()}
+        return own(SimpleNamespace(**{**vars(operators), **found}), *arrays, **named)
 
     return _forward_replaced(block, forward)
 
@@ -134,7 +129,7 @@ def with_given_draws(net: Any) -> Iterator[None]:
     Side effects:
         The blocks that draw are not hybridized any more.
     """
-    if not hasattr(net, "sampler"):
+    if not _has_regions(net):
         yield
         return
     from gluoncv.model_zoo.rcnn.rpn import rpn_target
@@ -178,7 +173,7 @@ def _instance_norm(operators: Any) -> Any:
 def in_double_precision(net: Any) -> Iterator[None]:
     """Compute in double precision what gluoncv's code casts to float32, and InstanceNorm, which has no other kernel."""
     blocks = [net._loss] if hasattr(net, "yolo_outputs") else []
-    if hasattr(net, "rpn"):
+    if _has_regions(net):
         proposer = net.rpn.region_proposer
         blocks = [net, net.sampler, proposer._box_decoder, proposer._clipper, net.target_generator._box_encoder]
     norms = [block for _, block in blocks_by_path(net) if isinstance(block, nn.InstanceNorm)]
@@ -189,6 +184,6 @@ def in_double_precision(net: Any) -> Iterator[None]:
             stack.enter_context(_with(block, InstanceNorm=_instance_norm))
         for block in blocks:
             stack.enter_context(_with(block, **_WIDE))
-        if hasattr(net, "rpn"):
+        if _has_regions(net):
             stack.enter_context(_with(net.target_generator._box_encoder, **_WITHOUT_ENCODE))
         yield
