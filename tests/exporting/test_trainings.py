@@ -696,7 +696,7 @@ def test_a_loss_that_calls_the_net_gives_mxnets_value_for_each_image(name):
         assert pixels == made.count((), (label,))
 
 
-DETECTORS = {"centernet": {"size_weight": 0.3}, "faster_rcnn": {"samples": 40}, "yolo3": {}}
+DETECTORS = {"centernet": {"size_weight": 0.3}, "faster_rcnn": {"samples": 3}, "yolo3": {}}
 DETECTORS["ssd"] = {"negatives": 2, "box_weight": 0.7}
 # An image with two objects of one place and size, one without objects, and one with three, of which one is flat.
 BOXES = np.full((3, 3, 6), -1, np.float32)
