@@ -342,7 +342,8 @@ class PCK(Metric):
     """Percentage of correct keypoints: the share of known points that are found near enough.
 
     Labels are points (B, K, 3) in pixels of the image, the output heat maps (B, K, H, W). Near enough is a share of the
-    longer side of the rectangle around the known points of a sample.
+    longer side of the rectangle around the known points of a sample. A sample whose known points all lie at one place,
+    such as a single one, has no size, and is left out.
 
     Args:
         share: Largest distance as a share of the size.
@@ -369,8 +370,10 @@ class PCK(Metric):
         scale: Any = self._scale or np.divide(self.input_shape[:1:-1], heat.shape[:1:-1])
         truth, found = to_host(label), points_of(heat)
         known = truth[:, :, 2] > 0
+        size = self._size(*_sides(truth, known))[:, None]
+        known &= size > 0
         away = np.sqrt(((found[:, :, :2] * scale - truth[:, :, :2]) ** 2).sum(axis=2))
-        values = self._values(away, _sizes(truth, known)[:, None]) * known
+        values = self._values(away, np.where(size > 0, size, 1.0)) * known
         sums = np.concatenate([values.sum(axis=0), known.sum(axis=0)])
         self.add_total(mx.nd.array(sums, ctx=heat.ctx, dtype="float64"), float(known.sum()))
 
@@ -383,12 +386,19 @@ class PCK(Metric):
         right, known = total.reshape(2, -1).sum(axis=1)
         return float(right / known) if known else float("nan")
 
+    def _size(self, width: "np.ndarray", height: "np.ndarray") -> "np.ndarray":
+        return np.asarray(np.maximum(width, height))
+
     def _values(self, away: "np.ndarray", size: "np.ndarray") -> "np.ndarray":
         return np.asarray(away <= self._share * size, np.float64)
 
 
 class OKS(PCK):
     """Mean object keypoint similarity of known points: COCO's `exp(-d**2 / (2 * area * (2 * sigma)**2))`.
+
+    Labels and output are those of `PCK`. The area is that of the rectangle around the known points of a sample, since
+    labels have no other; COCO's is that of the object's outline. A sample whose known points lie on one row or column
+    has none, and is left out.
 
     Args:
         sigma: COCO's constant of a point's spread, one for all points.
@@ -405,14 +415,17 @@ class OKS(PCK):
         self._sigma = sigma
         super().__init__(scale=scale, name=name, **kwargs)
 
+    def _size(self, width: "np.ndarray", height: "np.ndarray") -> "np.ndarray":
+        return np.asarray(width * height)
+
     def _values(self, away: "np.ndarray", size: "np.ndarray") -> "np.ndarray":
-        return np.asarray(np.exp(-(away**2) / (2 * np.maximum(size, 1e-6) ** 2 * (2 * self._sigma) ** 2)))
+        return np.asarray(np.exp(-(away**2) / (2 * size * (2 * self._sigma) ** 2)))
 
 
-def _sizes(points: "np.ndarray", known: "np.ndarray") -> "np.ndarray":
-    """Longer side of the rectangle around the known points of each sample."""
+def _sides(points: "np.ndarray", known: "np.ndarray") -> "np.ndarray":
+    """Width and height (2, B) of the rectangle around the known points of each sample; 0 without any."""
     if not points.size:
-        return np.zeros(len(points))
+        return np.zeros((2, len(points)))
     low = np.where(known[:, :, None], points[:, :, :2], np.inf).min(axis=1)
     high = np.where(known[:, :, None], points[:, :, :2], -np.inf).max(axis=1)
-    return np.where(known.any(axis=1), (high - low).max(axis=1), 1.0)
+    return np.where(known.any(axis=1), (high - low).T, 0.0)

@@ -300,6 +300,7 @@ class Accumulator:
             self._zero_added_gradients()
         self.updates = step
         update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
+        update.learning_rate = float(trainer.learning_rate)
         self._open_window()
         return update
 

@@ -44,8 +44,8 @@ def evaluate(
     Args:
         net: An initialized block. Batches are split over its devices.
         data: Batches `(x, y)`, as for `updates`; or samples, which are cut into batches of 256: a `Split`, a pair
-            `(x, y)` of arrays, or a dataset. Images of uint8 are divided by 255, as by `ArrayLoader`:
-            `ArrayLoader(x, y, 256, scale=1.0)` keeps their values.
+            `(x, y)` of arrays, or a dataset. Arrays of images of uint8 are divided by 255, as by `ArrayLoader`:
+            `ArrayLoader(x, y, 256, scale=1.0)` keeps their values; a dataset's samples stay as they are.
         loss: As for `updates`, or None for metrics alone; a `mxkit.losses.BatchLoss` is allowed.
         metrics: As for `fit`.
         limit_batches: Most batches to read. None reads all.
@@ -121,7 +121,7 @@ def scores_of(
                 inputs.add(shard.inputs)
                 output, losses = forward(net, shard.inputs, shard.labels)
                 if batch_loss is None:  # the sum shows whether the outputs are finite
-                    losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
+                    losses = legacy(outputs_of(output[:1] if isinstance(output, (list, tuple)) else output, name)[0])
                 else:
                     check_loss_shape(losses, shard.samples)
                 if not checked:
@@ -174,9 +174,9 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     Args:
         net: An initialized block. Batches are split over its devices.
         data: An array of shape (N, ...), a DataFrame, a `Split` or a dataset, which are cut into batches of 256; or
-            batches `x` or `(x, y)` from anything that `updates` reads; `y` is ignored. Images of uint8 are divided by
-            255, as by `ArrayLoader`: `ArrayLoader(x, None, 256, scale=1.0)` keeps their values. A net of two inputs
-            takes `ArrayLoader((x1, x2), None, batch_size=256)`.
+            batches `x` or `(x, y)` from anything that `updates` reads; `y` is ignored. Arrays of images of uint8 are
+            divided by 255, as by `ArrayLoader`: `ArrayLoader(x, None, 256, scale=1.0)` keeps their values; a dataset's
+            samples stay as they are. A net of two inputs takes `ArrayLoader((x1, x2), None, batch_size=256)`.
         progress: As for `evaluate`.
 
     Returns:

@@ -32,6 +32,7 @@ class Update:
         batches: Batches of the epoch that were read before the update, from 1; 0 outside of `updates`.
         exact: Whether a run can be resumed exactly after this update: no random numbers were drawn since a seeding.
         skipped: Whether the update was skipped, because float16 gradients overflowed.
+        learning_rate: The Trainer's, with which it was made.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Update:
         self.samples = samples
         self.count = samples if count is None else count
         self.skipped = skipped
+        self.learning_rate = math.nan
         self.batches = 0
         self.exact = False
         self._losses, self._measured = len(losses), norm is not None

@@ -149,7 +149,7 @@ def _train(hooks: Sequence[Callback], training: Training, validation: Validation
 
 
 def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:
-    running = state.running
+    running, rate = state.running, float(state.trainer.learning_rate)
     if not running.updates:  # not a resumed epoch
         for metric in state.metrics:
             metric.reset()
@@ -159,7 +159,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
         stream = training.epoch(state.source, running, epoch=epoch, first_step=first_step, skip=running.position)
         with closing(stream):
             for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
-                state.updates = update.step
+                state.updates, rate = update.step, update.learning_rate
                 if state.workers.asked("stop"):
                     state.hear()
                 for hook in hooks:
@@ -170,7 +170,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
     running.settle(weights=True)  # `epoch` does it too, unless the loop ended early
     state.workers.join_metrics(state.metrics, f"of epoch {state.epoch}")
     row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
-    row["learning_rate"] = float(state.trainer.learning_rate)
+    row["learning_rate"] = rate  # of its last update; a schedule has set the next one's
     if state.precision is not None and state.precision.dtype == "float16":
         row.update(skipped_updates=running.skipped, loss_scale=state.precision.scale)
     row.update({f"train_{metric.name}": metric.get() for metric in state.metrics})

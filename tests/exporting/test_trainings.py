@@ -415,12 +415,13 @@ def test_a_language_model_leaves(tmp_path):
 
 @pytest.mark.torch
 @needs("torch")
-@pytest.mark.parametrize("norm", ["InstanceNorm", "LRN"])
-def test_norms_without_a_kernel_in_double_precision_leave(norm, tmp_path):
-    """MXNet's error came out of the proof."""
+@pytest.mark.parametrize("norm", ["InstanceNorm", "LRN", "GroupNorm"])
+def test_norms_leave_as_mxnet_computes_them(norm, tmp_path):
+    """Two have no kernel in double precision; gluon's GroupNorm has a gamma for a group, PyTorch's for a channel."""
     nn, random = mx.gluon.nn, np.random.RandomState(0)
     net = nn.HybridSequential()
-    middle = nn.InstanceNorm(scale=True) if norm == "InstanceNorm" else nn.HybridLambda(lambda F, x: F.LRN(x, nsize=3))
+    norms = {"InstanceNorm": nn.InstanceNorm(scale=True), "GroupNorm": nn.GroupNorm(2)}
+    middle = norms.get(norm, nn.HybridLambda(lambda F, x: F.LRN(x, nsize=3)))
     net.add(nn.Conv2D(6, 3, activation="relu"), middle, nn.Dense(4))
     x, y = random.uniform(size=(24, 2, 8, 8)).astype(np.float32), random.randint(0, 4, 24)
     mxkit.initialize(net, "xavier", sample=x[:2])
@@ -428,6 +429,22 @@ def test_norms_without_a_kernel_in_double_precision_leave(norm, tmp_path):
     train = mxkit.data.ArrayLoader(x, y, batch_size=8, shuffle=True)
     settings = {"train": train, "loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 3}
     assert mxkit.export(net, tmp_path / "t", training=settings).proof.worst.relative < 5e-5
+    scaled = {**settings, "trainer": ("sgd", {"learning_rate": 0.1, "rescale_grad": 0.5})}
+    with pytest.raises(ExportError, match="optimizer sgd with rescale_grad: write the `step`"):
+        refuse("a fit", missing_parts(*recipe_of_fit(net, scaled)[:2]))
+
+
+@pytest.mark.torch
+@needs("torch")
+def test_sparse_gradients_are_refused_by_name(tmp_path):
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Embedding(9, 4, sparse_grad=True), mx.gluon.nn.Dense(3))
+    x = np.random.RandomState(0).randint(0, 9, (24, 5)).astype(np.int32)
+    mxkit.initialize(net, "xavier", sample=x[:2])
+    train = mxkit.data.ArrayLoader(x, x[:, 0] % 3, batch_size=8, shuffle=True)
+    settings = {"train": train, "loss": "softmax_ce", "trainer": ("adam", {"learning_rate": 0.1}), "epochs": 2}
+    with pytest.raises(ExportError, match=r"0\.weight: the optimizer changes the rows of a batch only"):
+        mxkit.export(net, tmp_path / "t", training=settings)
 
 
 def asymmetric(output, label):

@@ -166,12 +166,13 @@ def test_a_class_that_is_nowhere_is_left_out():
 def test_pck_and_oks_equal_numpy():
     rng = np.random.default_rng(0)
     metrics = {"pck": get_metric("pck"), "oks": get_metric(("oks", {"sigma": 0.1}))}
-    away, sizes, known = [], [], []
+    away, sides, known = [], [], []
     for size in (4, 1, 3):
         heat = rng.random((size, 5, 12, 10)).astype(np.float32)
         points = rng.uniform(0, 40, (size, 5, 3)).astype(np.float32)
         points[:, :, 2] = rng.integers(0, 2, (size, 5))
         points[:, :2, 2] = 1
+        points[1:2, :, 2] = [1, 0, 0, 0, 0]  # one point has neither size nor area
         for metric in metrics.values():
             metric.input_shape = (size, 3, 48, 40)
             metric.update([mx.nd.array(points)], mx.nd.array(heat))
@@ -179,9 +180,10 @@ def test_pck_and_oks_equal_numpy():
             own_known = table[:, 2] > 0
             span = table[own_known][:, :2]
             away.append(np.hypot(*(own[:, :2] * 4 - table[:, :2]).T))
-            sizes.append(np.full(5, (span.max(axis=0) - span.min(axis=0)).max()))
-            known.append(own_known)
-    away, sizes, known = (np.concatenate(one) for one in (away, sizes, known))
+            sides.append(np.tile(span.max(axis=0) - span.min(axis=0), (5, 1)))
+            known.append(own_known & (own_known.sum() > 1))
+    away, sides, known = (np.concatenate(one) for one in (away, sides, known))
+    sizes, areas = sides.max(axis=1), np.maximum(sides.prod(axis=1), 1e-9)
     near = (away <= 0.1 * sizes)[known].mean()
     assert metrics["pck"].get() == pytest.approx(near)
     by_point = (away <= 0.1 * sizes).reshape(-1, 5), known.reshape(-1, 5)
@@ -189,7 +191,7 @@ def test_pck_and_oks_equal_numpy():
         assert value == pytest.approx(by_point[0][by_point[1][:, number], number].mean())
     with pytest.raises(DataError, match="pass scale="):
         get_metric("pck").update([mx.nd.array(points)], mx.nd.array(heat))
-    alike = np.exp(-(away**2) / (2 * sizes**2 * 0.2**2))[known].mean()
+    alike = np.exp(-(away**2) / (2 * areas * 0.2**2))[known].mean()
     assert metrics["oks"].get() == pytest.approx(alike, rel=1e-5)
 
 

@@ -131,6 +131,8 @@ def test_outputs_that_are_no_arrays_are_named(form, received):
     text = f"expected a net that returns an NDArray, or a tuple of NDArrays; received {received}. Wrap the net"
     with pytest.raises(TypeError, match=f"predict: {text}"):
         mxkit.predict(Named(form), make_batches([4]))
+    with pytest.raises(TypeError, match="(data|metric 'accuracy'): expected a net that returns an NDArray"):
+        mxkit.evaluate(Named(form), make_batches([4]), metrics=["accuracy"])
     loss = mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: (SOFTMAX(net.net(*inputs), *labels), {}))
     with pytest.raises(TypeError, match="metric 'accuracy': expected a net that returns an NDArray"):
         mxkit.evaluate(Named(form), make_batches([4]), loss=loss, metrics=["accuracy"])

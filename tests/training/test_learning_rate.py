@@ -64,7 +64,7 @@ def test_one_tick_an_update_and_epochs_of_the_fit_with_accumulation():
     falling = LearningRate(("step", {"base": 0.4, "every": "1 epoch", "factor": 0.5}))
     history = run(make_net(), [recorder(rates), falling], accumulate=2)
     assert rates == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
-    assert history.column("learning_rate") == [0.2, 0.1, 0.05]
+    assert history.column("learning_rate") == [0.4, 0.2, 0.1]  # a row has the rate of its updates
 
 
 def test_what_the_schedule_does_not_say_is_the_optimizers_and_the_fits():
@@ -94,7 +94,7 @@ def test_going_on_with_a_state():
 def test_data_without_a_length_needs_updates_per_epoch():
     spec = ("step", {"every": "1 epoch", "factor": 0.5})
     history = run(make_net(), [LearningRate(spec, updates_per_epoch=4)], data=lambda: iter(BATCHES))
-    assert history.column("learning_rate") == [0.15, 0.075, 0.0375]
+    assert history.column("learning_rate") == [0.3, 0.15, 0.075]
 
 
 # Plateau

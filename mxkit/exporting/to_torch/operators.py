@@ -178,11 +178,11 @@ def _group_norm(node: Node) -> str:
 
 
 @_of_parameters
-def _group_norm_module(node: Node, values: List[Any]) -> Layer:
+def _group_norm_module(node: Node, values: List[Any]) -> Optional[Layer]:
     groups, channels = node.integer("num_groups"), node.shapes[0][1]
-    repeated = [np.repeat(value, channels // groups) for value in values]
-    sizes = ("num_groups", groups), ("channels", channels)
-    return _weighted("nn.GroupNorm", *sizes, state=repeated, eps=_eps(node))
+    if groups != channels:  # torch's layer has a gamma for each channel, which would train on its own
+        return None
+    return _weighted("nn.GroupNorm", ("num_groups", groups), ("channels", channels), state=values, eps=_eps(node))
 
 
 def _instance_norm(node: Node) -> str:

@@ -8,6 +8,7 @@ import warnings
 
 from mxkit.core.arguments import require
 from mxkit.core.blocks import net_devices
+from mxkit.core.replicas import has_sparse_gradient
 from mxkit.core.system import write_atomically
 from mxkit.errors import ExportError, TrapWarning
 from mxkit.exporting.params import safetensors_bytes
@@ -238,12 +239,7 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, missing: S
     metrics = _metric_bodies(recipe, fit, beside)
     optimizer, average, accumulate = fit.trainer.optimizer, average_of(fit), fit.options.accumulate
     normalized, counting = "nn.BatchNorm" in beside.text, texts.COUNTS.get(loss, "")
-    apart = "faster_rcnn took" if loss == "faster_rcnn" else "BatchNorm took its statistics from" if normalized else ""
-    if apart and len(net_devices(fit.net)) > 1:
-        raise ExportError(
-            f"export: {apart} each device's share of a batch, which train.py, on one device, cannot do: a run on one "
-            "device leaves"
-        )
+    _check_net(fit.net, beside, loss, normalized)
     pairs = {key: (float(one.lr_mult), float(one.wd_mult)) for key, one in beside.trained.items()}
     factors = "".join(f'    "{key}": {pair!r},\n' for key, pair in pairs.items() if pair != (1.0, 1.0))
     share = repr(average.decay) if average else ""
@@ -281,6 +277,21 @@ def _train_text(recipe: Recipe, recording: Recording, beside: Beside, missing: S
         judged="average.module" if average else "net",
     )
     return texts.tidied(text)
+
+
+def _check_net(net: Any, beside: Beside, loss: str, normalized: bool) -> None:
+    apart = "faster_rcnn took" if loss == "faster_rcnn" else "BatchNorm took its statistics from" if normalized else ""
+    if apart and len(net_devices(net)) > 1:
+        raise ExportError(
+            f"export: {apart} each device's share of a batch, which train.py, on one device, cannot do: a run on one "
+            "device leaves"
+        )
+    sparse = [key for key, one in beside.trained.items() if has_sparse_gradient(one)]
+    if sparse:
+        raise ExportError(
+            f"export: {', '.join(sparse)}: the optimizer changes the rows of a batch only, because of "
+            "sparse_grad=True, which train.py cannot do: a run with sparse_grad=False leaves"
+        )
 
 
 def _batch_texts(beside: Beside, loss: str) -> Dict[str, str]:

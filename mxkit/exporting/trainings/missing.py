@@ -42,8 +42,11 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
     if loss_text(loss, arguments) is None:
         name = " with ".join(filter(None, (f"loss {loss}", ", ".join(arguments))))
         found.append(Missing("loss", name, "write `losses`, one value for each sample, with torch"))
+    optimizer = mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments)
     try:
-        rule_of(mx.optimizer.create(recipe.optimizer.name, **recipe.optimizer.arguments))
+        if optimizer.rescale_grad != 1:  # of a running Trainer it is one over the samples, too
+            raise KeyError(f"{recipe.optimizer.name} with rescale_grad")
+        rule_of(optimizer)
     except KeyError as error:
         found.append(Missing("optimizer", f"optimizer {error.args[0]}", "write the `step` of its class, with torch"))
     found += [Missing("data", one, _LOADERS) for one in problems_of(recipe, data)]

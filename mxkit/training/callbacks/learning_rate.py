@@ -44,7 +44,7 @@ class LearningRate(Callback):
     ...     net, data, loss="softmax_ce", trainer="sgd", epochs=2, callbacks=[falling], progress=False
     ... )
     >>> [round(row["learning_rate"], 3) for row in history]
-    [0.05, 0.005]
+    [0.5, 0.05]
     """
 
     def __init__(self, schedule: Any, *, updates_per_epoch: Optional[int] = None) -> None:

@@ -111,7 +111,7 @@ class RunLog(Callback):
     def __init__(self, updates: bool) -> None:
         self.updates = updates
         self.recipe_run: Optional[RecipeRun] = None
-        self._pending: Deque[Any] = deque()  # updates with their learning rates
+        self._pending: Deque[Any] = deque()
         self._open = False
         self._error: Optional[BaseException] = None
         self._reached = (0, 0)
@@ -137,14 +137,14 @@ class RunLog(Callback):
 
     def on_update(self, state: FitState, update: Update) -> None:
         if self.updates:
-            self._pending.append((update, float(state.trainer.learning_rate)))
+            self._pending.append(update)
             self._write_settled()
 
     def _write_settled(self) -> None:
         rows = []
-        while self._pending and self._pending[0][0].settled:
-            update, rate = self._pending.popleft()
-            row = {"update/loss": update.loss, "update/learning_rate": rate}
+        while self._pending and self._pending[0].settled:
+            update = self._pending.popleft()
+            row = {"update/loss": update.loss, "update/learning_rate": update.learning_rate}
             if update.grad_norm is not None:
                 row["update/grad_norm"] = update.grad_norm
             rows.append(Numbers(update.step, row))
@@ -166,7 +166,7 @@ class RunLog(Callback):
         self._error = error
         # an update that failed on the device cannot be read, nor can the updates after it
         with suppress(mx.MXNetError, MemoryError):
-            for update, _ in self._pending:
+            for update in self._pending:
                 settle([update])
         self._write_settled()
         # a recipe then writes its scores; after SIGTERM the process ends with `fit`
