@@ -20,9 +20,7 @@ def predict(
     images: List[Path] = typer.Argument(..., metavar="IMAGE|FOLDER...", help="Image files, and folders of them."),
     csv: Optional[Path] = typer.Option(None, "--csv", metavar="FILE", help="Write a table instead of lines."),
     jsonl: Optional[Path] = typer.Option(None, "--jsonl", metavar="FILE", help="Write a JSON object per line instead."),
-    coco: Optional[Path] = typer.Option(
-        None, "--coco", metavar="FILE", help="Write COCO's results; its AP needs --score 0."
-    ),
+    coco: Optional[Path] = typer.Option(None, "--coco", metavar="FILE", help="COCO's results; AP needs --score 0."),
     draw: Optional[Path] = typer.Option(None, "--draw", metavar="FOLDER", help="Draw boxes, masks or points there."),
     masks: Optional[Path] = typer.Option(None, "--masks", metavar="FOLDER", help="Write masks of class numbers there."),
     score: float = typer.Option(0.5, "--score", min=0, max=1, help="Least score of a detector's boxes."),

@@ -33,7 +33,7 @@ QUICK = {
     "log_regression": ["data.lines=100"],
 }
 DRAWN = ("centernet_shapes", "deeplab_shapes", "fcn_shapes", "pose_stick", "ssd_shapes", "yolo3_shapes")
-QUICK.update(dict.fromkeys(DRAWN, ["data.images=20", "data.batch_size=4"]))
+QUICK.update(dict.fromkeys(DRAWN, ["data.images=20", "data.batch_size=4"]), faster_rcnn_shapes=["data.images=20"])
 # The warm-up of this recipe is longer than two updates.
 QUICK["nin"] += ["schedule=cosine"]
 

@@ -47,10 +47,10 @@ def arguments_of(net: Any, size: Tuple[int, ...]) -> Dict[str, Any]:
 
 def validated_as_trained(recipe: Recipe) -> Recipe:
     """The recipe, of Faster R-CNN with validation in batches of training: its net takes no other number of images."""
-    if str(recipe.loss.name) != "faster_rcnn":
-        return recipe
-    settings = recipe.data.model_copy(update={"eval_batch_size": recipe.data.batch_size})
-    return recipe.model_copy(update={"data": settings})
+    if str(recipe.loss.name) == "faster_rcnn":
+        settings = recipe.data.model_copy(update={"eval_batch_size": recipe.data.batch_size})
+        recipe = recipe.model_copy(update={"data": settings})
+    return recipe
 
 
 def inputs_of(net: Any, example: Sequence[Any], labels: Sequence[Any]) -> List[Any]:
@@ -118,10 +118,6 @@ def _named(operators: Any) -> Any:
     return SimpleNamespace(uniform=partial(operators.random.uniform, name=DRAWS))
 
 
-def _given(_: Any) -> Any:
-    return SimpleNamespace(uniform=lambda low, high, shape: mx.nd.array(drawn(*shape)))
-
-
 @contextmanager
 def with_given_draws(net: Any) -> Iterator[None]:
     """Let FasterRCNN take the numbers of `drawn`, and order equal ones by their place, as torch does.
@@ -140,10 +136,11 @@ def with_given_draws(net: Any) -> Iterator[None]:
     def last(places: "np.ndarray", size: int, replace: bool) -> "np.ndarray":
         return places[len(places) - size :]
 
+    given = SimpleNamespace(uniform=lambda low, high, shape: mx.nd.array(drawn(*shape)))
     net.sampler.hybridize(False)
     rpn_target.np = SimpleNamespace(**{**vars(np), "random": SimpleNamespace(choice=last)})
     try:
-        with _with(net.sampler, random=_given, argsort=lambda _: in_order):
+        with _with(net.sampler, random=lambda _: given, argsort=lambda _: in_order):
             yield
     finally:
         rpn_target.np = np
@@ -172,18 +169,17 @@ def _instance_norm(operators: Any) -> Any:
 @contextmanager
 def in_double_precision(net: Any) -> Iterator[None]:
     """Compute in double precision what gluoncv's code casts to float32, and InstanceNorm, which has no other kernel."""
-    blocks = [net._loss] if hasattr(net, "yolo_outputs") else []
+    norms = (block for _, block in blocks_by_path(net) if isinstance(block, nn.InstanceNorm))
+    changed: List[Tuple[Any, Mapping[str, Any]]] = [(block, {"InstanceNorm": _instance_norm}) for block in norms]
+    if hasattr(net, "yolo_outputs"):
+        changed.append((net._loss, _WIDE))
     if _has_regions(net):
         proposer = net.rpn.region_proposer
-        blocks = [net, net.sampler, proposer._box_decoder, proposer._clipper, net.target_generator._box_encoder]
-    norms = [block for _, block in blocks_by_path(net) if isinstance(block, nn.InstanceNorm)]
-    if norms or blocks:
+        changed += [(block, _WIDE) for block in (net, net.sampler, proposer._box_decoder, proposer._clipper)]
+        changed.append((net.target_generator._box_encoder, {**_WIDE, **_WITHOUT_ENCODE}))
+    if changed:
         net.hybridize(False)
     with ExitStack() as stack:
-        for block in norms:
-            stack.enter_context(_with(block, InstanceNorm=_instance_norm))
-        for block in blocks:
-            stack.enter_context(_with(block, **_WIDE))
-        if _has_regions(net):
-            stack.enter_context(_with(net.target_generator._box_encoder, **_WITHOUT_ENCODE))
+        for block, operators in changed:
+            stack.enter_context(_with(block, **operators))
         yield
