@@ -46,9 +46,14 @@ class Forks:
             self._server.stdin.write(json.dumps(order) + "\n")
             self._server.stdin.flush()
             process = int(self._server.stdout.readline())
-            if meanwhile is not None:
-                meanwhile(process)
-            code = int(self._server.stdout.readline())
+            try:
+                if meanwhile is not None:
+                    meanwhile(process)
+            except BaseException:
+                os.kill(process, signal.SIGKILL)  # the server, which later tests ask, waits for it, stopped or not
+                raise
+            finally:
+                code = int(self._server.stdout.readline())
             return subprocess.CompletedProcess([job, *arguments], code, out.read(), err.read())
 
     def end(self):
