@@ -14,6 +14,7 @@ from PIL import Image
 import pytest
 
 from benchmarks import (
+    amp,
     attention,
     checkpoints,
     detection,
@@ -258,6 +259,9 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     rows = check(attention.run(True))
     assert ("encoder", "mxkit.fit, 1 thread, fast") in rows
     assert rows["lstm", "mxkit.fit, 1 thread"].bar is None
+    monkeypatch.setattr(amp, "CASES", {"lenet": {"batch": 2, "shape": [1, 28, 28], "updates": 1}})
+    rows = check(amp.run(True))
+    assert rows["lenet, 1 thread", "mxkit.fit, float32, 1 thread"].value > 0
 
 
 def test_serving_sees_a_row_with_other_bits():
