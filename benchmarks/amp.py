@@ -23,7 +23,7 @@ import mxnet as mx
 
 from benchmarks import attention
 from benchmarks.harness import Child, Row, mxnet_threads, rows_of, take_turns
-from benchmarks.peers import PEERS, built, last_line, peers_python, started, thread_variables, threads_text
+from benchmarks.peers import built, pytorch, thread_variables, threads_text
 
 TITLE = "Training in 16 bits"
 CASES: Dict[str, Dict[str, Any]] = {
@@ -37,12 +37,8 @@ def run(quick: bool) -> Iterator[Row]:
     variables, rounds = thread_variables(), 2 if quick else 5
     counts = sorted({1, int(variables["OMP_NUM_THREADS"])})
     with ExitStack() as stack:
-        peer = None
-        try:
-            peer, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
-            stack.enter_context(peer)
-        except RuntimeError as error:
-            yield Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, "ms/update")
+        peer, missing = pytorch(stack, variables, "ms/update")
+        yield from missing
         for number in counts:
             plain = stack.enter_context(Child(mxnet_threads(number)))
             tiles = None

@@ -23,7 +23,7 @@ from mxnet.gluon import nn
 import numpy as np
 
 from benchmarks.harness import Child, Row, Taken, mxnet_threads, rows_of, take_turns
-from benchmarks.peers import PEERS, last_line, peers_python, started, thread_variables, threads_text
+from benchmarks.peers import pytorch, thread_variables, threads_text
 
 TITLE = "Transformers and recurrent nets"
 WORDS = 5000
@@ -62,12 +62,8 @@ def run(quick: bool) -> Iterator[Row]:
     variables, rounds = thread_variables(), 2 if quick else 9
     counts = sorted({1, int(variables["OMP_NUM_THREADS"])})
     with ExitStack() as stack:
-        peer = None
-        try:
-            peer, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
-            stack.enter_context(peer)
-        except RuntimeError as error:
-            yield Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, "ms/update")
+        peer, missing = pytorch(stack, variables, "ms/update")
+        yield from missing
         ours = {number: stack.enter_context(Child(mxnet_threads(number))) for number in counts}
         for name, case in CASES.items():
             updates = 2 if quick else case.updates

@@ -30,7 +30,7 @@ import mxnet as mx
 import numpy as np
 
 from benchmarks.harness import Child, Row, rows_of, take_turns
-from benchmarks.peers import PEERS, peers_python, started, threads_text
+from benchmarks.peers import pytorch, threads_text
 
 TITLE = "Optimizers: time a weight"
 SIZES = {False: (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000), True: (100, 100_000)}
@@ -78,12 +78,8 @@ def run(quick: bool) -> Iterator[Row]:
         variables = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         with ExitStack() as stack:
             ask = stack.enter_context(Child(variables)).ask
-            try:
-                torch, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
-                stack.enter_context(torch)
-            except RuntimeError as error:
-                torch = None
-                yield Row("every case", f"PyTorch is missing: {error}", 0.0, "ns/weight")
+            torch, missing = pytorch(stack, variables, "ns/weight")
+            yield from missing
             for name in QUICK if quick else CASES:
                 optimizer = CASES[name]
                 for size in SIZES[quick]:

@@ -24,7 +24,7 @@ from pathlib import Path
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxkit  # before mxnet
 from mxkit.runtime.engine_settings import choose
@@ -221,6 +221,15 @@ def started(peer: Peer, python: str, variables: Dict[str, str]) -> Tuple[Child, 
     except RuntimeError as error:
         second.close()
         raise RuntimeError(last_line(str(error))) from error
+
+
+def pytorch(stack: ExitStack, variables: Dict[str, str], unit: str) -> Tuple[Optional[Child], List[Row]]:
+    """PyTorch's process, which ends with `stack`; or None, and a row that says why it is missing."""
+    try:
+        child, _ = started(PEERS["PyTorch"], str(peers_python()), variables)
+    except RuntimeError as error:
+        return None, [Row("every case", f"PyTorch is missing: {last_line(str(error))}", 0.0, unit)]
+    return stack.enter_context(child), []
 
 
 def last_line(text: str) -> str:
