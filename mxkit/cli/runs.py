@@ -48,7 +48,9 @@ def load_shown(run: Path, which: Optional[str]) -> Any:
 
 def evaluate(
     run: Path = RUN,
-    split: str = typer.Option("test", help="Part of the data: train, valid or test."),
+    split: Optional[str] = typer.Option(
+        None, help="Part of the data: train, valid or test. Default: that of the final scores."
+    ),
     which: Optional[str] = WHICH,
     json: bool = JSON,
 ) -> None:
@@ -58,6 +60,7 @@ def evaluate(
     from mxkit.recipe.net_facts import warn_of_other_data
 
     recipe, net = load_shown(run, which)
+    split = split or recipe.evaluate.split
     try:
         data = load_data(recipe)
     except MxkitError as error:

@@ -109,12 +109,12 @@ def test_what_is_reported_on(train):
     assert run.history[-1]["valid_loss"] > best
     image = run.folder / "zero.png"
     Image.new("L", (8, 8)).save(image)
-    for words in (["evaluate", run.folder, "--split", "valid"], ["predict", run.folder, image]):
+    for words in (["evaluate", run.folder], ["predict", run.folder, image]):
         code, out, err = command(*words)  # all commands take the checkpoint of the scores
         assert (code, err.splitlines()[0]) == (0, f"best checkpoint step-{update:08}, epoch {epoch}")
         assert (code, out) == command(*words, "--which", "best")[:2]
         assert command(*words, "--which", "last")[2].splitlines()[0].startswith("last checkpoint step-")
-    assert f"valid loss {best:.4f}" in command("evaluate", run.folder, "--split", "valid")[1]
+    assert f"valid loss {best:.4f}" in command("evaluate", run.folder)[1]
     exported = mxkit.export(run.folder, run.folder / "net", format="symbol")
     assert f"the weights are those of step-{update:08}, epoch {epoch}" in exported.notes
 
