@@ -1,6 +1,6 @@
 """An update in bfloat16 beside float32: `fit(amp="bfloat16")`, with and without AMX, and PyTorch's autocast.
 
-- resnet18: 64 px, batch 32. vgg11: 64 px, batch 16. SGD with momentum.
+- resnet18: 64 px, batch 32. resnet50: 128 px, batch 8. vgg11: 64 px, batch 16. SGD with momentum.
 - layer of BERT-base: as in the question on transformers.
 
 Each way is a process of its own that stays, and takes turns with the others, with one thread and with one a core. "AMX"
@@ -28,6 +28,7 @@ from benchmarks.peers import built, pytorch, thread_variables, threads_text
 TITLE = "Training in 16 bits"
 CASES: Dict[str, Dict[str, Any]] = {
     "resnet18": {"batch": 32, "shape": [3, 64, 64], "updates": 8},
+    "resnet50": {"batch": 8, "shape": [3, 128, 128], "updates": 4},
     "vgg11": {"batch": 16, "shape": [3, 64, 64], "updates": 6},
     "layer of BERT-base": {"updates": 6},
 }

@@ -50,6 +50,27 @@ class Residual(nn.Module):
         return torch.relu_(self.body(x) + self.past(x))
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions and a way past them, as `vision.BottleneckV1`: the first has the stride, two have biases."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        layers: List[nn.Module] = []
+        quarter = channels // 4
+        for before, after, size in ((channels_in, quarter, 1), (quarter, quarter, 3), (quarter, channels, 1)):
+            layers.append(nn.Conv2d(before, after, size, stride, size // 2, bias=size == 1))
+            layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+            stride = 1
+        self.body, self.past = nn.Sequential(*layers[:-1]), nn.Sequential()
+        if channels_in != channels:
+            stride = layers[0].stride[0]
+            self.past.append(nn.Conv2d(channels_in, channels, 1, stride, bias=False))
+            self.past.append(nn.BatchNorm2d(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu_(self.body(x) + self.past(x))
+
+
 def network(name: str) -> nn.Module:
     """The layers of `mxkit.models.get_model(name)`."""
     if name == "softmax_regression":
@@ -73,6 +94,12 @@ def network(name: str) -> nn.Module:
             layers += [dense, nn.ReLU(inplace=True), nn.Dropout(0.5)]
         return nn.Sequential(*layers, nn.Linear(4096, 10))
     layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    if name == "resnet50":
+        for stage, blocks in enumerate((3, 4, 6, 3)):
+            before, channels = (128 * 2**stage if stage else 64), 256 * 2**stage
+            layers.append(Bottleneck(before, channels, 2 if stage else 1))
+            layers += [Bottleneck(channels, channels, 1) for _ in range(blocks - 1)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 10))
     for channels_in, channels in ((64, 64), (64, 128), (128, 256), (256, 512)):
         layers += [Residual(channels_in, channels), Residual(channels, channels)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))

@@ -42,9 +42,24 @@ def library_blocks(module: ModuleType) -> None:
     def kept(kind: Any, **options: Any) -> None:
         super(module.Block, kind).__init_subclass__(**options)
         if kind.__module__.partition(".")[0] in PACKAGES:
-            kind.__init__ = _recording(kind.__init__)
+            kind.__init__ = _recording(own_constructor(kind))
 
     module.Block.__init_subclass__ = classmethod(kept)  # type: ignore[arg-type]
+
+
+def own_constructor(kind: Any) -> Any:
+    """A class's own constructor; without one, a function that calls the next class's, which an instance's class chooses.
+
+    A class that got its first base's constructor for its own would skip the second base of its subclasses.
+    """
+    if "__init__" in vars(kind):
+        return kind.__init__
+
+    @functools.wraps(kind.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        super(kind, self).__init__(*args, **kwargs)
+
+    return __init__
 
 
 def _recording(init: Any) -> Any:

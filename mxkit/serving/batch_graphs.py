@@ -150,7 +150,7 @@ class BatchGraphs:
         """Refuse a net whose answer to a sample depends on its neighbour in the batch."""
         if self.sizes == [1]:
             return
-        other = tuple(1 - one if one.dtype.kind == "f" else np.zeros_like(one) for one in sample)
+        other = tuple(map(_another, sample))
         pairs = [sample, sample], [sample, other], [other, sample], [sample, sample]
         # a recurrent net looks at earlier rows only
         for twice, before, after, again in zip(*(self.begin(pair)() for pair in pairs)):
@@ -160,6 +160,16 @@ class BatchGraphs:
                     "Predictor: the net's answer to a sample depends on the other samples of its batch, and these "
                     "are other people's. Is the batch the first axis of every input (layout='NTC', not 'TNC')?"
                 )
+
+
+def _another(one: "np.ndarray") -> "np.ndarray":
+    """Another value of an input; lengths and indices stay from 1 to theirs: at others, MXNet damages memory (T295)."""
+    is_count = bool((one >= 0).all() and (one == np.floor(one)).all())
+    if is_count and (one > 1).any():
+        return np.ceil(one / 2).astype(one.dtype)
+    if is_count and not one.ndim:
+        return one
+    return 1 - one if one.dtype.kind == "f" else np.zeros_like(one)
 
 
 def _host(output: Any) -> List["np.ndarray"]:

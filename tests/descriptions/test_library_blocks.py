@@ -46,6 +46,25 @@ class Many(gluon.Block):
         super().__init__()
 
 
+class Sampled(Body):
+    def __init__(self, samples=2, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.samples = samples
+
+
+class Decoder(gluon.Block):
+    pass
+
+
+class Recurrent(Decoder, gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return x + 1
+
+
+class Dropped(gluon.Parameter):
+    pass
+
+
 class Options:
     pass
 
@@ -84,9 +103,29 @@ def test_a_net_of_a_librarys_blocks_is_saved_and_loaded(library, tmp_path):
     assert type(build(describe(head))) is library.Classifier.Head
 
 
+def test_a_class_without_a_constructor_leaves_the_choice_of_the_next_one_to_python(library):
+    @mxkit.nets.register_block
+    class Own(mx.gluon.Block):
+        pass
+
+    class Both(Own, mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return x + 1
+
+    for net in (library.Recurrent(), Both()):
+        net.hybridize()
+        assert net(mx.nd.ones(1)).asscalar() == 2
+
+
 def test_blocks_that_cannot_be_made_again_are_named(library):
-    with pytest.raises(ArchitectureError, match="small_library.Many.*register_block"):
-        describe(library.Many(1, 2))
+    for net in (library.Many(1, 2), library.Sampled(2, [3])):
+        with pytest.raises(ArchitectureError, match=f"small_library.{type(net).__name__}.*register_block"):
+            describe(net)
+    assert describe(library.Sampled(3, sizes=[2]))["net"]["arguments"]["samples"] == 3
+    net = library.Body([2])
+    net.layers[0]._reg_params["weight"] = library.Dropped("weight", shape=(2, 3))
+    with pytest.raises(ArchitectureError, match="parameter layers.0.weight: its class Dropped would be lost"):
+        describe(net)
     net = library.make()
     net.body.layers.add(mx.gluon.nn.Dense(3))  # the constructor would not
     with pytest.raises(ArchitectureError, match="body.layers .*would be rebuilt"):

@@ -191,8 +191,9 @@ def checks(make, x, y, folder):
     whole, parts = batches(x, y, len(y) // 2), batches(x, y, len(y) // 4)
     expected = by_hand(initialized(make, x), whole, 2)
     yield "fit", difference(expected, fitted(initialized(make, x), whole)) == 0
-    still = by_hand(fixed(initialized(make, x)), whole, 1)
-    yield "accumulate", difference(still, fitted(fixed(initialized(make, x)), parts, 1, accumulate=2)) < 1e-4
+    # one update: an untrained net without norms makes 2e-4 in the second of what rounding made 1e-7 in the first
+    still = by_hand(fixed(initialized(make, x)), whole[:1], 1)
+    yield "accumulate", difference(still, fitted(fixed(initialized(make, x)), parts[:2], 1, accumulate=2)) < 1e-5
     seeded = fitted(initialized(make, x), whole, seed=1)
     fitted(initialized(make, x), whole, 1, seed=1, checkpoint=folder / "run")
     net = initialized(make, x)

@@ -112,6 +112,22 @@ def test_nets_that_mix_samples_are_refused():
         mxkit.Predictor(gluon.nn.HybridLambda("sum"), sample=np.ones(3))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_lengths_stay_inside_of_the_sample(dtype):
+    """MXNet writes in front of the array at a negative length (T295): the net notes the lengths that it gets."""
+    seen = []
+
+    class Mean(gluon.Block):
+        def forward(self, x, lengths):
+            seen.extend(lengths.asnumpy().tolist())
+            return mx.nd.SequenceMask(x, use_sequence_length=True, sequence_length=lengths, axis=1).sum(axis=1)
+
+    with mxkit.Predictor(Mean(), sample=(np.ones((5, 3)), np.array(4, dtype)), max_batch=4) as predictor:
+        assert predictor((np.ones((5, 3)), np.array(3, dtype))).tolist() == [3, 3, 3]
+    assert min(seen) >= 1
+    assert len(set(seen)) > 2  # neighbours had other ones
+
+
 def test_all_sizes_are_computed_before_traffic_and_in_one_thread(gate):
     net, predictor = gate
     warm = set(net.sizes)

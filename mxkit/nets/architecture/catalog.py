@@ -17,7 +17,7 @@ from mxkit.core.replicas import drop_values, is_differentiable
 from mxkit.errors import ArchitectureError, unknown_name
 from mxkit.nets.architecture.arguments import argument, initializer, plain
 from mxkit.nets.architecture.graph_blocks import GRAPH, SETTINGS, OptimizedNet, optimized_net, symbol_block
-from mxkit.runtime.gluon_layers import LIBRARY_CALL, snapshot
+from mxkit.runtime.gluon_layers import LIBRARY_CALL, own_constructor, snapshot
 from mxkit.runtime.libraries import PACKAGES
 import mxnet as mx
 from mxnet import gluon
@@ -271,9 +271,12 @@ def library_call(block: Any) -> Optional[Dict[str, Any]]:
         return None
     args, kwargs = vars(block)[LIBRARY_CALL]
     signature = inspect.signature(type(block).__init__)
-    if any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values()):
+    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_POSITIONAL]
+    if len(named) < len(signature.parameters) and len(args) >= sum(
+        one.kind is one.POSITIONAL_OR_KEYWORD for one in named
+    ):  # with `self`
         return None
-    return constructor_arguments(signature, block, args, kwargs, _is_plain)
+    return constructor_arguments(signature.replace(parameters=named), block, args, kwargs, _is_plain)
 
 
 def register_block(kind: _Class) -> _Class:
@@ -322,7 +325,7 @@ def register_block(kind: _Class) -> _Class:
             "give it one argument that is a list"
         )
     if other is not kind or name not in REGISTERED:
-        kind.__init__ = _recording(kind, kind.__init__, signature)
+        kind.__init__ = _recording(kind, own_constructor(kind), signature)
         REGISTERED[name] = kind
     return kind
 

@@ -451,6 +451,8 @@ def _states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dic
     theirs = parameters_by_path(twin)
     for path, parameter in distinct(parameters_by_path(net)).items():
         other = theirs[path]
+        if type(parameter) is not type(other):
+            problems.append(f"parameter {path}: its class {type(parameter).__name__} would be lost")
         for name in ("_stype", "_grad_stype"):
             if getattr(parameter, name) != getattr(other, name):
                 problems.append(f"parameter {path}: its {name[1:]} {getattr(parameter, name)!r} would be lost")
