@@ -48,7 +48,7 @@ def library_blocks(module: ModuleType) -> None:
 
 
 def own_constructor(kind: Any) -> Any:
-    """A class's own constructor; without one, a function that calls the next class's, which an instance's class chooses.
+    """A class's own constructor; without one, a function that calls that of the next class in an instance's order.
 
     A class that got its first base's constructor for its own would skip the second base of its subclasses.
     """

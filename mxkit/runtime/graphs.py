@@ -273,14 +273,36 @@ def _mean(attributes: Dict[str, str], before: Channels) -> List[Part]:
 
 def _sequence_last(attributes: Dict[str, str], channels: Channels) -> List[Part]:
     """T294: a slice; the gradient of SequenceLast without lengths reads an array that is not there."""
-    if attributes.get("use_sequence_length", "False") in ("True", "1"):
-        return []
+    if _has_lengths(attributes):
+        return _lengths_inside("SequenceLast", 1, attributes, channels)
     axis = attributes.get("axis", "0")
     return [Part("slice_axis", {"axis": axis, "begin": "-1", "end": "None"}), Part("squeeze", {"axis": axis}, (0,))]
 
 
+def _has_lengths(attributes: Dict[str, str]) -> bool:
+    return attributes.get("use_sequence_length", "False") in ("True", "1")
+
+
+def _lengths_inside(operator: str, least: int, attributes: Dict[str, str], _: Channels) -> List[Part]:
+    """T295: by lengths from `least` to the number of steps; at others, memory outside of the arrays is used."""
+    if not _has_lengths(attributes):
+        return []
+    axis = int(attributes.get("axis", "0"))
+    return [
+        Part("shape_array", {}, (_FIRST,)),
+        Part("slice_axis", {"axis": "0", "begin": str(axis), "end": str(axis + 1)}, (0,)),
+        Part("Cast", {"dtype": "float32"}, (1,)),
+        Part("Cast", {"dtype": "float32"}, (_EACH - 1,)),
+        Part("clip", {"a_min": str(least), "a_max": "1e9"}, (3,)),
+        Part("broadcast_minimum", {}, (4, 2)),
+        Part(operator, attributes, (_FIRST, 5)),
+    ]
+
+
 _RULES: Rules = {
     "SequenceLast": _sequence_last,
+    "SequenceMask": functools.partial(_lengths_inside, "SequenceMask", 0),
+    "SequenceReverse": functools.partial(_lengths_inside, "SequenceReverse", 0),
     "Concat": _concat,
     "slice": _slice,
     "Reshape": _reshape,

@@ -595,6 +595,25 @@ def joined_as_rows(join: Function, *vectors: Any, dim: int = 0) -> Any:
     return joined if type(vectors[0]) is mxnet_module("ndarray").NDArray else joined.as_np_ndarray()
 
 
+def with_lengths_inside(
+    least: int,
+    place: int,
+    operator: Function,
+    data: Any = None,
+    sequence_length: Any = None,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """Operators of sequences by lengths that exist (T295): at others, MXNet's read and write outside of the arrays.
+
+    `place` is that of `axis` in `args`. Lengths become float32, which no number of steps overflows.
+    """
+    if sequence_length is not None and data is not None:
+        axis = args[place] if len(args) > place else options.get("axis", 0)
+        sequence_length = sequence_length.astype("float32").clip(least, data.shape[axis])
+    return operator(data, sequence_length, *args, **options)
+
+
 def last_step(
     sequence_last: Function,
     data: Any = None,
@@ -605,7 +624,7 @@ def last_step(
 ) -> Any:
     """SequenceLast without lengths as a slice (T294): its gradient reads an array that is not there."""
     if use_sequence_length or options or data is None:
-        return sequence_last(data, sequence_length, use_sequence_length, axis, **options)
+        return with_lengths_inside(1, 1, sequence_last, data, sequence_length, use_sequence_length, axis, **options)
     operators = mxnet_module("ndarray")
     return operators.squeeze(operators.slice_axis(data, axis=axis, begin=-1, end=None), axis=axis)
 
@@ -666,6 +685,7 @@ _EXTENSION = {
     "pooling": _POOLING,
     "rnn": _RNN,
     "gather_nd": around(with_positive_indices),
+    "sequence_mask": around(with_lengths_inside, 0, 2),
 }
 
 #: By the module that fills others with operators when it is imported: for each module that it fills, the operators that
@@ -686,6 +706,8 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
             "concat": around(joining),
             "slice": around(slicing, "nd"),
             "SequenceLast": around(last_step),
+            "SequenceMask": around(with_lengths_inside, 0, 2),
+            "SequenceReverse": around(with_lengths_inside, 0, 1),
             "gather_nd": around(with_positive_indices),
             "scatter_nd": around(with_checked_places),
         },
@@ -729,7 +751,7 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
 
 
 def wrap_operators(module: ModuleType) -> None:
-    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281, T290, T294: the row of a module in `WRAPPERS`."""
+    """T125, T130, T137 to T145, T239 to T241, T250 to T252, T281, T290, T294, T295: a module's row in `WRAPPERS`."""
     for name, wrappers in WRAPPERS[module.__name__].items():
         replace(mxnet_module(name), **wrappers)
 

@@ -176,6 +176,10 @@ CHANGED = {
     "_npx_reshape": lambda x: mx.sym.npx.reshape(x.as_np_ndarray(), (-1, 3)),
     **{name: getattr(mx.sym, name) for name in ("softmax", "log_softmax", "softmin", "tanh", "sigmoid")},
     "SequenceLast": mx.sym.SequenceLast,
+    **{
+        name: lambda x, name=name: getattr(mx.sym, name)(x, x, use_sequence_length=True)
+        for name in ("SequenceMask", "SequenceReverse")
+    },
     "mean": lambda x: mx.sym.mean(x, axis=1),
     "_npi_tanh": lambda x: mx.sym.np.tanh(x.as_np_ndarray()),
     "_npx_sigmoid": lambda x: mx.sym.npx.sigmoid(x.as_np_ndarray()),

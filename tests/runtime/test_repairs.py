@@ -602,3 +602,39 @@ def test_the_last_step_without_lengths_has_a_gradient(axis, hybrid):
     np.testing.assert_array_equal(x.grad.asnumpy(), expected)
     lengths = mx.nd.array([1, 2, 3][: (3, 4)[axis]] + [1] * axis)
     assert mx.nd.SequenceLast(x, lengths, use_sequence_length=True, axis=axis).shape == last.shape
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "float64"])
+@pytest.mark.parametrize(
+    ("name", "axis", "least"),
+    [("SequenceMask", 0, 0), ("SequenceMask", 1, 0), ("SequenceLast", 0, 1), ("SequenceLast", 1, 1)]
+    + [("SequenceReverse", 0, 0), ("sequence_mask", 1, 0)],
+)
+def test_lengths_that_do_not_exist_are_the_nearest_that_do(name, axis, least, dtype, hybrid):
+    """T295: MXNet would read and write outside of the arrays."""
+    numpy = name == "sequence_mask"
+
+    def compute(F, x, lengths):  # noqa: N803
+        operator = getattr(F.npx if numpy else F, name)
+        return operator(x * 2, lengths, use_sequence_length=True, axis=axis)
+
+    lengths, found = np.array([-7, 0, 1, 3, 5, 6, 100]), {}
+    x = np.random.RandomState(0).randn(*((5, 7, 2) if axis == 0 else (7, 5, 2)))
+    for given in ("outside", "inside"):
+        with mx.util.np_shape(numpy), mx.util.np_array(numpy):
+            net = mx.gluon.nn.HybridLambda(compute)
+            net.hybridize(hybrid)
+            make = mx.np.array if numpy else mx.nd.array
+            data = make(x, dtype="float32")
+            counts = make(lengths if given == "outside" else lengths.clip(least, 5), dtype=dtype)
+            data.attach_grad()
+            with mx.autograd.record():
+                output = net(data, counts)
+            output.backward()
+            found[given] = output.asnumpy(), data.grad.asnumpy()
+    for one, other in zip(*found.values()):
+        np.testing.assert_array_equal(one, other)
+    if "ask" in name:
+        steps = np.arange(5).reshape((5, 1) if axis == 0 else (1, 5)) < lengths.reshape((1, 7) if axis == 0 else (7, 1))
+        np.testing.assert_allclose(found["outside"][0], 2 * x * steps[..., None], rtol=1e-6)
