@@ -11,8 +11,10 @@ RESHAPED = (
     "0,-1 -1,0 0,0,-1 -1 0,-1,6 -2 0,-3,0 -3,-3 0,0,-3 0,-2 -1,30 0,-4,2,2,-2 0,-4,-1,2,0,0 0,-4,2,-1,-3 -3,0,0 "
     "0,2,2,-1 -1,4,30 0,4,-2"
 )
+REVERSED = [(-1, 0), (-1, 1, 0, 0), (-3, 0, 0), (-1, 0, -3), (-2, 0), (0, 0, 0, 0)]
 SHAPES = [
     *many(S, "reshape", BCHW, attrs=[{"shape": (*map(int, one.split(",")),)} for one in RESHAPED.split()]),
+    *many(S, "reshape", BCHW, attrs=[{"shape": one, "reverse": True} for one in REVERSED]),
     row("Reshape target", lambda x: S.Reshape(x, target_shape=(0, 30)), BCHW),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
     row("reshape_like parts", partial(S.reshape_like, **PARTS), ("B", 6, 5), ("B", 2, 3, 7)),

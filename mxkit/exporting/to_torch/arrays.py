@@ -28,10 +28,11 @@ _CODES = {0: -2, -2: -4, -3: -5, -4: -6}
 
 def _resized(node: Node, codes: Sequence[int]) -> str:
     """Write a reshape by npx's codes: -2 copies a size, -3 drops one of 1, -4 copies the rest, -5 merges, -6 splits."""
-    if node.flag("reverse"):
-        raise node.refused("reverse=True")
-    have = [f"{node.a}.shape[{number}]" for number in range(node.rank)]
-    at, dims, rest = 0, [], list(codes)
+    step = -1 if node.flag("reverse") else 1
+    if step < 0 and -6 in codes:
+        raise node.refused("reverse=True with a split axis")
+    have = [f"{node.a}.shape[{number}]" for number in range(node.rank)][::step]
+    at, dims, rest = 0, [], list(codes)[::step]
     while rest:
         code = rest.pop(0)
         if code == -2:
@@ -40,7 +41,7 @@ def _resized(node: Node, codes: Sequence[int]) -> str:
             dims += have[at:]
             at = node.rank - 1
         elif code == -5:
-            dims.append(f"{have[at]} * {have[at + 1]}")
+            dims.append(" * ".join(have[at : at + 2][::step]))
             at += 1
         elif code == -6:
             parts = [rest.pop(0), rest.pop(0)]
@@ -48,7 +49,7 @@ def _resized(node: Node, codes: Sequence[int]) -> str:
         elif code != -3:
             dims.append(str(code))
         at += 1
-    return node.x if dims == have else f"{node.a}.reshape({listed(dims)})"
+    return node.x if dims == have else f"{node.a}.reshape({listed(dims[::step])})"
 
 
 def _reshape(node: Node) -> str:
