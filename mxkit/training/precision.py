@@ -108,7 +108,7 @@ class MixedPrecision:
         conditional = [(*one[:2], [*one[2], "prelu"]) for one in amp.list_conditional_fp32_ops(target)]
         choice: Dict[str, Any] = {"conditional_fp32_ops": conditional}
         names = [variable.name for variable in inputs]
-        with _numpy_operators_listed(outputs, self.dtype):
+        with _all_operators_listed(outputs, self.dtype):
             if self.dtype == "bfloat16":
                 # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
                 choice["fp32_ops"] = [*amp.list_fp32_ops(target), "Concat", "concat"]
@@ -210,13 +210,17 @@ def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
 
 
 @contextmanager
-def _numpy_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
-    """Add the operators of `mx.np` in a graph to MXNet's lists inside `with`: they are in no list (T168).
+def _all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
+    """Add the operators of a graph that are in none of MXNet's lists to them inside `with`: those of `mx.np` (T168).
 
-    MXNet would compute exponentials and sums in 16 bits, or fail because inputs have two dtypes.
+    For bfloat16 also those of interleaved attention. MXNet would compute exponentials and sums in 16 bits, or fail
+    because inputs have two dtypes.
     """
     lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
-    found = {one.operator for one in Graph.of(graph).operators() if one.operator.startswith("_np")}
+    listed = {
+        one if isinstance(one, str) else one[0] for many in vars(lists).values() if type(many) is list for one in many
+    }
+    found = {one.operator for one in Graph.of(graph).operators()} - listed
     widest = found.intersection(_WIDEST if dtype == "float16" else ())
     before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
     lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = [*before[0], *found - widest], [*before[1], *widest]
