@@ -133,10 +133,13 @@ class Features:
         except Exception as error:  # of any kind: the net's own code got a symbol. With arrays it may run
             self._reason = f"its forward pass does not take symbols ({type(error).__name__}: {error})"
             return None
-        selected = _select(self._net, self._requests, traced.calls)
-        if unknown_variables(traced, [symbol for _, call in selected for symbol in call.outputs if symbol is not None]):
+        paths = {request.path for request in self._requests}
+        found = [symbol for call in traced.calls if call.path in paths for symbol in call.outputs]
+        outputs = [symbol for symbol in found if symbol is not None]
+        if outputs and unknown_variables(traced, outputs):
             self._reason = "a requested layer is in the body of a loop or a branch of the graph"
             return None
+        selected = _select(self._net, self._requests, traced.calls)  # a loop's body is traced once, whatever its steps
         try:
             return _Graph(traced, selected)
         except mx.MXNetError as error:  # seen in NASNet: "control dep not found", of the gradient

@@ -430,6 +430,10 @@ def test_names_of_a_block_that_is_called_twice():
     net = ready(shared())
     for names, paths in (("1.*", ["1.0#0", "1.0#1"]), ("1.0#1", ["1.0#1"]), ("1.0", ["1.0#0", "1.0#1"])):
         assert list(mxkit.Features(net, names)(x)) == paths
+    net, x = ready(looping()), image(3, 1, 2)  # the graph holds the loop's body once
+    same(mxkit.Features(net, "cell#2")(x)["cell#2"], by_hooks(net, [x])["cell"][2][0])
+    with pytest.raises(ValueError, match="is called 3 times"):
+        mxkit.Features(net, "cell#3")(x)
 
 
 def test_a_number_of_calls_that_values_decide():
