@@ -7,7 +7,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Sequence,
 
 from mxkit.core.blocks import blocks_by_path
 from mxkit.exporting.to_torch.expressions import DRAWS
-from mxkit.exporting.trainings.replay import drawn
+from mxkit.exporting.trainings.replay import calls, drawn
 from mxkit.recipe.schema import Recipe
 import mxnet as mx
 from mxnet import autograd
@@ -84,8 +84,9 @@ def traced_in_training(net: Any) -> Iterator[None]:
         return [outputs[place] for place in _YOLO3_OUTPUTS]
 
     def of_regions(F: Any, x: Any, boxes: Any, classes: Any) -> List[Any]:  # noqa: N803
-        outputs = [own(F, x, boxes, classes)[place] for place in _REGION_OUTPUTS]
-        return [F.concat(*one, dim=1) if isinstance(one, (list, tuple)) else one for one in outputs]
+        outputs = own(F, x, boxes, classes)
+        chosen = [outputs[place] for place in _REGION_OUTPUTS]
+        return [F.concat(*one, dim=1) if isinstance(one, (list, tuple)) else one for one in chosen]
 
     with ExitStack() as stack:
         stack.enter_context(autograd.train_mode())
@@ -138,6 +139,7 @@ def with_given_draws(net: Any) -> Iterator[None]:
 
     given = SimpleNamespace(uniform=lambda low, high, shape: mx.nd.array(drawn(*shape)))
     net.sampler.hybridize(False)
+    calls.clear()
     rpn_target.np = SimpleNamespace(**{**vars(np), "random": SimpleNamespace(choice=last)})
     try:
         with _with(net.sampler, random=lambda _: given, argsort=lambda _: in_order):

@@ -5,14 +5,18 @@ import copy
 import hashlib
 import os
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 
+#: How many numbers each call of `drawn` gave since an update's beginning.
+calls: List[int] = []
+
 
 def drawn(count: int) -> "np.ndarray":
-    """Stand for `count` numbers drawn from 0 to 1, in MXNet and in `train.py`."""
-    return np.modf(np.arange(1, count + 1) * (5**0.5 - 1) / 2)[0].astype(np.float32)
+    """Stand for `count` numbers drawn from 0 to 1, in MXNet and in `train.py`; each call of an update gives others."""
+    calls.append(count)
+    return np.modf(np.arange(sum(calls) - count + 1, sum(calls) + 1) * (5**0.5 - 1) / 2)[0].astype(np.float32)
 
 
 def main(folder: str) -> None:
@@ -46,6 +50,7 @@ def main(folder: str) -> None:
         doubles = [[*(one.double() for one in batch[:inputs]), *batch[inputs:]] for batch in window]
         gradients = train.new_optimizer(wide)
         gradients.step = lambda: None
+        calls.clear()
         with marked:
             samples, loss, *_ = train.update(wide, gradients, update, doubles)
             found[f"{number} loss "] = np.array(loss / (samples or 1))
@@ -71,6 +76,7 @@ def main(folder: str) -> None:
                 for name, one in own.module.named_parameters():
                     found[f"{number} average {name}"] = one.detach().numpy().copy()
     net, optimizer, state, *_ = _resumed(train)
+    calls.clear()
     with marked:
         for number, window in enumerate([] if {"loss", "data"} & {*unwritten} else windows):
             samples, loss, *_ = train.update(net, optimizer, state["updates"] + number + 1, window)
