@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Sequence, Tuple
 
@@ -80,12 +81,10 @@ def traced_in_training(net: Any) -> Iterator[None]:
     own = net.hybrid_forward
 
     def of_yolo3(F: Any, *inputs: Any) -> List[Any]:  # noqa: N803
-        outputs = own(F, *inputs)
-        return [outputs[place] for place in _YOLO3_OUTPUTS]
+        return list(itemgetter(*_YOLO3_OUTPUTS)(own(F, *inputs)))
 
     def of_regions(F: Any, x: Any, boxes: Any, classes: Any) -> List[Any]:  # noqa: N803
-        outputs = own(F, x, boxes, classes)
-        chosen = [outputs[place] for place in _REGION_OUTPUTS]
+        chosen = itemgetter(*_REGION_OUTPUTS)(own(F, x, boxes, classes))
         return [F.concat(*one, dim=1) if isinstance(one, (list, tuple)) else one for one in chosen]
 
     with ExitStack() as stack:
@@ -134,13 +133,11 @@ def with_given_draws(net: Any) -> Iterator[None]:
     def in_order(x: Any, is_ascend: bool = True) -> Any:
         return mx.nd.array(np.argsort(x.asnumpy() * (1 if is_ascend else -1), kind="stable"), x.context)
 
-    def last(places: "np.ndarray", size: int, replace: bool) -> "np.ndarray":
-        return places[len(places) - size :]
-
     given = SimpleNamespace(uniform=lambda low, high, shape: mx.nd.array(drawn(*shape)))
     net.sampler.hybridize(False)
     calls.clear()
-    rpn_target.np = SimpleNamespace(**{**vars(np), "random": SimpleNamespace(choice=last)})
+    last = SimpleNamespace(choice=lambda places, size, replace: places[len(places) - size :])
+    rpn_target.np = SimpleNamespace(**{**vars(np), "random": last})
     try:
         with _with(net.sampler, random=lambda _: given, argsort=lambda _: in_order):
             yield

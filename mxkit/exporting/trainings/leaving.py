@@ -82,8 +82,7 @@ def write_training(
         places = places if newest is None else [("checkpoint", newest)]
     recipe = detectors.validated_as_trained(recipe)
     missing = missing_parts(recipe, data)
-    if not partial:
-        refuse(recipe.name, missing)
+    refuse(recipe.name, [] if partial else missing)
     written = Data("", {}) if any(one.part == "data" for one in missing) else data_of(recipe, data)
     if "import cv2" in written.text:
         versions["opencv-python-headless"] = require("cv2", "torch").__version__

@@ -49,9 +49,8 @@ def missing_parts(recipe: Recipe, data: Any) -> List[Missing]:
         rule_of(optimizer)
     except KeyError as error:
         found.append(Missing("optimizer", f"optimizer {error.args[0]}", "write the `step` of its class, with torch"))
-    found += [Missing("data", one, _LOADERS) for one in problems_of(recipe, data)]
-    if recipe.limit_batches:
-        found.append(Missing("data", "limit_batches", _LOADERS))
+    problems = [*problems_of(recipe, data), *["limit_batches"] * bool(recipe.limit_batches)]
+    found += [Missing("data", one, _LOADERS) for one in problems]
     if recipe.amp:
         found.append(Missing("", f"amp {recipe.amp}", "train.py takes --amp bfloat16, and else computes in float32"))
     names = [one.name for one in recipe.callbacks]

@@ -231,21 +231,20 @@ def doubled(recipe: Recipe, recording: Recording, windows: Sequence[Any], stand_
     gradients: Dict[str, Any] = {}
     # MXNet's own kernel of several layers is wrong (T259), and oneDNN has it for float32 only, as MXNet that of LRN
     recurrent = (layer for _, layer in blocks_by_path(net) if isinstance(layer, gluon.rnn.rnn_layer._RNNLayer))
-    single = "local_response_norm" in code or any(layer._num_layers > 1 for layer in recurrent)
-    dtype = "float32" if single else "float64"
+    dtype = "float32" if "local_response_norm" in code or any(one._num_layers > 1 for one in recurrent) else "float64"
     net.cast(dtype)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1e-30}, update_on_kvstore=False)
     watch_gradients(trainer, lambda one, array: gradients.update({paths[id(one)]: array}))
-    options: Dict[str, Any] = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value}
-    options["loss"] = squares if stand_in else recipe.loss.made
-    for moment, window in zip(recording.moments[:-1], windows):
-        for path, one in parameters_by_path(net).items():
-            one.set_data(of_kind(mx.nd.array(moment.values[path], dtype=dtype), is_numpy_net(net)))
-        wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
-        with _without_dropout(net), in_double_precision(net):
+    loss = squares if stand_in else recipe.loss.made
+    options: Dict[str, Any] = {"clip_norm": recipe.clip_norm, "clip_value": recipe.clip_value, "loss": loss}
+    with _without_dropout(net), in_double_precision(net):
+        for moment, window in zip(recording.moments[:-1], windows):
+            for path, one in parameters_by_path(net).items():
+                one.set_data(of_kind(mx.nd.array(moment.values[path], dtype=dtype), is_numpy_net(net)))
+            wide = [([x.astype(dtype) for x in inputs], labels) for inputs, labels in window]
             (update,) = updates(net, wide, trainer=trainer, accumulate=len(wide), **options)
-        statistics = {path: _host(one) for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
-        found.append(Double(float(update.loss), dict(gradients), statistics))
+            statistics = {path: _host(one) for path, one in parameters_by_path(net).items() if one.grad_req == "null"}
+            found.append(Double(float(update.loss), dict(gradients), statistics))
     net.cast("float32")
     return found
 

@@ -9,12 +9,12 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-#: How many numbers each call of `drawn` gave since an update's beginning.
+#: How many numbers each call of `drawn` gave since the updates began.
 calls: List[int] = []
 
 
 def drawn(count: int) -> "np.ndarray":
-    """Stand for `count` numbers drawn from 0 to 1, in MXNet and in `train.py`; each call of an update gives others."""
+    """Stand for `count` numbers drawn from 0 to 1, in MXNet and in `train.py`; each call gives others."""
     calls.append(count)
     return np.modf(np.arange(sum(calls) - count + 1, sum(calls) + 1) * (5**0.5 - 1) / 2)[0].astype(np.float32)
 
@@ -50,7 +50,6 @@ def main(folder: str) -> None:
         doubles = [[*(one.double() for one in batch[:inputs]), *batch[inputs:]] for batch in window]
         gradients = train.new_optimizer(wide)
         gradients.step = lambda: None
-        calls.clear()
         with marked:
             samples, loss, *_ = train.update(wide, gradients, update, doubles)
             found[f"{number} loss "] = np.array(loss / (samples or 1))
@@ -76,7 +75,6 @@ def main(folder: str) -> None:
                 for name, one in own.module.named_parameters():
                     found[f"{number} average {name}"] = one.detach().numpy().copy()
     net, optimizer, state, *_ = _resumed(train)
-    calls.clear()
     with marked:
         for number, window in enumerate([] if {"loss", "data"} & {*unwritten} else windows):
             samples, loss, *_ = train.update(net, optimizer, state["updates"] + number + 1, window)
@@ -125,6 +123,7 @@ def _resumed(train: Any) -> Any:
     torch.nn.functional.dropout = lambda x, *args, **kwargs: x
     torch.rand = lambda shape, **kwargs: torch.tensor(drawn(*shape))
     torch.randperm = lambda count, **kwargs: torch.arange(count)
+    calls.clear()
     net, optimizer, state, *average = train.resume("cpu")
     for module in net.modules():
         if type(module).__name__.startswith("Dropout"):
