@@ -755,11 +755,10 @@ def test_a_detectors_loss_gives_mxnets_value_for_each_image(name, monkeypatch):
     for one in range(3):  # Faster R-CNN takes one image
         image, label = x[one : one + 1], labels[one : one + 1]
         objects = [label[:, :, :4], label[:, :, 4:5]] if name == "faster_rcnn" else []
-        with detectors.with_given_draws(net):
-            with mx.autograd.record():
-                expected.append(loss.forward(net, (image,), (label,)).asscalar())
-            with mx.autograd.train_mode():
-                outputs = net(image, *objects)
+        with detectors.with_given_draws(net), mx.autograd.record():
+            expected.append(loss.forward(net, (image,), (label,)).asscalar())
+        with detectors.with_given_draws(net), mx.autograd.train_mode():  # the same numbers again
+            outputs = net(image, *objects)
         outputs = [torch.tensor(outputs[place].asnumpy()) for place in kept.get(name, range(len(outputs)))]
         found.append(names["losses"](outputs, torch.tensor(table[one : one + 1])))
     np.testing.assert_allclose(torch.cat(found).numpy(), expected, rtol=1e-5, atol=1e-5)
