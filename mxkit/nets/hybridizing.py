@@ -99,13 +99,18 @@ def fast_norm(
     rows = parts.reshape((-3, 0))
     ones = F.broadcast_mul(one, F.ones_like(F.slice_axis(rows, axis=0, begin=0, end=1)))
     size = F.dot(ones, ones, transpose_b=True)
-    centred = rows - F.dot(F.broadcast_div(F.dot(rows, ones, transpose_b=True), size), ones)
+    mean = F.broadcast_div(F.dot(rows, ones, transpose_b=True), size)
+    # The variance's gradient through the mean is 0; `moved`, which is 0, has the outputs' gradient through it.
+    held = F.BlockGrad(mean)
+    centred = rows - F.dot(held, ones)
     variance = F.broadcast_div(F.dot(F.square(centred), ones, transpose_b=True), size)
     root = F.rsqrt(variance + block._epsilon)
+    moved = (held - mean) * root
     if not by_group:
-        scaled, shifted = F.dot(root, scale), F.dot(F.ones_like(root), shift)
+        both = F.concat(scale, shift, dim=0)
+        scaled, shifted = F.dot(root, scale), F.dot(F.concat(moved, F.ones_like(root), dim=1), both)
     else:
         samples = F.ones_like(F.slice(parts, begin=(None, 0, 0), end=(None, 1, 1)).reshape((-1, 1)))
         scale, shift = (F.dot(F.broadcast_mul(one, samples), each).reshape((-1, 1)) for each in (scale, shift))
-        scaled, shifted = F.dot(root * scale, ones), F.dot(shift, ones)
+        scaled, shifted = F.dot(root * scale, ones), F.dot(moved * scale + shift, ones)
     return F.reshape_like(centred * scaled + shifted, x)

@@ -280,23 +280,32 @@ def _sequence_last(attributes: Dict[str, str], channels: Channels) -> List[Part]
 
 
 def _has_lengths(attributes: Dict[str, str]) -> bool:
-    return attributes.get("use_sequence_length", "False") in ("True", "1")
+    return attributes.get("use_sequence_length", attributes.get("use_length", "False")) in ("True", "1")
 
 
 def _lengths_inside(operator: str, least: int, attributes: Dict[str, str], _: Channels) -> List[Part]:
     """T295: by lengths from `least` to the number of steps; at others, memory outside of the arrays is used."""
     if not _has_lengths(attributes):
         return []
-    axis = int(attributes.get("axis", "0"))
+    axis = int(attributes.get("axis", "-1" if operator == "softmax" else "0"))
     return [
         Part("shape_array", {}, (_FIRST,)),
-        Part("slice_axis", {"axis": "0", "begin": str(axis), "end": str(axis + 1)}, (0,)),
-        Part("Cast", {"dtype": "float32"}, (1,)),
+        Part("slice_axis", {"axis": "0", "begin": str(axis), "end": str(axis + 1 or None)}, (0,)),
+        Part("Cast", {"dtype": "int32"}, (1,)),
         Part("Cast", {"dtype": "float32"}, (_EACH - 1,)),
-        Part("clip", {"a_min": str(least), "a_max": "1e9"}, (3,)),
-        Part("broadcast_minimum", {}, (4, 2)),
-        Part(operator, attributes, (_FIRST, 5)),
+        Part("clip", {"a_min": "-1", "a_max": "1e9"}, (3,)),
+        Part("Cast", {"dtype": "int32"}, (4,)),  # NaN is the least whole number then
+        Part("clip", {"a_min": str(least), "a_max": "1e9"}, (5,)),
+        Part("broadcast_minimum", {}, (6, 2)),
+        Part("Reshape", {"shape": "(-2,)"}, (_FIRST,)),  # T275
+        Part(operator, attributes, (8, 7)),
     ]
+
+
+def _softmax(attributes: Dict[str, str], channels: Channels) -> List[Part]:
+    if _has_lengths(attributes):
+        return _lengths_inside("softmax", 0, attributes, channels)
+    return _of_usual_layout("softmax", attributes, channels)
 
 
 _RULES: Rules = {
@@ -309,6 +318,7 @@ _RULES: Rules = {
     "LeakyReLU": _leaky_relu,
     "_rnn_param_concat": _recurrent_parameters,
     **{name: functools.partial(_of_usual_layout, name) for name in _BLIND},
+    "softmax": _softmax,
 }
 _FASTER: Rules = {
     "tanh": functools.partial(_by_onednn, "tanh"),

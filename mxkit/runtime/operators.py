@@ -606,12 +606,26 @@ def with_lengths_inside(
 ) -> Any:
     """Operators of sequences by lengths that exist (T295): at others, MXNet's read and write outside of the arrays.
 
-    `place` is that of `axis` in `args`. Lengths become float32, which no number of steps overflows.
+    `place` is that of `axis` in `args`.
     """
     if sequence_length is not None and data is not None:
         axis = args[place] if len(args) > place else options.get("axis", 0)
-        sequence_length = sequence_length.astype("float32").clip(least, data.shape[axis])
+        sequence_length = _inside(sequence_length, least, data.shape[axis])
     return operator(data, sequence_length, *args, **options)
+
+
+def _inside(lengths: Any, least: int, most: int) -> Any:
+    """The nearest lengths that exist; NaN, as a whole number the least of all, becomes the shortest."""
+    return lengths.astype("float32").clip(-1, 1e9).astype("int32").clip(least, most)
+
+
+def softmax_inside(
+    softmax: Function, data: Any = None, length: Any = None, axis: int = -1, *args: Any, **options: Any
+) -> Any:
+    """A softmax over lengths that exist (T295)."""
+    if length is not None and data is not None:
+        length = _inside(length, 0, data.shape[axis])
+    return softmax(data, length, axis, *args, **options)
 
 
 def last_step(
@@ -686,6 +700,7 @@ _EXTENSION = {
     "rnn": _RNN,
     "gather_nd": around(with_positive_indices),
     "sequence_mask": around(with_lengths_inside, 0, 2),
+    "softmax": around(softmax_inside),
 }
 
 #: By the module that fills others with operators when it is imported: for each module that it fills, the operators that
@@ -708,6 +723,7 @@ WRAPPERS: Dict[str, Dict[str, Dict[str, Wrapper]]] = {
             "SequenceLast": around(last_step),
             "SequenceMask": around(with_lengths_inside, 0, 2),
             "SequenceReverse": around(with_lengths_inside, 0, 1),
+            "softmax": around(softmax_inside),
             "gather_nd": around(with_positive_indices),
             "scatter_nd": around(with_checked_places),
         },

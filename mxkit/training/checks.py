@@ -1,20 +1,21 @@
 """Checks of a net, its Trainer and its inputs for what Gluon accepts and computes wrongly."""
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 import warnings
 from weakref import WeakKeyDictionary
 
-from mxkit.core.arrays import legacy, switches, to_host
-from mxkit.core.blocks import blocks_by_path, layer_settings, net_devices, parameters_by_path
+from mxkit.core.arrays import arrays_in, is_numpy, legacy, switches, to_host
+from mxkit.core.blocks import blocks_by_path, join_path, layer_settings, net_devices, parameters_by_path
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graph import Graph
-from mxkit.core.graphs import opened, traced_graph
+from mxkit.core.graphs import is_hybridized, traced_graph
 from mxkit.core.loss_meanings import some_values
+from mxkit.core.operators import draws
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
-from mxkit.core.tracing import BlockCall, graph_in_mode, infer_shapes, recorded_calls, structure, trace
+from mxkit.core.tracing import Trace, graph_in_mode, infer_shapes, structure, trace
 from mxkit.core.trainers import DRIFTING, kvstore_settings, shall_step_on_kvstore, trainer_devices, trainer_parameters
 from mxkit.data.describing import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
@@ -301,26 +302,30 @@ class TokenWatch:
     """Refuses tokens for which an Embedding has no row: MXNet takes its first or last row, without an error (T263).
 
     Inputs that an Embedding gets as they are, are checked in every batch; tokens that the net computes, such as
-    `x.T`, only in the first one. Embeddings in the graph of a SymbolBlock are not checked.
+    `x.T`, only in the first one, and in a graph only where no random numbers are drawn for them. Embeddings in the
+    graph of a SymbolBlock are not checked.
 
     Args:
         net: The net.
-        forward: Calls the net with a shard; the call ends after the Embeddings.
 
     Attributes:
         watches: Whether the net has an Embedding.
     """
 
-    def __init__(self, net: Any, forward: Callable[[Shard], Any]) -> None:
-        self._net, self._forward = net, forward
-        kinds = (gluon.nn.Embedding, gluon.contrib.nn.SparseEmbedding)
-        self._paths = [path for path, block in blocks_by_path(net) if isinstance(block, kinds)]
-        self.watches = bool(self._paths)
-        # The Embedding of each input that one gets unchanged; the first batch tells which.
-        self._embeddings: Optional[Dict[int, BlockCall]] = None
+    def __init__(self, net: Any) -> None:
+        blocks = blocks_by_path(net)
+        self._holders = {
+            path: block
+            for path, block in blocks
+            if _is_embedding(block) or any(_is_embedding(inner) for _, inner in blocks_by_path(block))
+        }
+        self.watches = bool(self._holders)
+        # The Embeddings that get an input unchanged, by its number; the first batch tells which.
+        self._embeddings: Optional[Dict[int, Dict[str, Any]]] = None
 
-    def look(self, shard: Shard, inputs: Sequence[Any]) -> None:
-        """Check a batch.
+    @contextmanager
+    def watched(self, shard: Shard, inputs: Sequence[Any]) -> Iterator[None]:
+        """Check a batch: the first one after it was computed inside `with`, the others before.
 
         Args:
             shard: Its part on the first device.
@@ -329,48 +334,76 @@ class TokenWatch:
         Raises:
             DataError: A token is outside the rows of its Embedding.
         """
-        if self._embeddings is None:
-            self._embeddings = {}
-            for call in self._calls(shard):
-                tokens = self._check(call, call.inputs[0])
-                if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
-                    text = f"{call.path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off"
-                    _warn(f"{text}. Pass int32: scale=1/255 of an ArrayLoader divides tokens of uint8 too (T181)")
-                same = [number for number, array in enumerate(shard.inputs) if array is call.inputs[0]]
-                self._embeddings.update({number: call._replace(inputs=[], outputs=[]) for number in same})
-        for number, call in self._embeddings.items():
-            self._check(call, inputs[number])
-
-    def _calls(self, shard: Shard) -> List[BlockCall]:
-        calls: List[BlockCall] = []
-        missing = set(self._paths)
-
-        def end(call: BlockCall) -> None:
-            if call.path in missing:
-                calls.append(call)
-                missing.remove(call.path)
-                if not missing:
-                    raise _Stop
-
-        # an error of the net is raised by the call that follows
-        with suppress(Exception, _Stop), recorded_calls(self._net, end), opened(self._net, self._paths), autograd.pause(
-            train_mode=False
-        ), switches(shard.numpy):
-            self._forward(shard)
-        return calls
-
-    def _check(self, call: BlockCall, array: Any) -> "np.ndarray":
-        tokens, rows = to_host(array), layer_settings(call.block)["input_dim"]
-        wrong = tokens[~((tokens > -1) & (tokens < rows))]
-        if wrong.size:
-            text = f"{call.path or 'the net'} (Embedding) has {rows} rows, for tokens from 0 to {rows - 1}; received"
-            text = f"{text} {some_values(wrong)}, for which MXNet would take the first or the last row (T263)"
-            raise DataError(f"{text}. Give the Embedding a larger input_dim, and padding a token of its own")
-        return tokens
+        if self._embeddings is not None:
+            for number, embeddings in self._embeddings.items():
+                for path, block in embeddings.items():
+                    _check_tokens(path, block, inputs[number])
+            yield
+            return
+        calls: List[Tuple[str, Any, Any]] = []
+        handles = [
+            block.register_forward_pre_hook(lambda block, given, path=path: calls.append((path, block, given)))
+            for path, block in self._holders.items()
+            if _is_embedding(block) or is_hybridized(block)  # in a graph, hooks of its blocks do not fire (T35)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.detach()
+        self._embeddings = {}
+        for path, block, array in (found for call in calls for found in _tokens_of(*call)):
+            tokens = _check_tokens(path, block, array)
+            if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
+                text = f"{path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off"
+                _warn(f"{text}. Pass int32: scale=1/255 of an ArrayLoader divides tokens of uint8 too (T181)")
+            same = [number for number, one in enumerate(shard.inputs) if one is array]
+            for number in same:
+                self._embeddings.setdefault(number, {})[path] = block
 
 
-class _Stop(BaseException):
-    """Ends a forward pass early; an `except Exception` in the net does not catch it."""
+def _is_embedding(block: Any) -> bool:
+    return isinstance(block, (gluon.nn.Embedding, gluon.contrib.nn.SparseEmbedding))
+
+
+def _tokens_of(path: str, block: Any, arguments: Any) -> Iterator[Tuple[str, Any, Any]]:
+    """Path, block and tokens of each call of an Embedding inside a call; nothing if it was called with symbols."""
+    arrays = arrays_in(list(arguments))
+    if _is_embedding(block):
+        yield from ((path, block, array) for array in arrays[:1])
+        return
+    if not arrays:
+        return
+    try:
+        with autograd.pause(), mx.name.NameManager():  # keeps the counters of names, which the user's graphs use
+            traced = trace(block, arguments)
+    except Exception:  # of any type: the graph is of another kind than the net's code
+        return
+    values = dict(zip((variable.name for variable in traced.inputs), arrays))
+    for call in traced.calls:
+        tokens = call.inputs[0] if _is_embedding(call.block) else None
+        if tokens is not None and tokens.name in values:
+            yield join_path(path, call.path), call.block, values[tokens.name]
+        elif tokens is not None and not any(map(draws, Graph.of(tokens).operators())):
+            yield join_path(path, call.path), call.block, _computed(traced, tokens, values)
+
+
+def _computed(traced: Trace, symbol: Any, values: Mapping[str, Any]) -> Any:
+    device = next(iter(values.values())).ctx
+    names, owned = legacy(symbol).list_inputs(), traced.parameters
+    given = {name: values[name] if name in values else owned[name].data(device) for name in names}
+    with autograd.pause(), switches(is_numpy(symbol)):
+        return legacy(symbol).eval(device, **{name: legacy(array) for name, array in given.items()})[0]
+
+
+def _check_tokens(path: str, block: Any, array: Any) -> "np.ndarray":
+    tokens, rows = to_host(array), layer_settings(block)["input_dim"]
+    wrong = tokens[~((tokens > -1) & (tokens < rows))]
+    if wrong.size:
+        text = f"{path or 'the net'} (Embedding) has {rows} rows, for tokens from 0 to {rows - 1}; received"
+        text = f"{text} {some_values(wrong)}, for which MXNet would take the first or the last row (T263)"
+        raise DataError(f"{text}. Give the Embedding a larger input_dim, and padding a token of its own")
+    return tokens
 
 
 def _check_norm_channels(net: Any, shard: Shard) -> None:

@@ -29,7 +29,7 @@ class Run:
         devices: The devices of the net.
         numpy: Whether the net computes on arrays of `mx.np`.
         batch: The newest batch, unchanged; None before the first one.
-        first: Is left after the first batch: closes its checks.
+        around: Is left after each batch: closes its checks.
     """
 
     def __init__(
@@ -37,17 +37,16 @@ class Run:
         batches: Iterator[Any],
         net: Any,
         source: Source,
-        forward: Callable[[Shard], Any],
         labels: bool,
         most_queued: int,
     ) -> None:
         self.devices = net_devices(net)
         self.numpy = is_numpy_net(net)
         self.batch: Any = None
-        self.first = ExitStack()
+        self.around = ExitStack()
         self._net, self._source, self._batches, self._labels = net, source, batches, labels
         self._queued = QueuedBatches(most_queued)
-        self._tokens = TokenWatch(net, forward)
+        self._tokens = TokenWatch(net)
         self._shards: List[Shard] = []
         self._bar: Any = None
 
@@ -57,11 +56,11 @@ class Run:
             arrays = batch if self._labels else (unpack(batch)[0],)
             self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices, self.numpy)]
             if self._tokens.watches:
-                self._tokens.look(self._shards[0], unpack(batch)[0])
+                self.around.enter_context(self._tokens.watched(self._shards[0], unpack(batch)[0]))
             if not number:
-                self.first.enter_context(time_axes_checked(self._net, self._shards[0], batch, self._source))
+                self.around.enter_context(time_axes_checked(self._net, self._shards[0], batch, self._source))
             yield self._shards
-            self.first.close()
+            self.around.close()
             self._bar.update()
 
     def queue(self, results: Any) -> List[Any]:
@@ -140,10 +139,10 @@ def run_over(
     source, packed = source_of(data), packed and worth_packing(net_devices(net))
     batches = islice(source.read(name=name, keep_count=True, packed=packed, once=once), limit_batches)
     forward = forward or (lambda shard: call(net, shard.inputs))
-    run = Run(batches if own is None else own(batches), net, source, forward, labels, most_queued)
+    run = Run(batches if own is None else own(batches), net, source, labels, most_queued)
     with first_statistics(net), autograd.pause(train_mode=train_mode), _named(name, run), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
-    ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar, run.first:
+    ), batches_bar(bar or "", source.batches, limit_batches, bar is not None) as run._bar, run.around:
         yield run
 
 

@@ -168,8 +168,7 @@ class Training:
         # of the first epoch; made here, because it raises its errors before any data is read
         self._first_window: Optional[Accumulator] = self._window()
         self._graph: Any = None  # the OneGraph
-        forward = options.batch_loss.forward
-        self._tokens = checks.TokenWatch(net, lambda shard: forward(net, shard.unpacked().inputs, shard.labels))
+        self._tokens = checks.TokenWatch(net)
         self._unchecked: Optional[Source] = None  # the data until its first batch is checked
 
     def epoch(
@@ -266,8 +265,6 @@ class Training:
         """Compute the losses and the gradients of a batch, and update the metrics; check the first batch."""
         net, loss, graph = self._net, self.options.batch_loss, self._graph
         shards = split_batch(batch, graph.devices, self._numpy)
-        if self._tokens.watches:
-            self._tokens.look(shards[0], unpack(batch)[0])
         data, self._unchecked = self._unchecked, None
         if data is not None:
             if not data.inputs_checked:
@@ -278,7 +275,8 @@ class Training:
         if self._norms and any(shard.samples == 1 for shard in shards):
             checks.warn_of_single_samples(self._norms)
             self._norms = []
-        with nullcontext() if data is None else time_axes_checked(net, shards[0], batch, data):
+        watched = self._tokens.watched(shards[0], unpack(batch)[0]) if self._tokens.watches else nullcontext()
+        with watched, nullcontext() if data is None else time_axes_checked(net, shards[0], batch, data):
             computed = graph.compute(shards)
         if data is not None:
             checks.check_branches(net)

@@ -609,17 +609,21 @@ def test_the_last_step_without_lengths_has_a_gradient(axis, hybrid):
 @pytest.mark.parametrize(
     ("name", "axis", "least"),
     [("SequenceMask", 0, 0), ("SequenceMask", 1, 0), ("SequenceLast", 0, 1), ("SequenceLast", 1, 1)]
-    + [("SequenceReverse", 0, 0), ("sequence_mask", 1, 0)],
+    + [("SequenceReverse", 0, 0), ("sequence_mask", 1, 0)]
+    + [("softmax", 0, 0), ("softmax", 1, 0), ("npx.softmax", 1, 0)],
 )
 def test_lengths_that_do_not_exist_are_the_nearest_that_do(name, axis, least, dtype, hybrid):
     """T295: MXNet would read and write outside of the arrays."""
-    numpy = name == "sequence_mask"
+    numpy, by_column = name in ("sequence_mask", "npx.softmax"), "softmax" in name
+    word = "use_length" if by_column else "use_sequence_length"
 
     def compute(F, x, lengths):  # noqa: N803
-        operator = getattr(F.npx if numpy else F, name)
-        return operator(x * 2, lengths, use_sequence_length=True, axis=axis)
+        operator = getattr(F.npx if numpy else F, name.rpartition(".")[2])
+        return operator(x * 2, lengths, axis=axis, **{word: True})
 
     lengths, found = np.array([-7, 0, 1, 3, 5, 6, 100]), {}
+    if "float" in dtype:
+        lengths = np.array([np.nan, -np.inf, 1, 3.5, 5, 1e12, np.inf])
     x = np.random.RandomState(0).randn(*((5, 7, 2) if axis == 0 else (7, 5, 2)))
     for given in ("outside", "inside"):
         with mx.util.np_shape(numpy), mx.util.np_array(numpy):
@@ -627,7 +631,8 @@ def test_lengths_that_do_not_exist_are_the_nearest_that_do(name, axis, least, dt
             net.hybridize(hybrid)
             make = mx.np.array if numpy else mx.nd.array
             data = make(x, dtype="float32")
-            counts = make(lengths if given == "outside" else lengths.clip(least, 5), dtype=dtype)
+            counts = lengths if given == "outside" else np.nan_to_num(lengths, nan=least).clip(least, 5)
+            counts = make(np.stack([counts] * 2, axis=1) if by_column else counts, dtype=dtype)
             data.attach_grad()
             with mx.autograd.record():
                 output = net(data, counts)
@@ -635,6 +640,9 @@ def test_lengths_that_do_not_exist_are_the_nearest_that_do(name, axis, least, dt
             found[given] = output.asnumpy(), data.grad.asnumpy()
     for one, other in zip(*found.values()):
         np.testing.assert_array_equal(one, other)
+    if by_column:
+        np.testing.assert_allclose(found["outside"][0].sum(axis=axis).T, [lengths > 0] * 2, rtol=1e-6)
     if "ask" in name:
-        steps = np.arange(5).reshape((5, 1) if axis == 0 else (1, 5)) < lengths.reshape((1, 7) if axis == 0 else (7, 1))
+        whole = np.trunc(lengths).reshape((1, 7) if axis == 0 else (7, 1))
+        steps = np.arange(5).reshape((5, 1) if axis == 0 else (1, 5)) < whole
         np.testing.assert_allclose(found["outside"][0], 2 * x * steps[..., None], rtol=1e-6)

@@ -476,6 +476,50 @@ def test_tokens_are_those_that_reach_the_embedding(shift, refused):
         assert len(calls) == 1  # a forward pass for the check ends after the Embedding
 
 
+@pytest.mark.parametrize("kind", ["graph", "part of a graph", "code", "own forward"])
+def test_tokens_are_checked_without_another_forward_pass(kind):
+    """T263: an own forward pass would draw random numbers, and count calls, that the training does not have."""
+    calls = []
+
+    class Twice(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.words, self.dense = nn.Embedding(9, 4), nn.Dense(2, in_units=12)
+
+        def hybrid_forward(self, F, x, y):  # noqa: N803
+            kept = F.random.uniform(shape=(1, 3)) > 0.3
+            words = self.words(F.broadcast_mul(x, kept)) + self.words(y) + self.words(y + 1)
+            return self.dense(words)
+
+    def forward(net, inputs, labels):
+        calls.append(inputs[0].shape[0])
+        return gluon.loss.SoftmaxCELoss()(net(*inputs), *labels)
+
+    net = Twice()
+    mxkit.initialize(net)
+    whole = net if kind != "part of a graph" else plain_net(lambda net, *given: net.inner(*given), inner=net)
+    net.hybridize(kind in ("graph", "part of a graph"))
+    loss = mxkit.losses.BatchLoss(forward=forward) if kind == "own forward" else "softmax_ce"
+    x = np.arange(24).reshape(8, 3) % 9
+    drawn = []
+    for good in (x % 8, None):  # `y + 1` of 8 has no row
+        mx.random.seed(3)
+        y = x if good is None else good
+        batches = [((x[k : k + 4].astype("float32"), y[k : k + 4]), np.zeros(4)) for k in (0, 4)]
+        if good is None:
+            with pytest.raises(DataError, match="words .*has 9 rows.* received 9, .*T263"):
+                list(mxkit.updates(whole, batches, loss=loss, trainer="sgd"))
+        else:
+            assert len(list(mxkit.updates(whole, batches, loss=loss, trainer="sgd"))) == 2
+            drawn.append(mx.nd.random.uniform().asscalar())
+    mx.random.seed(3)
+    for _ in range(2):
+        mx.nd.random.uniform(shape=(1, 3))
+    assert drawn == [mx.nd.random.uniform().asscalar()]
+    assert calls == ([4, 4, 4] if kind == "own forward" else [])
+
+
 @pytest.mark.parametrize(
     "make",
     [
