@@ -56,7 +56,7 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
     """
     if all(device.device_type != "cpu" for device in devices):
         return
-    check_sequence_lengths(net)
+    check_recurrent_settings(net)
     off = [name for name in ("MXNET_USE_MKLDNN_RNN", "MXNET_MKLDNN_ENABLED") if os.environ.get(name) == "0"]
     for path, block in _stacked(net):
         dtype = np.dtype(block.l0_i2h_weight.dtype).name
@@ -67,16 +67,25 @@ def check_recurrent_layers(net: Any, devices: Sequence["mx.Context"]) -> None:
             raise ValueError(f"{text} gradients of its lower layers from MXNet (T259). {way}")
 
 
-def check_sequence_lengths(net: Any) -> None:
-    """Refuse recurrent layers with `use_sequence_length`, whose lengths the CPU's kernels ignore (T262).
+def check_recurrent_settings(net: Any) -> None:
+    """Refuse recurrent layers with lengths of sequences or limits of states, which the CPU's kernels ignore.
 
     Raises:
-        ValueError: The net has such a layer, and lives on the CPU.
+        ValueError: The net has a layer with `use_sequence_length` (T262) or `state_clip_min` (T296), and lives on the
+            CPU.
     """
-    places = [path for path, block in _recurrent(net) if block._use_sequence_length]
-    if places and any(device.device_type == "cpu" for device in net_devices(net)):
+    layers = _recurrent(net)
+    if not layers or all(device.device_type != "cpu" for device in net_devices(net)):
+        return
+    places = [path for path, block in layers if block._use_sequence_length]
+    if places:
         text = f"use_sequence_length=True of {_some(places)} does nothing on the CPU: padding is read (T262)"
         raise ValueError(f"{text}. Use F.SequenceMask and F.SequenceLast, or a cell with unroll(valid_length=...)")
+    limits = "_lstm_state_clip_min", "_lstm_state_clip_max"
+    places = [path for path, block in layers if any(getattr(block, one) is not None for one in limits)]
+    if places:
+        text = f"state_clip_min and state_clip_max of {_some(places)} do nothing on the CPU (T296)"
+        raise ValueError(f"{text}. Leave them out; clip_norm of a training limits gradients")
 
 
 def _recurrent(net: Any) -> List[Tuple[str, Any]]:

@@ -18,7 +18,7 @@ from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.named_losses import BatchLoss, BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
-from mxkit.training.checks import check_modes, check_sequence_lengths
+from mxkit.training.checks import check_modes, check_recurrent_settings
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, check_moved_labels
 from mxkit.training.passes import run_over, samples_in_order
 from mxkit.training.workers import Workers
@@ -72,7 +72,7 @@ def evaluate(
     """
     if loss is None and not metrics:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
-    check_sequence_lengths(net)
+    check_recurrent_settings(net)
     scores = scores_of(
         net, data, Workers(), loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
     )
@@ -194,7 +194,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
-    check_sequence_lengths(net)
+    check_recurrent_settings(net)
     data = samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
     others: List[Tuple[int, ...]] = []

@@ -112,7 +112,10 @@ class MixedPrecision:
             if self.dtype == "bfloat16":
                 # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
                 choice["fp32_ops"] = [*amp.list_fp32_ops(target), "Concat", "concat"]
-            low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
+            # T297: `take` must know the dtype of a Constant, and names of inputs that are not read are refused
+            constants = [one.name for one in net.collect_params().values() if isinstance(one, gluon.Constant)]
+            known = [name for name in outputs.list_inputs() if name in {*names, *constants}]
+            low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=known, **choice)
         # the gradient of a cast ignores grad_req="add" and stays 0 (T49); the gradient of a copy does not
         parameters = set(low.list_arguments()) - set(names)
         variables = {node.name: node for node in low.get_internals() if node.name in parameters}
@@ -213,8 +216,8 @@ def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
 def _all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
     """Add the operators of a graph that are in none of MXNet's lists to them inside `with`: those of `mx.np` (T168).
 
-    For bfloat16 also those of interleaved attention. MXNet would compute exponentials and sums in 16 bits, or fail
-    because inputs have two dtypes.
+    For bfloat16 also those of interleaved attention, and `batch_dot`, which MXNet lists without a kernel (T297). MXNet
+    would compute exponentials and sums in 16 bits, or fail.
     """
     lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
     listed = {
@@ -223,7 +226,9 @@ def _all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
     found = {one.operator for one in Graph.of(graph).operators()} - listed
     widest = found.intersection(_WIDEST if dtype == "float16" else ())
     before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
-    lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = [*before[0], *found - widest], [*before[1], *widest]
+    either = set(before[1]) - ({"batch_dot"} if dtype == "bfloat16" else set())
+    lists.FP32_FUNCS = [*before[0], *found - widest, *set(before[1]) - either]
+    lists.WIDEST_TYPE_CASTS = [*either, *widest]
     try:
         yield
     finally:

@@ -122,6 +122,33 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
     assert history[1]["train_loss"] < history[0]["train_loss"]
 
 
+class Positions(gluon.HybridBlock):
+    """An index that is a Constant, and an input that is not read."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.places = self.params.get_constant("places", mx.nd.array([0, 1, 2, 1, 0]))
+            self.rows = self.params.get("rows", shape=(3, 5), init=mx.init.Normal(1.0))
+            self.dense = nn.Dense(3)
+
+    def hybrid_forward(self, F, x, lengths, places, rows):  # noqa: N803
+        return self.dense(F.broadcast_add(x, F.take(rows, places).sum(axis=0, keepdims=True)))
+
+
+@needs_bfloat16
+@pytest.mark.filterwarnings("ignore:The 1-th input to HybridBlock is not used")
+def test_constants_that_are_indices_and_inputs_that_are_not_read():
+    """T297."""
+    losses = []
+    for amp in (None, "bfloat16"):
+        mxkit.seed_all(1)
+        net = ready(Positions())
+        data = [((x, mx.nd.ones(x.shape[:1])), y) for x, y in batches()]
+        losses.append(fit(net, data, amp=amp, epochs=2, seed=3).column("train_loss")[-1])
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 @needs_bfloat16
 def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense = make_net(hybridize=True)
@@ -247,7 +274,7 @@ def attention(F, joined):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU", "attention"])
+@pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU", "attention", "batch_dot"])
 def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
     """mxkit runs other operators than these in graphs; the casts of AMP stay, and 16 bits hide what `fast` changes."""
     monkeypatch.setattr(precision, "_pass_seconds", lambda graphs, data: [1.0, 1.0])
@@ -261,6 +288,11 @@ def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
             nn.HybridLambda(lambda F, x: F.expand_dims(x, axis=1)),
             nn.Dense(24, flatten=False),
             nn.HybridLambda(attention),
+        ),
+        "batch_dot": lambda: stack(  # MXNet lists it, and has no kernel (T297)
+            nn.HybridLambda(lambda F, x: F.expand_dims(x, axis=1)),
+            nn.Dense(8, flatten=False),
+            nn.HybridLambda(lambda F, x: F.batch_dot(x, x, transpose_a=True)),
         ),
     }
     losses = []

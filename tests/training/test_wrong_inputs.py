@@ -347,6 +347,14 @@ def test_lengths_that_a_recurrent_layer_ignores_are_refused():
             call(net, data)
 
 
+def test_limits_of_states_that_a_recurrent_layer_ignores_are_refused():
+    """T296."""
+    net = ready(gluon.rnn.LSTM(4, layout="NTC", state_clip_max=0.01), sample=np.ones((6, 6, 3), "float32"))
+    for call in (partial(train, loss="l2"), partial(mxkit.evaluate, loss="l2"), mxkit.predict):
+        with pytest.raises(ValueError, match="state_clip_max.*T296"):
+            call(net, [(mx.nd.ones((6, 6, 3)), mx.nd.zeros((6, 6, 4)))])
+
+
 def drain():
     """Errors of the engine that nobody read would surface in another test (T43)."""
     for _ in range(10):
