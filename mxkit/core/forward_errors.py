@@ -20,7 +20,7 @@ from mxkit.core.graph import Graph
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.replicas import holds_numpy, is_deferred, values_of
 from mxkit.core.statistics import kept_statistics
-from mxkit.errors import ForwardError, MxkitError
+from mxkit.errors import ForwardError, MxkitError, error_text
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn, rnn
@@ -192,7 +192,7 @@ def _phrase(call: _Failed, error: Exception) -> str:
     frames = _frames(error)
     module = str(frames[-1].f_globals.get("__name__")) if frames else "mxnet"
     if not isinstance(error, mx.MXNetError) and module.split(".")[0] != "mxnet":
-        return f": {type(error).__name__}: {error}"
+        return f": {error_text(error)}"
     if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
         numpy = any(map(holds_numpy, call.block.collect_params().values()))
         way = "arrays of mx.np: mx.np.array" if numpy else "NDArrays: mx.nd.array"
