@@ -202,7 +202,8 @@ def check_replicas(trainer: "gluon.Trainer") -> None:
         raise ValueError(f"{text}. Make it with kvstore='device' (T24)")
     if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
         text = f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices"
-        raise ValueError(f"{text} lets replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)")
+        way = "Make the Trainer with update_on_kvstore=True (T24), which takes neither clip_value nor amp='float16'"
+        raise ValueError(f"{text} lets replicas drift apart. {way}; or use one device, or another optimizer")
 
 
 def _name(optimizer: Any) -> str:
