@@ -26,6 +26,7 @@ be intended but usually is a mistake; a CheckpointWarning reports that a run can
 """
 
 import difflib
+import traceback
 from typing import Any, Iterable, Sequence
 
 
@@ -206,3 +207,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
     known = sorted(known)
     hint = nearest(name, known) if isinstance(name, str) else ""
     return UnknownNameError(f"unknown {kind} {name!r}: {hint + ' ' if hint else ''}Known: {', '.join(known)}")
+
+
+def error_text(error: BaseException) -> str:
+    """Type and message of an error; an `assert` without a message is shown by its line of code."""
+    kind, text = type(error).__name__, str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, AssertionError) and not text and frames:
+        text = f"{frames[-1].line} ({frames[-1].filename}, line {frames[-1].lineno})"
+    return f"{kind}: {text}" if text else kind

@@ -20,7 +20,7 @@ from mxkit.core.graph import Graph
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.replicas import holds_numpy, is_deferred, values_of
 from mxkit.core.statistics import kept_statistics
-from mxkit.errors import ForwardError, MxkitError
+from mxkit.errors import ForwardError, MxkitError, error_text
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn, rnn
@@ -147,7 +147,7 @@ def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]]
         ways += ", amp='float16', or end what else nvidia-smi shows there"
     current = None if batch is None else batch()
     described = "" if current is None else f", batch {describe_batch(current)}"
-    return f"out of memory on {where}{described} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
+    return f"out of memory on {where}{described} (in this batch or one shortly before): {brief(error)}. Try {ways}"
 
 
 def _error_at(call: _Failed, phrase: str) -> ForwardError:
@@ -192,7 +192,7 @@ def _phrase(call: _Failed, error: Exception) -> str:
     frames = _frames(error)
     module = str(frames[-1].f_globals.get("__name__")) if frames else "mxnet"
     if not isinstance(error, mx.MXNetError) and module.split(".")[0] != "mxnet":
-        return f": {type(error).__name__}: {error}"
+        return f": {error_text(error)}"
     if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
         numpy = any(map(holds_numpy, call.block.collect_params().values()))
         way = "arrays of mx.np: mx.np.array" if numpy else "NDArrays: mx.nd.array"
@@ -202,7 +202,7 @@ def _phrase(call: _Failed, error: Exception) -> str:
         or _wrong_dtype(call, error)
         or layer_fault(call.block, call.inputs)
         or (_operator(call, error) if isinstance(call.block, gluon.SymbolBlock) else "")
-        or f" got {_described(call.inputs)}: {_brief(error)}"
+        or f" got {_described(call.inputs)}: {brief(error)}"
     )
 
 
@@ -257,7 +257,7 @@ def _only_hybridized(graph: _Failed, innermost: _Failed, error: Exception, paths
     solution = "net.hybridize() again drops an outdated graph (T36), hybridize(False) runs without a graph"
     if "(elemwise_" in operator:
         solution = "In a graph + - * / do not broadcast: use F.broadcast_add and the like"
-    got = operator or f"; it got {_described(graph.inputs)}: {_brief(error)}"
+    got = operator or f"; it got {_described(graph.inputs)}: {brief(error)}"
     return _error_at(maker, f" raises only because it is hybridized{got}. {solution}")
 
 
@@ -267,7 +267,7 @@ def _operator(call: _Failed, error: Exception) -> str:
     if not named or not graph:
         return ""
     kind = {node.name: node.operator for node in Graph.of(graph[1]).nodes}.get(named[1], "an operator")
-    return f": operator {named[1]!r} ({kind}) got {_described(call.inputs)}: {_brief(error)}"
+    return f": operator {named[1]!r} ({kind}) got {_described(call.inputs)}: {brief(error)}"
 
 
 def _described(inputs: Any) -> str:
@@ -280,7 +280,7 @@ def _described(inputs: Any) -> str:
     return type(inputs).__name__
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     """MXNet's message without the place in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     checks = [line for line in lines if _CHECK.search(line)] or lines or [type(error).__name__]

@@ -121,8 +121,9 @@ def attributes_restored(things: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         for thing, attributes in before:
-            vars(thing).clear()
-            vars(thing).update(attributes)
+            vars(thing).update(attributes)  # other threads that call the net miss none meanwhile
+            for name in vars(thing).keys() - attributes.keys():
+                del vars(thing)[name]
 
 
 @contextmanager

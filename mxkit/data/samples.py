@@ -16,7 +16,7 @@ from mxkit.core.blocks import chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
 from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack
-from mxkit.errors import DataError
+from mxkit.errors import DataError, error_text
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
 import numpy as np
@@ -130,11 +130,6 @@ class Samples:
 
     def __getstate__(self) -> Any:
         return {**vars(self), "_read": None}
-
-
-def error_text(error: BaseException) -> str:
-    """Type and message of an error."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def abbreviated(rows: Sequence[int]) -> str:

@@ -17,10 +17,9 @@ from mxkit.core.arrays import legacy
 from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
 from mxkit.data.order import Epochs
 from mxkit.data.pixels import call_user, takes_rng
-from mxkit.data.samples import error_text
 from mxkit.data.source import source_of
 from mxkit.data.workers import read_ahead
-from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
+from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning, error_text
 import mxnet as mx
 import numpy as np
 

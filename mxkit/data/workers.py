@@ -26,8 +26,8 @@ import warnings
 
 from mxkit.core.arrays import switches_here
 from mxkit.data.batching import Spec, build, to_batch
-from mxkit.data.samples import Samples, abbreviated, error_text
-from mxkit.errors import DataError
+from mxkit.data.samples import Samples, abbreviated
+from mxkit.errors import DataError, error_text
 from mxkit.runtime.engine_settings import one_thread_in_children
 from mxnet.base import _LIB
 from mxnet.util import set_np

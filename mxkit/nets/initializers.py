@@ -65,7 +65,8 @@ def initialize(
             mode, which determines all sizes and values. With None the first batch determines unknown sizes.
 
     Raises:
-        ValueError: A parameter has a value already: Gluon would ignore the call (T20).
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or it has fewer axes than its
+            initializer needs, as a vector has for Xavier.
         UnknownNameError: MXNet has no initializer of this name.
         DeviceError: A device does not exist.
         ForwardError: `sample` does not fit the net; the text names the layer.
@@ -87,6 +88,7 @@ def initialize(
             )
     _give_norms_their_values(net)
     chosen = get_initializer(initializer)
+    _check_axes(net, chosen)
     numpy = is_numpy_net(net)
     with switches(numpy):
         net.initialize(SameValues(chosen) if numpy else chosen, ctx=where, force_reinit=force)
@@ -112,6 +114,23 @@ def _give_norms_their_values(net: Any) -> None:
                 kind = _BY_NAME.get(name.rpartition("_")[2])
                 if kind is not None and parameter.init is None:
                     parameter.init = kind()
+
+
+# Axes that initializers of MXNet need at least. A class of the user's may draw vectors, in another way.
+_AXES = {mx.init.Xavier: 2, mx.init.MSRAPrelu: 2, mx.init.Orthogonal: 2, mx.init.Bilinear: 4}
+
+
+def _check_axes(net: Any, initializer: "mx.init.Initializer") -> None:
+    """Refuse a parameter of too few axes by its path, before any parameter has values."""
+    for path, parameter in parameters_by_path(net).items():
+        chosen = type(initializer if parameter.init is None else mx.init.create(parameter.init))
+        needed = _AXES.get(chosen, 0)
+        if parameter.shape is not None and len(parameter.shape) < needed:
+            raise ValueError(
+                f"initialize: parameter {path!r} of shape {parameter.shape} has too few axes for {chosen.__name__}, "
+                f"which needs {needed} or more. Give this parameter another initializer, like init='normal' in "
+                "params.get, or the whole net, like mxkit.initialize(net, 'normal')"
+            )
 
 
 class SameValues(mx.init.Initializer):  # type: ignore[misc]

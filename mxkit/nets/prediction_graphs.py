@@ -175,12 +175,20 @@ def fused_parts(symbol: Any) -> Dict[str, List[str]]:
     }
 
 
+def _fails_in_int8(node: Node) -> bool:
+    """Whether MXNet's operator in int8 refuses what the one in float32 computes, or ends the process (T298)."""
+    over_one_axis = node.operator == "Convolution" and len(node.ints("kernel")) == 1
+    pools_sums = node.operator == "Pooling" and node.text("pool_type") in ("sum", "lp")
+    return node.operator == "RNN" or over_one_axis or pools_sums
+
+
 def _quantized(symbol: Any, arguments: Dict[str, Any], states: Dict[str, Any], float_layers: Collection[str]) -> Any:
     from mxnet.contrib import quantization  # it imports scipy.stats
 
     graph = symbol.get_backend_symbol("MKLDNN_QUANTIZE")
     parts = {name: {name, *inner} for name, inner in fused_parts(graph).items()}
     kept = [name for name, inner in parts.items() if inner.intersection(float_layers)]
+    kept += [node.name for node in Graph.of(graph).nodes if _fails_in_int8(node)]
     found, _, _, collector = quantization.quantize_graph(
         graph,
         arguments,

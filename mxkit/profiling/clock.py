@@ -18,8 +18,9 @@ import mxnet as mx
 from mxnet import autograd
 
 PHASES = ("data", "forward", "backward", "metrics", "update", "other", "waiting")
+_MXKIT = Path(__file__).parents[1]
 # MXNet and its repairs
-_MXNET = str(Path(mx.__file__).parent), str(Path(__file__).parents[1] / "runtime"), __file__
+_MXNET = str(Path(mx.__file__).parent), str(_MXKIT / "runtime"), __file__
 
 
 # What starts forward and backward passes, with its phase; and what waits for the engine
@@ -170,7 +171,10 @@ def _caller() -> str:
     frame: Any = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(_MXNET):
         frame = frame.f_back
-    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
+    file = Path(frame.f_code.co_filename)
+    # that of mxkit from its package on, by which `advice` knows what a user cannot change
+    named = file.relative_to(_MXKIT.parent) if _MXKIT in file.parents else Path(*file.parts[-2:])
+    return f"{named.as_posix()}:{frame.f_lineno}"
 
 
 # Updates before the clock starts: the first ones compile graphs, create the optimizer's states and start workers.

@@ -12,6 +12,7 @@ from mxkit.core.arguments import check_number, whole_number
 from mxkit.core.arrays import of_kind, to_host
 from mxkit.core.blocks import is_numpy_net
 from mxkit.core.device import QUEUED_BYTES, as_ndarray, bytes_of, unpack
+from mxkit.core.forward_errors import brief
 from mxkit.core.system import aligned
 from mxkit.data.source import source_of
 from mxkit.errors import DataError, MxkitError
@@ -217,7 +218,7 @@ def measure_inference(
         try:
             forms[precision] = _optimized(net, sample, precision, calibration, inputs, in_classes)
         except (ValueError, MxkitError, mx.MXNetError) as error:
-            refused[precision] = str(error).strip().splitlines()[0]
+            refused[precision] = brief(error)
     agreement = _agreement(recipe, facts.classes, forms, read, base)
     timed: Dict[int, Dict[str, List[List[float]]]] = {}
     nets = {name: form.net for name, form in forms.items()}

@@ -100,7 +100,11 @@ class Accumulator:
         if len(self._devices) > 1 and trainers.shall_step_on_kvstore(trainer) and (scaled or clip_value is not None):
             name = "clip_value" if clip_value is not None else "amp='float16'"
             text = "the Trainer adds replicas up inside its kvstore, where single values cannot be reached"
-            raise ValueError(f"{name}: {text}. Make it with update_on_kvstore=False")
+            way = "Make it with update_on_kvstore=False"
+            if isinstance(trainer.optimizer, trainers.DRIFTING):
+                kind = type(trainer.optimizer).__name__
+                way = f"{kind} has to step there (T24): use one device, or another optimizer"
+            raise ValueError(f"{name}: {text}. {way}")
         self._optimizer_step = OptimizerStep(trainer)
         self._on_kvstore: Optional[bool] = None  # known after the kvstore is created
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")

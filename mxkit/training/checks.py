@@ -163,10 +163,15 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
 
     Raises:
         ValueError: A parameter that is not frozen was added to the net after the Trainer was made, or the Trainer was
-            made over another net.
+            made over another net. Or the optimizer GroupAdaGrad has a parameter that it cannot train.
     """
     everything = parameters_by_path(net)
     ids = {id(parameter) for parameter in trainer_parameters(trainer)}
+    trained = {path: one.shape for path, one in everything.items() if id(one) in ids and one.grad_req != "null"}
+    other = next((path for path, shape in trained.items() if shape is not None and len(shape) != 2), None)
+    if isinstance(trainer.optimizer, mx.optimizer.contrib.GroupAdaGrad) and other:
+        text = f"optimizer 'groupadagrad' trains parameters of two axes only; {other!r} has shape {trained[other]}"
+        raise ValueError(f"{text}. Use 'adagrad', or freeze all others: mxkit.freeze(net, {other!r}), or a glob")
     known = [path for path, parameter in everything.items() if id(parameter) in ids]
     layers = {_layer(path) for path in known}
     missing = [
@@ -207,7 +212,8 @@ def check_replicas(trainer: "gluon.Trainer") -> None:
         raise ValueError(f"{text}. Make it with kvstore='device' (T24)")
     if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
         text = f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices"
-        raise ValueError(f"{text} lets replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)")
+        way = "Make the Trainer with update_on_kvstore=True (T24), which takes neither clip_value nor amp='float16'"
+        raise ValueError(f"{text} lets replicas drift apart. {way}; or use one device, or another optimizer")
 
 
 def _name(optimizer: Any) -> str:

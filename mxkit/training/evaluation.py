@@ -4,7 +4,7 @@ from functools import partial
 from itertools import chain
 import math
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -20,7 +20,7 @@ from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.nets.features import Features, Names
 from mxkit.training.checks import check_modes, check_recurrent_settings
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, check_moved_labels
-from mxkit.training.passes import run_over, samples_in_order
+from mxkit.training.passes import run_over, samples_in_order, without_rows
 from mxkit.training.workers import Workers
 import mxnet as mx
 from mxnet import gluon
@@ -169,7 +169,9 @@ def _warn_of_results(what: str, measured: bool) -> None:
 def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     """Run `net` over every sample, in predict mode.
 
-    With several workers it runs on this one alone, over all of `data`, also if only one of them calls it.
+    With several workers it runs on this one alone, over all of `data`, also if only one of them calls it. If all parts
+    are of one size, which an output has in another axis too, the net is called once more, on one sample less: states of
+    shape (layers, samples, units) would else look like rows.
 
     Args:
         net: An initialized block. Batches are split over its devices.
@@ -186,7 +188,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         EmptyDataError: `data` has no batch.
         DataError: `data` is a loader that shuffles, or sorts by length: outputs would not be in the order of the
             samples. Or it leaves samples out, or carries some over to its next pass, or is a tuple of arrays. Or an
-            output does not have one row per sample, and there are several batches.
+            output does not have one row per sample, and there are several batches, or parts on several devices.
         TypeError: The net returns a dict or nested outputs.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
@@ -199,6 +201,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     parts: List[Sequence[Any]] = []
     others: List[Tuple[int, ...]] = []
     inputs, several = _Finite(), False
+    sizes: Set[int] = set()
     with run_over(net, data, bar="predict" if progress else None) as run:
         for shards in run:
             for shard in shards:
@@ -208,14 +211,23 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
                 outputs = legacy(outputs_of(output, "predict"))
                 others += [array.shape for array in outputs if array.shape[:1] != (shard.samples,)]
                 parts.append([array.as_in_context(mx.cpu()) for array in outputs])
+                sizes.add(shard.samples)
                 if others and len(parts) > 1:
-                    text = f"an output of the net has the shape {others[0]}, not one row per sample"
-                    raise DataError(f"predict: {text}: batches cannot be joined. Call the net on each")
+                    raise _not_joined("predict", str(others[0]))
             run.wait(parts[-len(shards) :])
+        if len(parts) > 1 and len(sizes) == 1:
+            other = without_rows(net, lambda *inputs: call(net, inputs), shard, [array.shape for array in parts[-1]])
+            if other:
+                raise _not_joined("predict", other)
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")
     check_modes(net, training=False)
     return tuple(joined) if several else joined[0]
+
+
+def _not_joined(caller: str, shape: str) -> DataError:
+    text = f"an output of the net has the shape {shape}, not one row per sample: batches cannot be joined"
+    return DataError(f"{caller}: {text}. Call the net on each, or let it return the samples in the first axis")
 
 
 def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
@@ -237,7 +249,7 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
         ValueError: The net has no dropout, so that all draws would be equal; or it has several outputs, or BatchNorm
             in the graph of a SymbolBlock.
         EmptyDataError: `data` has no batch.
-        DataError: `data` is a loader that shuffles.
+        DataError: `data` is a loader that shuffles, or an output does not have one row per sample.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     Side effects:
@@ -258,8 +270,14 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
                 outputs = legacy([call(net, shard.inputs) for _ in range(draws)])
                 if isinstance(outputs[0], (list, tuple)):
                     raise ValueError("predict_mc_dropout: the net returns several outputs: wrap it in a block with one")
+                if outputs[0].shape[:1] != (shard.samples,):
+                    raise _not_joined("predict_mc_dropout", str(outputs[0].shape))
                 parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
             run.wait(parts[-len(shards) :])
+        if len(parts) > 1 and len({part.shape[1] for part in parts}) == 1:
+            other = without_rows(net, lambda *inputs: call(net, inputs), shards[-1], [parts[-1].shape[1:]])
+            if other:
+                raise _not_joined("predict_mc_dropout", other)
         return of_kind(_joined(parts, dim=1), run.numpy)
 
 
@@ -359,6 +377,12 @@ def extract(
         for shards in run:
             add(run.queue([_rows(features, shard, labels) for shard in shards]))
         add(run.rest())
+        if len({len(array) for arrays in parts.values() for array in arrays}) == 1:
+            shapes = [arrays[-1].shape for arrays in parts.values()]
+            other = without_rows(net, lambda *inputs: list(_flat(features(*inputs)).values()), shards[-1], shapes)
+            if other:
+                text = f"an output has the shape {other}, not a row per sample"
+                raise DataError(f"extract: {text}. Take a layer whose first axis is the batch")
     return {name: np.concatenate(parts.pop(name)) for name in list(parts)}
 
 

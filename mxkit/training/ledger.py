@@ -129,6 +129,7 @@ class Ledger:
         self._newest: Optional[Update] = None
         self._joint = False
         self._describe: Callable[[Update], str] = lambda update: ""
+        self._optimizer: Any = None
         self.broken: Optional[Update] = None
 
     def start(
@@ -139,6 +140,7 @@ class Ledger:
         *,
         joint: bool = False,
         describe: Callable[[Update], str] = lambda update: "",
+        optimizer: Any = None,
     ) -> None:
         """Begin or continue the epoch.
 
@@ -149,8 +151,9 @@ class Ledger:
             joint: Whether there are other workers, which read the numbers of the same updates at other times: NaN and
                 infinity then raise an error only in `settle(weights=True)`, which all call at the same place.
             describe: Returns where the batches of an update hold NaN or infinity, or ''; called for the error's text.
+            optimizer: The Trainer's, for the error's text.
         """
-        self._joint, self._describe = joint, describe
+        self._joint, self._describe, self._optimizer = joint, describe, optimizer
         self._parameters, self._check_finite, self._epoch = parameters, check_finite, epoch
         self._begun = time.perf_counter()
 
@@ -231,10 +234,9 @@ class Ledger:
             what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
         newest = broken.step if self._newest is None else self._newest.step
         way = "" if self._joint else self._describe(broken)
-        way = way or "Lower the learning rate, set clip_norm, or search the data for NaN"
         return (
             f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are wrong from "
-            f"there on. {way}; check_finite=False trains on regardless"
+            f"there on. {way or _advice(self._optimizer)}; check_finite=False trains on regardless"
         )
 
     @property
@@ -268,6 +270,15 @@ class Ledger:
             setattr(self, name, state[name])
         self._seeded = list(state.get("seeded", ()))
         self.loss_sum, self._seconds, self.read_count = state["loss_sum"], state["seconds"], state["count"]
+
+
+def _advice(optimizer: Any) -> str:
+    """What helps against NaN and infinity that are not in the data."""
+    text = "lower the learning rate, set clip_norm, or search the data for NaN"
+    if not isinstance(optimizer, mx.optimizer.Adamax):
+        return f"L{text[1:]}"
+    why = "The optimizer Adamax divides 0 by 0 where a weight's gradients were all 0, as in rows of an Embedding whose"
+    return f"{why} tokens have not come yet, or behind a ReLU that gives 0 (T299): use 'adam'. Otherwise {text}"
 
 
 def numbers(epoch: Optional[int], step: int) -> str:

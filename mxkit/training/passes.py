@@ -1,15 +1,15 @@
 """Runs a net over data outside of training; one such pass computes BatchNorm's running statistics."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from mxkit.core.arrays import arrays_in, call, legacy, worth_packing
-from mxkit.core.blocks import is_numpy_net, layer_settings, net_devices
+from mxkit.core.blocks import blocks_by_path, is_numpy_net, layer_settings, net_devices
 from mxkit.core.device import QUEUED_BATCHES, QueuedBatches, Shard, bytes_of, describe_batch, split_batch, unpack
 from mxkit.core.forward_errors import explained
-from mxkit.core.graphs import opened
+from mxkit.core.graphs import attributes_restored, opened
 from mxkit.core.replicas import values_of
 from mxkit.core.statistics import batch_norms, first_statistics, kept_statistics
 from mxkit.data.source import Data, Source, source_of, whole_source
@@ -157,6 +157,32 @@ def _named(name: str, run: Run) -> Iterator[None]:
         batch = "" if run.batch is None else describe_batch(run.batch)
         where = name if batch in str(error) else f"{name}, batch {batch}"  # an error for lack of memory has it
         raise ForwardError(f"{where}: {error}", error.path, error.block) from error.__cause__
+
+
+def without_rows(
+    net: Any, forward: Callable[..., Any], shard: Shard, shapes: Iterable[Tuple[int, ...]]
+) -> Optional[str]:
+    """Describe an output whose first axis had the length of the batch by chance; None if all hold a row per sample.
+
+    States of shape (layers, samples, units) look like rows if there are as many layers as samples. A call with one
+    sample less shows it. It is made only where a shape holds the number of samples in another axis, too.
+
+    Args:
+        net: The net.
+        forward: Returns arrays, in nested lists and tuples, for the inputs of a shard.
+        shard: The newest shard.
+        shapes: Of its outputs.
+    """
+    fewer = shard.samples - 1
+    if not fewer or all(shard.samples not in shape[1:] for shape in shapes):
+        return None
+    # of any type: a net may be made for one size of the batch
+    with suppress(Exception), attributes_restored([block for _, block in blocks_by_path(net)]):
+        for array in arrays_in(forward(*(one[:fewer] for one in shard.inputs))):
+            array.wait_to_read()
+            if array.shape[:1] != (fewer,):
+                return f"{array.shape} for {fewer} sample{'s' * (fewer > 1)}"
+    return None
 
 
 def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> Source:

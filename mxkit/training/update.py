@@ -14,7 +14,7 @@ from mxkit.core.forward_errors import explain_forward_error
 from mxkit.core.replicas import is_deferred
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, Source, source_of
-from mxkit.errors import DataError, MxkitError, TrainingError, TrapWarning, UnusedParameterError
+from mxkit.errors import DataError, MxkitError, TrainingError, TrapWarning, UnusedParameterError, error_text
 from mxkit.gradients.custom import callback_error, check_backward
 from mxkit.gradients.functions import CUTS, UNREACHED
 from mxkit.losses.named_losses import BatchLoss, BatchLossSpec
@@ -203,7 +203,9 @@ class Training:
         reader = _Reader(self, source, epoch, skip, packed and not options.batch_loss.counts)
         place = Place(net, lambda: accumulator.updates + 1, epoch, self._forward)
         joint, describe = self.workers.size > 1, reader.describe_not_finite
-        ledger.start(parameters, options.check_finite, epoch, joint=joint, describe=describe)
+        ledger.start(
+            parameters, options.check_finite, epoch, joint=joint, describe=describe, optimizer=trainer.optimizer
+        )
         self._unchecked = source if first else None
         self._norms = checks.batch_norms(net) if first else []
         return self._run(reader, accumulator, ledger, place)
@@ -430,7 +432,7 @@ class Place:
             if not any(one.grad_req != "null" for one in self._net.collect_params().values()):
                 return "all parameters of the net are frozen: nothing can be trained. Call mxkit.unfreeze(net)"
             return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {text}"
-        return text if text.startswith(f"{kind}:") else f"{kind}: {text}"
+        return text if text.startswith(f"{kind}:") else error_text(error)
 
 
 def finish_initialization(net: Any, data: Source, batch_loss: Optional[BatchLoss] = None) -> Source:

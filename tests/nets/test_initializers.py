@@ -98,6 +98,30 @@ def test_a_refused_call_changes_nothing():
     assert net[0].weight._data is None
 
 
+@pytest.mark.parametrize("size", [5, 0], ids=["known", "deferred"])
+@pytest.mark.parametrize("spec", ["orthogonal", "xavier", "msraprelu", "bilinear"])
+def test_a_parameter_of_too_few_axes_is_named_before_any_has_values(spec, size):
+    net = stack(nn.Dense(3, in_units=4, weight_initializer="normal"), nn.HybridSequential())
+    net[1].scale = net[1].params.get("scale", shape=(size,), allow_deferred_init=True)
+    text = rf"parameter '1.scale' of shape \({size},\) has too few axes for .* Give this parameter another initializer"
+    with pytest.raises(ValueError, match=text):
+        mxkit.initialize(net, spec)
+    net[1].scale.init = "normal"
+    mxkit.initialize(net, spec)
+    assert net[0].weight.data().shape == (3, 4)
+
+
+def test_an_initializer_of_ones_own_may_draw_vectors():
+    class Flat(mx.init.Xavier):
+        def _init_weight(self, name, array):
+            array[:] = 2
+
+    net = nn.HybridSequential()
+    net.scale = net.params.get("scale", shape=(5,))
+    mxkit.initialize(net, Flat())
+    assert (net.scale.data().asnumpy() == 2).all()
+
+
 def test_wrong_specs():
     net = nn.Dense(3, in_units=4)
     with pytest.raises(UnknownNameError, match="unknown initializer 'xavir': did you mean 'xavier'"):

@@ -132,6 +132,14 @@ def test_who_waits_for_the_engine_is_named(kind):
     assert any(line.startswith(read.place) for line in found.advice)
 
 
+def test_waits_of_mxkit_itself_give_no_advice():
+    net = ready(mx.gluon.nn.Embedding(9, 4), mx.gluon.nn.Dense(2))  # the tokens of each batch are checked
+    data = mxkit.data.ArrayLoader(np.arange(48).reshape(12, 4) % 9, np.arange(12) % 2, batch_size=4)
+    found = profiled(net, data, updates=3)
+    assert [one.place.partition(":")[0] for one in found.reads if one.calls >= 1] == ["mxkit/core/arrays.py"]
+    assert not any("waits for the engine" in line for line in found.advice)
+
+
 def state_of(net):
     mx.nd.waitall()
     functions = mx.nd.NDArray.asnumpy, mx.nd.NDArray.wait_to_read, mx.nd.waitall, autograd.record, autograd.backward

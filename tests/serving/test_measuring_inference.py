@@ -123,6 +123,15 @@ def test_a_net_without_a_graph_is_measured_as_trained_only(photo_run, monkeypatc
     assert list(measured.refused) == ["float32"]
 
 
+def test_a_refusal_of_mxnet_is_told_by_its_reason(photo_run, monkeypatch):
+    def refusing(*_):
+        return mx.nd.dot(mx.nd.ones((2, 3)), mx.nd.ones((2, 3)))
+
+    monkeypatch.setattr(measuring_inference, "_optimized", refusing)
+    measured = measure_inference(photo_run, **SHORT, precisions=("float32",))
+    assert measured.refused == {"float32": "dot shape error: [2,3] X [2,3]"}
+
+
 def test_wrong_arguments_are_refused(photo_run):
     for options, text in (
         ({"precisions": ["float16"]}, "precision: expected float32, bfloat16, int8; received 'float16'"),

@@ -445,6 +445,41 @@ def test_a_layer_that_mxnet_refuses_stays_float():
         np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.1)
 
 
+def with_lines(part, *after):
+    """(batch, 8 lines of 9 numbers): what recurrent layers and 1-D convolutions take."""
+    return stack(part, *after, gluon.nn.Dense(4)), (16, 8, 9)
+
+
+def with_pooling(**options):
+    """Images, of which each kind of pooling makes others."""
+    pool = gluon.nn.HybridLambda(lambda F, y: F.Pooling(y, kernel=(2, 2), **options))
+    return stack(gluon.nn.Conv2D(4, 3), pool, gluon.nn.Dense(4)), (16, 2, 8, 8)
+
+
+@INT8
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: with_lines(gluon.rnn.LSTM(6, layout="NTC")), id="LSTM"),
+        pytest.param(lambda: with_lines(gluon.rnn.GRU(6, layout="NTC", bidirectional=True)), id="GRU"),
+        pytest.param(lambda: with_lines(gluon.rnn.RNN(6, 2, layout="NTC")), id="RNN"),
+        pytest.param(lambda: with_lines(gluon.nn.Conv1D(6, 3), gluon.nn.MaxPool1D()), id="Conv1D"),
+        pytest.param(lambda: with_pooling(pool_type="sum"), id="sum"),
+        pytest.param(lambda: with_pooling(pool_type="lp", p_value=2), id="lp"),
+    ],
+)
+def test_operators_that_mxnet_lacks_in_int8_stay_float(make):
+    """T298: MXNet knows no GRU and no convolution over one axis in int8, and crashes for some kinds of pooling."""
+    net, shape = make()
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.uniform(shape=shape)
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.1, classes=False)
+    assert fast.report.kept == ()
+    assert fast.report.layers[-1].computes == "int8"
+    np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.04 * np.abs(expected).max())
+
+
 @pytest.fixture
 def shared():
     """T196: a layer that two operators read, of which oneDNN joins one and loses the other; a batch, its output."""

@@ -147,6 +147,53 @@ def test_outputs_without_a_row_per_sample_are_not_joined(kind):
             mxkit.predict(net, mxkit.data.ArrayLoader(x, None, batch_size=5))
 
 
+class States(gluon.nn.HybridBlock):
+    """Gives the state of two layers, shape (2, samples, 2), which looks like rows of two samples."""
+
+    def hybrid_forward(self, F, x):
+        self.seen = x
+        return x, F.stack(x * 0, x * 0 + 1, axis=0)
+
+
+def drawn(net, x):
+    head = plain_net(lambda block, x: net(block.drop(x))[1], drop=gluon.nn.Dropout(0.5))
+    return mxkit.training.predict_mc_dropout(ready(head), x, draws=2)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize(
+    ("devices", "size", "collect"),
+    [
+        ("cpu", 2, mxkit.predict),
+        ("cpu:2", 4, mxkit.predict),
+        ("cpu", 2, lambda net, x: extract(stack(net), "0", x)),
+        ("cpu", 2, drawn),
+    ],
+    ids=["predict", "devices", "extract", "draws"],
+)
+def test_layers_are_not_joined_as_samples(devices, size, collect, hybrid):
+    net = ready(stack(gluon.nn.Dense(2, in_units=2), States()), devices=devices)
+    if hybrid:
+        net.hybridize()
+    x = np.ones((4, 2), "float32")
+    with pytest.raises(DataError, match=r"has the shape \(2, 1, 2\) for 1 sample, not (one|a) row per sample"):
+        collect(net, ArrayLoader(x, None, batch_size=size))
+
+
+def test_rows_as_long_as_the_batch_are_joined_and_leave_nothing_behind():
+    net = ready(stack(gluon.nn.Dense(2, in_units=2), States()))
+    heads = plain_net(lambda block, x: block.net(x)[0], net=net)
+    found = mxkit.predict(heads, ArrayLoader(np.ones((4, 2), "float32"), None, batch_size=2))
+    assert found.shape == (4, 2)
+    assert net[1].seen.shape == (2, 2)
+
+
+def test_a_net_for_one_size_of_the_batch_predicts():
+    net = plain_net(lambda net, x: x.reshape((2, 2)) * mx.nd.ones((2, 2)))
+    found = mxkit.predict(ready(net), ArrayLoader(np.ones((4, 2), "float32"), None, batch_size=2))
+    np.testing.assert_array_equal(found.asnumpy(), np.ones((4, 2)))
+
+
 def test_scores_do_not_depend_on_the_device_of_a_sample(tmp_path):
     """T71."""
     net = ready(gluon.nn.BatchNorm(in_channels=FEATURES), gluon.nn.Dense(3, in_units=FEATURES), devices="cpu:2")

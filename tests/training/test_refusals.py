@@ -213,7 +213,11 @@ ROWS = [
     *((fit(epochs=one), ValueError, "are counted in whole numbers") for one in (1.5, "2.5 updates")),
     *((fit(accumulate=one), ValueError, "^accumulate: ") for one in (0, -1, 1.5, True, "0 samples", "2.5 samples")),
     (fit(accumulate="4 epochs"), ValueError, "like '4 batches' or '256 samples', or a number of batches; received '4"),
-    (on_two_devices(limit=1.0), ValueError, "clip_value: the Trainer adds replicas up inside its kvstore"),
+    (on_two_devices(limit=1.0), ValueError, "clip_value: the .* kvstore, .* Make it with update_on_kvstore=False$"),
+    *(  # neither of the two sends to the other (T24)
+        (on_two_devices("nadam", limit=1.0, update_on_kvstore=inside), ValueError, f"{text}use one device, or another")
+        for inside, text in ((True, "clip_value: .*: "), (False, "drift apart.* neither clip_value nor .*; or "))
+    ),
     *(
         (fit(**{name: one}), ValueError, f"{name}: expected a number above 0, or None; received")
         for name, one in (("clip_value", -1), ("clip_norm", NAN), ("clip_norm", len), ("clip_value", "1"))

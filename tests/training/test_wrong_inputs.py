@@ -184,6 +184,36 @@ def test_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
     assert seen[0].finite
 
 
+TOKENS = [(np.array([[1, 2], [2, 1]], "int32"), np.array([0, 1])) for _ in range(3)]  # token 0 does not come
+
+
+@pytest.mark.parametrize(
+    ("layer", "data"),
+    [
+        pytest.param(lambda: nn.Embedding(3, 4), TOKENS, id="weights"),
+        pytest.param(lambda: nn.Dense(4, bias_initializer=mx.init.Constant(-9), activation="relu"), None, id="loss"),
+    ],
+)
+def test_nan_of_adamax_is_told_by_its_cause(layer, data):
+    """T299: a gradient of 0 gives NaN in Adamax, and in no other optimizer of MXNet."""
+    net, data = ready(layer(), nn.Dense(CLASSES)), data or [(np.ones((2, 3), "float32"), np.array([0, 1]))] * 3
+    cause = "Adamax divides 0 by 0 where .* use 'adam'. Otherwise lower the learning rate"
+    with pytest.raises(NonFiniteError, match=cause):
+        fit(net, data, trainer="adamax")
+    mxkit.initialize(net, force=True)
+    fit(net, data, trainer="adam")
+
+
+def test_groupadagrad_refuses_parameters_of_one_axis_before_the_first_update():
+    net = ready(nn.Embedding(3, 4), nn.Dense(CLASSES))
+    with pytest.raises(ValueError, match=r"two axes only; '1.bias' has shape \(3,\). Use 'adagrad', or freeze"):
+        fit(net, TOKENS, trainer="groupadagrad")
+    mxkit.freeze(net, "1.bias")
+    before = net[0].weight.data().asnumpy()
+    fit(net, TOKENS, trainer=("groupadagrad", {"learning_rate": 0.1}))
+    assert (net[0].weight.data().asnumpy() != before).any()
+
+
 def test_check_finite_false_goes_on():
     found = train(make_net(), with_nan([4] * 5, at=1), check_finite=False)
     assert [np.isfinite(update.loss) for update in found] == [True, False, False, False, False]
@@ -211,6 +241,17 @@ def test_errors_of_the_net_tell_epoch_update_and_batch():
     assert str(e.value) == text
     assert isinstance(e.value.__cause__, KeyError)
     assert ended == [e.value]
+
+
+def test_an_assertion_without_a_message_is_told_by_its_line():
+    def refuses(*_):
+        raise AssertionError  # pytest gives every `assert` a message
+
+    text = r"AssertionError: raise AssertionError .*\(.*test_wrong_inputs.py, line \d+\)"
+    with pytest.raises(TrainingError, match=text):
+        train(plain_net(refuses, inner=make_net()), make_batches([4]))
+    with pytest.raises(TrainingError, match=text):
+        train(make_net(), make_batches([4]), loss=refuses)
 
 
 def test_errors_of_the_loss_inside_a_window_name_the_open_update():
