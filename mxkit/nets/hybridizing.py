@@ -26,8 +26,8 @@ def hybridize(net: Any, *, fast: bool = False, **kwargs: Any) -> None:
             matrix products. MXNet's own operators add number by number: on a CPU a training step of these layers takes
             two to four times as long (T289). In graphs, `tanh`, `sigmoid` and the mean over axis 1 are computed by
             faster operators too (T291). The last bits differ, and predictions of LayerNorm become slower. Norms of
-            `mx.np` stay as they are. On a CPU, fast norms and means need float32 or float64. The faster tanh and sigmoid
-            have no second derivatives; under `amp`, tanh, sigmoid and mean stay as they are.
+            `mx.np` stay as they are. On a CPU, fast norms and means need float32 or float64. The faster tanh and
+            sigmoid have no second derivatives; under `amp`, tanh, sigmoid and mean stay as they are.
         **kwargs: As for `HybridBlock.hybridize`, like `static_alloc=True`.
 
     Side effects:
