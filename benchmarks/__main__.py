@@ -27,6 +27,7 @@ QUESTIONS = (
     "threads",
     "peers",
     "attention",
+    "parts",
     "amp",
     "operators",
     "loaders",

@@ -3,9 +3,9 @@
 Nets and batches are those of the question on transformers. Each side runs under its own profiler: MXNet's with one
 operator at a time, `torch.profiler` with each operator's own time. Operators that do one job are added up:
 
-- dense layers: products with weights, their gradients, the sums of biases' gradients.
-- attention: products of queries, keys and values, softmax, the moves of heads. PyTorch has one operator for most of it.
-- norms, embedding, recurrent layers, optimizer: by name. rest: sums, activations, the loss, checks, and copies.
+- dense layers: products with weights and their gradients. attention: products of queries, keys and values, softmax;
+  PyTorch has one operator for it. norms: of MXNet the products and sums of `fast`.
+- copies: transposes, reshapes, joined parameters. rest: sums of branches and of gradients, checks for NaN.
 
 Ratios are MXNet's time / PyTorch's with as many threads. A profiled update takes longer than the question on
 transformers says.
@@ -26,14 +26,17 @@ from benchmarks.peers import pytorch, thread_variables, threads_text
 BULK = "MXNET_EXEC_BULK_EXEC_TRAIN"  # where it is on, MXNet's profiler sees segments of graphs
 TITLE = "Parts of an update beside PyTorch's"
 CASES = {"encoder": 10, "wide encoder": 3, "lstm": 4}
-# Names of operators, the first that is found counts; MXNet's begin in capitals or with an underscore.
+# Names of operators; the first part that is found counts.
 PARTS = {
     "dense layers": r"FullyConnected|aten::(addmm|mm|linear)$",
-    "attention": r"batch_dot|softmax(?!_cross|_output)|transpose|reshape|scaled_dot_product|aten::(bmm|_softmax)",
-    "norms": r"(?i)layer_?norm",
-    "embedding": r"(?i)embedding|take",
-    "recurrent layers": r"RNN|rnn|lstm",
-    "optimizer": r"adam|_foreach|optimizer",
+    "attention": r"batch_dot|(^|backward_)softmax$|scaled_dot_product|aten::(bmm|_softmax)",
+    "norms": r"layer_norm|dot$|square|rsqrt|broadcast_(div|mul)|elemwise_(mul|sub)|backward_(mul|sub)$",
+    "activations": r"Activation|threshold|clamp_min",
+    "recurrent layers": r"RNN|rnn",
+    "embedding": r"(?i)embedding|index_select",
+    "loss": r"log_softmax|pick|nll_loss",
+    "optimizer": r"adam|Optimizer|aten::(sqrt|div|addcdiv_|lerp_|addcmul_)$",
+    "copies": r"(?i)transpose|reshape|swapaxis|concat|slice|stack|cat$|copy|zero|fill_|clone",
 }
 
 
@@ -49,9 +52,8 @@ def run(quick: bool) -> Iterator[Row]:
             for number in counts:
                 taken: Dict[str, List[Dict[str, float]]] = {"MXNet": [], "PyTorch": []}
                 for _ in range(rounds):
-                    taken["MXNet"].append(
-                        ours[number].ask("benchmarks.parts:profiled", name=name, updates=case.updates)
-                    )
+                    own = ours[number].ask("benchmarks.parts:profiled", name=name, updates=case.updates)
+                    taken["MXNet"].append(by_part(own))
                     if peer is not None:
                         asked = {**case._asdict(), "name": name, "threads": number}
                         found = peer.ask("benchmarks.peers_torch:profiled_sequence", **asked)
