@@ -29,6 +29,7 @@ from benchmarks import (
     operators,
     optimizers,
     pages,
+    parts,
     peers,
     processes,
     serving,
@@ -259,6 +260,9 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
     rows = check(attention.run(True))
     assert ("encoder", "mxkit.fit, 1 thread, fast") in rows
     assert rows["lstm", "mxkit.fit, 1 thread"].bar is None
+    monkeypatch.setattr(parts, "CASES", {"encoder": 1})
+    rows = check(parts.run(True))
+    assert rows["encoder, 1 thread: dense layers", "MXNet"].value > 0
     monkeypatch.setattr(amp, "CASES", {"lenet": {"batch": 2, "shape": [1, 28, 28], "updates": 1}})
     rows = check(amp.run(True))
     assert rows["lenet, 1 thread", "mxkit.fit, float32, 1 thread"].value > 0
