@@ -201,12 +201,14 @@ def hooks_replaced(net: Any, hooks: Callable[[str, Any], Tuple[Any, Any]] = lamb
     """Replace the hooks of all blocks inside `with` by `hooks(path, block)`: a pre-hook and a hook, or None.
 
     The user's hooks may fail on symbols (T35), and would report a forward pass that is not part of the training.
+    Pre-hooks of mxkit's with the attribute `stays` stay.
     """
     blocks = distinct_blocks(net)
     own = [(block, block._forward_pre_hooks, block._forward_hooks) for block in blocks.values()]
     try:
         for path, block in blocks.items():
             before, after = (OrderedDict({0: hook} if hook else {}) for hook in hooks(path, block))
+            before.update((id(one), one) for one in block._forward_pre_hooks.values() if hasattr(one, "stays"))
             block._forward_pre_hooks, block._forward_hooks = before, after
         yield
     finally:

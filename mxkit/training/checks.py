@@ -328,10 +328,10 @@ class TokenWatch:
     """
 
     def __init__(self, net: Any) -> None:
-        blocks = blocks_by_path(net)
+        self._net = net
         self._holders = {
             path: block
-            for path, block in blocks
+            for path, block in blocks_by_path(net)
             if _is_embedding(block) or any(_is_embedding(inner) for _, inner in blocks_by_path(block))
         }
         self.watches = bool(self._holders)
@@ -357,7 +357,7 @@ class TokenWatch:
             return
         calls: List[Tuple[str, Any, Any]] = []
         handles = [
-            block.register_forward_pre_hook(lambda block, given, path=path: calls.append((path, block, given)))
+            block.register_forward_pre_hook(_listener(path, calls))
             for path, block in self._holders.items()
             if _is_embedding(block) or is_hybridized(block)  # in a graph, hooks of its blocks do not fire (T35)
         ]
@@ -367,6 +367,8 @@ class TokenWatch:
             for handle in handles:
                 handle.detach()
         self._embeddings = {}
+        if not calls and isinstance(self._net, gluon.HybridBlock):  # Features computes by a graph of its own
+            calls = [("", self._net, shard.unpacked().inputs)]
         for path, block, array in (found for call in calls for found in _tokens_of(*call)):
             tokens = _check_tokens(path, block, array)
             if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
@@ -381,26 +383,33 @@ def _is_embedding(block: Any) -> bool:
     return isinstance(block, (gluon.nn.Embedding, gluon.contrib.nn.SparseEmbedding))
 
 
+def _listener(path: str, calls: List[Tuple[str, Any, Any]]) -> Any:
+    def listen(block: Any, arguments: Any) -> None:
+        if arrays_in(list(arguments)):  # not symbols, with which graphs are traced
+            calls.append((path, block, arguments))
+
+    listen.stays = True  # type: ignore[attr-defined]  # also where Features replaces hooks
+    return listen
+
+
 def _tokens_of(path: str, block: Any, arguments: Any) -> Iterator[Tuple[str, Any, Any]]:
-    """Path, block and tokens of each call of an Embedding inside a call; nothing if it was called with symbols."""
+    """Path, block and tokens of each call of an Embedding inside a call."""
     arrays = arrays_in(list(arguments))
     if _is_embedding(block):
-        yield from ((path, block, array) for array in arrays[:1])
+        yield path, block, arrays[0]
         return
-    if not arrays:
-        return
-    try:
+    found: List[Tuple[str, Any, Any]] = []
+    with suppress(Exception):  # of any type: the net's code may refuse symbols, or another trace
         with autograd.pause(), mx.name.NameManager():  # keeps the counters of names, which the user's graphs use
             traced = trace(block, arguments)
-    except Exception:  # of any type: the graph is of another kind than the net's code
-        return
-    values = dict(zip((variable.name for variable in traced.inputs), arrays))
-    for call in traced.calls:
-        tokens = call.inputs[0] if _is_embedding(call.block) else None
-        if tokens is not None and tokens.name in values:
-            yield join_path(path, call.path), call.block, values[tokens.name]
-        elif tokens is not None and not any(map(draws, Graph.of(tokens).operators())):
-            yield join_path(path, call.path), call.block, _computed(traced, tokens, values)
+        values = dict(zip((variable.name for variable in traced.inputs), arrays))
+        for call in traced.calls:
+            tokens = call.inputs[0] if _is_embedding(call.block) else None
+            if tokens is not None and tokens.name in values:
+                found.append((join_path(path, call.path), call.block, values[tokens.name]))
+            elif tokens is not None and not any(map(draws, Graph.of(tokens).operators())):
+                found.append((join_path(path, call.path), call.block, _computed(traced, tokens, values)))
+    yield from found
 
 
 def _computed(traced: Trace, symbol: Any, values: Mapping[str, Any]) -> Any:

@@ -499,7 +499,8 @@ def test_tokens_outside_an_embedding_are_refused(wrong, hybridize):
     good, y = np.arange(8, dtype="int32").reshape(8, 1), np.zeros(8)
     bad = np.where(good == 6, wrong, good)  # in the second batch
     fit(net, mxkit.data.ArrayLoader(good, y, batch_size=4))
-    for call in (fit, partial(mxkit.evaluate, loss="softmax_ce"), mxkit.predict):
+    extract = lambda net, data: mxkit.extract(net, ["0"], data)  # noqa: E731
+    for call in (fit, partial(mxkit.evaluate, loss="softmax_ce"), mxkit.predict, extract):
         with pytest.raises(mxkit.errors.MxkitError, match=f"0 .Embedding. has 9 rows.* received {wrong},.*T263"):
             call(net, mxkit.data.ArrayLoader(bad, y, batch_size=4))
 
@@ -518,8 +519,9 @@ def test_tokens_are_those_that_reach_the_embedding(shift, refused):
     tokens = np.full((4, 3), 8 - min(shift, 0) + refused)
     data = [((np.full((4, 2), 99, "float32"), tokens), np.zeros(4))]
     if refused:
-        with pytest.raises(DataError, match=f"words .*received {9 + shift}, .*T263"):
-            mxkit.evaluate(net, data, loss="softmax_ce")
+        for call in (partial(mxkit.evaluate, loss="softmax_ce"), lambda net, data: mxkit.extract(net, ["dense"], data)):
+            with pytest.raises(DataError, match=f"words .*received {9 + shift}, .*T263"):
+                call(net, data)
     else:
         mxkit.evaluate(net, data, loss="softmax_ce")
         assert len(calls) == 1  # a forward pass for the check ends after the Embedding
