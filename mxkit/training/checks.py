@@ -332,7 +332,7 @@ class TokenWatch:
         self._holders = {
             path: block
             for path, block in blocks_by_path(net)
-            if _is_embedding(block) or any(_is_embedding(inner) for _, inner in blocks_by_path(block))
+            if any(_is_embedding(inner) for _, inner in blocks_by_path(block))
         }
         self.watches = bool(self._holders)
         # The Embeddings that get an input unchanged, by its number; the first batch tells which.
@@ -374,9 +374,9 @@ class TokenWatch:
             if tokens.dtype.kind == "f" and (tokens != np.floor(tokens)).any():
                 text = f"{path or 'the net'} (Embedding) gets tokens that hold fractions, which it cuts off"
                 _warn(f"{text}. Pass int32: scale=1/255 of an ArrayLoader divides tokens of uint8 too (T181)")
-            same = [number for number, one in enumerate(shard.inputs) if one is array]
-            for number in same:
-                self._embeddings.setdefault(number, {})[path] = block
+            for number, one in enumerate(shard.inputs):
+                if one is array:
+                    self._embeddings.setdefault(number, {})[path] = block
 
 
 def _is_embedding(block: Any) -> bool:

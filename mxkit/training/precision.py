@@ -226,9 +226,9 @@ def _all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
     found = {one.operator for one in Graph.of(graph).operators()} - listed
     widest = found.intersection(_WIDEST if dtype == "float16" else ())
     before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
-    either = set(before[1]) - ({"batch_dot"} if dtype == "bfloat16" else set())
-    lists.FP32_FUNCS = [*before[0], *found - widest, *set(before[1]) - either]
-    lists.WIDEST_TYPE_CASTS = [*either, *widest]
+    moved = {"batch_dot"} if dtype == "bfloat16" else set()
+    lists.FP32_FUNCS = [*before[0], *found - widest, *moved]
+    lists.WIDEST_TYPE_CASTS = [*(one for one in before[1] if one not in moved), *widest]
     try:
         yield
     finally:
