@@ -1,7 +1,8 @@
 """Transformers and recurrent nets: an update of `mxkit.fit` beside PyTorch's plain loop.
 
 - encoder: of Vaswani et al. 2017 with 4 layers of width 128 and 4 heads, ReLU, norms after the sums, no dropout; 16
-  sequences of 64 tokens, 10 classes, Adam. `fast`: `mxkit.nets.hybridize(net, fast=True)`.
+  sequences of 64 tokens, 10 classes, Adam. `fast`: `mxkit.nets.hybridize(net, fast=True)`. `2 devices`: the net on two
+  devices of the CPU, one thread each, after `mxkit.threads(devices=2)`.
 - wide encoder: 6 layers of width 512 with 8 heads; 8 sequences of 64 tokens.
 - layer of BERT-base: the same with one layer of width 768 and 12 heads; 8 sequences of 128 tokens.
 - lstm, gru: two layers of 256 units over 32 sequences of 35 words of 5,000, each next word predicted, Adam.
@@ -65,6 +66,7 @@ def run(quick: bool) -> Iterator[Row]:
         peer, missing = pytorch(stack, variables, "ms/update")
         yield from missing
         ours = {number: stack.enter_context(Child(mxnet_threads(number))) for number in counts}
+        several = stack.enter_context(Child({**mxnet_threads(1), "MXNET_CPU_TEMP_COPY": "64"}))
         for name, case in CASES.items():
             updates = 2 if quick else case.updates
             for number in counts:
@@ -77,6 +79,9 @@ def run(quick: bool) -> Iterator[Row]:
                 for fast in (False, True) if case.heads else (False,):
                     key = f"{way}, fast" if fast else way
                     asked[key] = (ours[number], "benchmarks.attention:train", {**spec, "fast": fast})
+                if case.heads and number > 1:
+                    devices = {**spec, "fast": True, "devices": number}
+                    asked[f"mxkit.fit, {number} devices, fast"] = (several, "benchmarks.attention:train", devices)
                 yield from _rows(name, asked, theirs if peer is not None else way, rounds, updates, case.bar)
 
 
@@ -148,13 +153,13 @@ class LanguageModel(gluon.HybridBlock):
 
 
 @lru_cache(maxsize=None)
-def built(name: str, updates: int, fast: bool) -> Tuple[Any, Any, List[Any]]:
+def built(name: str, updates: int, fast: bool, devices: int) -> Tuple[Any, Any, List[Any]]:
     """A net, its Trainer and the batches, kept from round to round."""
     mxkit.seed_all(0)
     case = CASES[name]
     sizes = case.width, case.layers
     net = Encoder(*sizes, case.heads) if case.heads else LanguageModel(name, *sizes)
-    mxkit.initialize(net, "xavier")
+    mxkit.initialize(net, "xavier", devices=f"cpu:{devices}")
     mxkit.nets.hybridize(net, fast=fast, static_alloc=True, static_shape=True)
     rng, shape = np.random.default_rng(0), case.shape
     labels = shape[:1] if case.heads else shape
@@ -168,12 +173,12 @@ def built(name: str, updates: int, fast: bool) -> Tuple[Any, Any, List[Any]]:
     return net, gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 1e-4}), data
 
 
-def train(name: str, updates: int, fast: bool) -> Dict[str, float]:
+def train(name: str, updates: int, fast: bool, devices: int = 1) -> Dict[str, float]:
     """An epoch of `mxkit.fit`, in a child."""
-    net, trainer, data = built(name, updates, fast)
+    net, trainer, data = built(name, updates, fast, devices)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     begun = time.perf_counter()
     mxkit.fit(net, data, loss=loss, trainer=trainer, epochs=1, progress=False)
     mx.nd.waitall()
     passed = time.perf_counter() - begun
-    return {"seconds": passed, "parameters": sum(one.data().size for one in net.collect_params().values())}
+    return {"seconds": passed, "parameters": sum(one.list_data()[0].size for one in net.collect_params().values())}

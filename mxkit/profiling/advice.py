@@ -9,6 +9,7 @@ from mxkit.core.graphs import is_hybridized
 from mxkit.profiling.clock import PHASES
 from mxkit.profiling.result import Profile, short_name
 from mxkit.runtime.doctor.hardware import thread_line
+from mxkit.runtime.engine_settings import SPACES
 from mxkit.runtime.machine import processor_flags, read_processors
 from mxnet import gluon
 from mxnet.gluon.nn.conv_layers import _Conv
@@ -68,6 +69,12 @@ def _of_operators(profile: Profile, net: Any) -> Iterator[str]:
     if not any(device.startswith("cpu") for device in profile.devices):
         return
     yield from _threads(profile)
+    several = len(profile.devices)
+    if several > 1 and not os.environ.get(SPACES):
+        yield (
+            f"{several} devices of the CPU take turns: mxkit.threads(devices={several}) before `import mxnet` lets "
+            "them compute at the same time (T292)"
+        )
     paths = [path for path, value in parameters_by_path(net).items() if np.dtype(value.dtype) == np.float64]
     if paths:
         yield (

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.errors import RecipeError, nearest
-from mxkit.runtime.engine_settings import threads
+from mxkit.runtime.engine_settings import devices_on_cpu, threads
 import yaml
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def as_yaml(content: Any, **options: Any) -> str:
 def set_threads(recipe: Union[str, Path], settings: Sequence[str] = (), run: Optional[Path] = None) -> None:
     """Set the `threads` of a recipe; a run that is resumed takes its earlier number, on which its bits depend (T67).
 
+    Without a number, several devices of the CPU share the cores.
+
     Args:
         recipe: A YAML file, or the name of a recipe that ships with mxkit.
         settings: Changes of the recipe.
@@ -76,10 +78,13 @@ def set_threads(recipe: Union[str, Path], settings: Sequence[str] = (), run: Opt
     try:
         _, layers = read_layers(recipe, settings)
         variables = layers.content.get("variables") or {}
-        number: Any = substitute(layers.content.get("threads"), "threads", lambda name, _: variables.get(name))
-        number = number or _earlier(run)
-        if number is not None:
-            threads(number)
+        number, spec = (
+            substitute(layers.content.get(key), key, lambda name, _: variables.get(name))
+            for key in ("threads", "devices")
+        )
+        number, devices = number or _earlier(run), devices_on_cpu(spec)
+        if number is not None or devices > 1:
+            threads(number, devices=devices)
     except (ValueError, RuntimeError, AttributeError):
         return  # the command reads the recipe again, and tells all its mistakes
 

@@ -33,7 +33,7 @@ from mxkit.recipe.folder import Recorder, RunFolder, describe_scores, recipe_run
 from mxkit.recipe.net_facts import empty_net, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Problem, Recipe, differences, refuse, under_switches
-from mxkit.runtime.engine_settings import threads_of_recipe
+from mxkit.runtime.engine_settings import devices_on_cpu, threads_of_recipe
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, only_writer
 from mxkit.storage.hub import find_hub_file, is_hub_address
 from mxkit.storage.snapshot import load_checkpoint
@@ -171,8 +171,10 @@ def as_script(recipe: Recipe) -> str:
     if recipe.imports:
         imports += ["import sys", "", f"sys.path.insert(0, {recipe.import_path!r})"]
     imports += ["", "import mxkit"]
-    if recipe.threads:
-        imports += ["", f"mxkit.threads({recipe.threads})  # before MXNet is imported", ""]
+    number, count = recipe.threads, devices_on_cpu(recipe.devices)
+    if number or count > 1:
+        given = ", ".join([str(number)] * bool(number) + [f"devices={count}"] * (count > 1))
+        imports += ["", f"mxkit.threads({given})  # before MXNet is imported", ""]
     if recipe.arrays == "np" or re.search(r"\bmx\.", body):
         imports.append("import mxnet as mx")
     if re.search(r"\bnp\.", body):

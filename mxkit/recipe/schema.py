@@ -538,8 +538,9 @@ class Recipe(Section):
         import_path: Folder in which Python looks first for these modules; by default the recipe's folder.
         seed: Seed of the first values, the order of the samples, augmentation and dropout.
         devices: As for `mxkit.devices`.
-        threads: Most threads of an operator on the CPU, as for `mxkit.threads`; null takes one per core. A number needs
-            a process in which MXNet is not loaded yet, like that of `mxkit train`.
+        threads: Most threads of an operator on the CPU, as for `mxkit.threads`; null takes one per core, which the
+            devices of "cpu:N" share. A number needs a process in which MXNet is not loaded yet, like that of
+            `mxkit train`.
         arrays: "nd", or "np" for a net of `mx.np`: the whole run is then under `npx.set_np()`.
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.

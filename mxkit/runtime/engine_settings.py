@@ -47,6 +47,10 @@ _SETTINGS = {
 # 3,000 and 3 with the default (docs/runtime.md).
 _SPINS = {"GOMP_SPINCOUNT": "3000"}
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+# Operators on all devices of the CPU share this many temporary spaces, and those with the same space take turns (T292).
+# An update of a transformer on two devices with one thread each: 80 ms with MXNet's 4, 64 with 8, 53 with 32, 51 with
+# 64 or 512. One device gains nothing, and an LSTM takes up to 470 MB more, so they are not the default.
+SPACES, _OF_SEVERAL = "MXNET_CPU_TEMP_COPY", "64"
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -162,33 +166,44 @@ def _set_variables(variables: Mapping[str, Optional[str]]) -> None:
     os.environ.update({name: value for name, value in variables.items() if value is not None})
 
 
-def threads(number: int) -> None:
+def threads(number: Optional[int] = None, *, devices: int = 1) -> None:
     """Set how many threads an operator of MXNet takes on the CPU, before `import mxnet`.
 
     The number holds until the process ends: oneDNN's kernels have memory for the threads with which they were made, and
     write past it with more (T187). `mxkit profile` measures which number suits a training; `threads: N` in a recipe
     sets it for `mxkit train`. The last bits of sums depend on it (T67), so a resumed run needs the same number.
 
+    With several devices on the CPU, `fit` computes a part of each batch on each device at the same time. Nets whose
+    operators use one core, like `batch_dot` in a transformer, then use all. `devices: "cpu:N"` in a recipe does so.
+
     Args:
         number: At least 1. If it is more than the cores that this process may use, within the quota, their number is
-            taken, as without a call.
+            taken, as without a call. None divides the cores among the devices.
+        devices: Devices of the CPU that shall compute at the same time, at least 1: `mx.cpu(0)`, `mx.cpu(1)` ...
 
     Raises:
         ValueError: It is no such number, or a variable like OMP_NUM_THREADS sets another one.
-        RuntimeError: MXNet is loaded already, with another number.
+        RuntimeError: MXNet is loaded already, with another number; or for one device, with more than one `devices`.
+
+    Side effects:
+        With several `devices`, sets the environment variable MXNET_CPU_TEMP_COPY, unless it is set: MXNet otherwise
+        lets the operators of all devices take turns (T292).
 
     >>> mxkit.threads(mxkit.runtime.engine_settings.in_force())  # MXNet is loaded here, so that no other can be set
     """
     global _wanted
-    if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
-        raise ValueError(f"threads: expected a whole number of at least 1; received {number!r:.100}")
+    for name, given in (("threads", number), ("threads: devices", devices)):
+        if given is not None and (isinstance(given, bool) or not hasattr(given, "__index__") or given < 1):
+            raise ValueError(f"{name}: expected a whole number of at least 1; received {given!r:.100}")
     processors = read_processors()
-    choice = choose(processors, os.environ)
+    choice, loaded = choose(processors, os.environ), "mxnet.base" in sys.modules
+    if number is None:
+        number = (choice.taken or 1) if choice.setting else max(1, (choice.taken or 1) // devices)
     wanted = min(operator.index(number), processors.threads)
     if choice.setting and choice.taken not in (number, wanted):
         value = os.environ[choice.setting]
         raise ValueError(f"threads: {choice.setting}={value} decides. Unset it before Python starts, to set {number}")
-    if "mxnet.base" not in sys.modules:
+    if not loaded:
         _wanted = wanted
     elif in_force() not in (number, wanted):
         raise RuntimeError(
@@ -196,6 +211,22 @@ def threads(number: int) -> None:
             f"mxkit.threads({number}) between `import mxkit` and the first `import mxnet`, or set "
             f"MXNET_OMP_MAX_THREADS={number} before Python starts"
         )
+    if devices > 1 and not os.environ.get(SPACES):
+        if loaded:
+            text = f"MXNet is loaded, and its operators on {devices} devices of the CPU take turns"
+            way = f"Call it before the first `import mxnet`, or set {SPACES}={_OF_SEVERAL} before Python starts"
+            raise RuntimeError(f"threads: {text}. {way}")
+        os.environ[SPACES] = _OF_SEVERAL
+
+
+def devices_on_cpu(spec: object) -> int:
+    """Number of devices of the CPU that a recipe's `devices` names; 1 if it names none.
+
+    >>> devices_on_cpu("cpu:4"), devices_on_cpu("auto")
+    (4, 1)
+    """
+    named = re.fullmatch(r"\s*cpu:(\d+)\s*", str(spec).lower())
+    return max(1, int(named[1])) if named else 1
 
 
 def threads_of_recipe(number: int) -> None:

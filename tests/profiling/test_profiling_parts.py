@@ -252,3 +252,12 @@ def test_advice_about_threads(monkeypatch):
     assert threads.startswith("MXNet takes 16, ")
     assert "OMP_NUM_THREADS=4" in threads
     assert advice(profile_of(devices=["gpu(0)"]), hybrid())[0].startswith("the engine computes 90%")
+
+
+def test_advice_about_several_devices_of_the_cpu(monkeypatch):
+    """T292."""
+    several = profile_of(devices=["cpu(0)", "cpu(1)"])
+    (line,) = advice(several, hybrid())
+    assert line.startswith("2 devices of the CPU take turns: mxkit.threads(devices=2) before")
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")
+    assert advice(several, hybrid())[0].startswith("the engine computes 90%")

@@ -76,7 +76,8 @@ BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs}
 
 
 @pytest.mark.parametrize("which", ["rich", "pairs", *BEFORE])
-def test_a_script_ends_with_the_recipes_scores(which, tmp_path, forks):
+def test_a_script_ends_with_the_recipes_scores(which, tmp_path, forks, monkeypatch):
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "64")  # the process of the script has loaded MXNet (T292)
     recipe = {"rich": RICH, "pairs": PAIRS}.get(which)
     recipe = recipe or BEFORE[which](tmp_path / "before")
     run = run_recipe(recipe, output=tmp_path / "runs", progress=False)
@@ -89,6 +90,9 @@ def test_show_prints_the_recipe_and_its_script(tmp_path):
     settings = ["epochs=1", "limit_batches=4"]
     shown = command("show", "--as-script", "digits_lenet", *(f"--set={one}" for one in settings))[1]
     assert shown == as_script(load_recipe("digits_lenet", settings))
+    for threads, call in (("null", "devices=2"), ("1", "1, devices=2")):
+        script = as_script(load_recipe("two_devices", [f"threads={threads}"]))
+        assert f"import mxkit\n\nmxkit.threads({call})  # before MXNet is imported\n" in script
 
 
 @pytest.mark.parametrize("name", recipe_names())

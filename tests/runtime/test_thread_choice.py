@@ -90,6 +90,31 @@ def while_fitting():
         mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[watch], progress=False)
     return seen
 
+def on_two_devices():
+    import mxkit
+    from mxkit.recipe.reading import set_threads
+    set_threads("two_devices")
+    assert "mxnet" not in sys.modules
+    import mxnet as mx
+
+    def together():  # whether an operator of the second device ends while four of the first wait
+        import threading
+        first, second = (mx.nd.ones(8, ctx=mx.cpu(number)) for number in (1, 2))  # the wait below needs cpu(0)
+        mx.nd.waitall()
+        ended, seen = threading.Event(), []
+        task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(lambda *_: seen.append(ended.wait(2)))
+        written = (ctypes.c_void_p * 1)(first.handle)
+        base, where = mx.base, ctypes.byref(Cpu(1, 1))
+        base.check_call(base._LIB.MXEnginePushSyncND(task, None, None, where, None, 0, written, 1, None, 0, None))
+        waiting = [first.sum() for _ in range(4)]
+        second.sum().wait_to_read()
+        ended.set()
+        mx.nd.waitall()
+        return seen[0]
+
+    from mxkit.runtime.engine_settings import in_force
+    return dict(in_force=in_force(), together=together())
+
 def set_before(number):
     import mxkit
     mxkit.threads(number)
@@ -245,6 +270,22 @@ def test_the_user_sets_the_number_before_mxnet_is_loaded_and_never_after(child):
     assert found == {**taking(1), "said": found["said"]}
     for words in ("MXNet is loaded and takes 1; 2 cannot be set any more", "MXNET_OMP_MAX_THREADS=2 before Python"):
         assert words in found["said"]
+
+
+@pytest.mark.parametrize(("variables", "together"), [({}, True), ({"MXNET_CPU_TEMP_COPY": "4"}, False)])
+def test_two_devices_share_the_cores_and_compute_at_the_same_time(child, variables, together):
+    """T292: with four temporary spaces, MXNet's default and here the user's own setting, the second device waits."""
+    found = child("tell(**on_two_devices())", **variables)
+    assert found["together"] is together
+    assert found["in_force"] == max(1, choose(read_processors(), {}).taken // 2)
+
+
+def test_devices_cannot_be_set_after_mxnet_is_loaded(monkeypatch):
+    monkeypatch.delenv("MXNET_CPU_TEMP_COPY", raising=False)
+    with pytest.raises(RuntimeError, match=r"on 2 devices .* take turns. Call it before .* MXNET_CPU_TEMP_COPY=64"):
+        mxkit.threads(devices=2)
+    with pytest.raises(ValueError, match="threads: devices: expected a whole number of at least 1; received 0"):
+        mxkit.threads(devices=0)
 
 
 @pytest.mark.parametrize("number", [0, 1.5, True, "2"])
