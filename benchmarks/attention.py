@@ -51,11 +51,11 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "encoder": Case(1.05, (16, 64), 128, 4, 60, 4),
-    "wide encoder": Case(1.05, (8, 64), 512, 6, 6, 8),
-    "layer of BERT-base": Case(1.05, (8, 128), 768, 1, 6, 12),
-    "lstm": Case(1.0, (32, 35), 256, 2, 12),
-    "gru": Case(1.0, (32, 35), 256, 2, 12),
+    "encoder": Case(1.05, (16, 64), 128, 4, 20, 4),
+    "wide encoder": Case(1.05, (8, 64), 512, 6, 4, 8),
+    "layer of BERT-base": Case(1.05, (8, 128), 768, 1, 4, 12),
+    "lstm": Case(1.0, (32, 35), 256, 2, 8),
+    "gru": Case(1.0, (32, 35), 256, 2, 8),
 }
 
 

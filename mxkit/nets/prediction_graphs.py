@@ -1,7 +1,8 @@
 """Graphs for prediction, made of a net's float32 graph by MXNet: fused by oneDNN, in bfloat16, or in int8."""
 
 from collections import Counter
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.graph import Entry, Graph, Node, symbol_of
 from mxkit.core.operators import known
@@ -10,6 +11,8 @@ import mxnet as mx
 import numpy as np
 
 PRECISIONS = ("float32", "bfloat16", "int8")
+# Operators of mx.np without a loss of range: they run in float16 if all inputs are float16.
+_WIDEST = ("_npi_add", "_npi_subtract", "_npi_multiply", "_npi_concatenate")
 
 
 class Settings(NamedTuple):
@@ -66,14 +69,15 @@ def prediction_graph(symbol: Any, arguments: Dict[str, Any], states: Dict[str, A
         # before AMP rounds the weights: oneDNN would multiply BatchNorm into rounded ones (T198)
         graph = with_folded_norms(symbol, {**arguments, **states})
         names = set(graph.symbol.list_auxiliary_states())
-        symbol, arguments, states = amp.convert_model(
-            graph.symbol,
-            {name: array for name, array in graph.arrays.items() if name not in names},
-            {name: graph.arrays[name] for name in names},
-            target_dtype="bfloat16",
-            excluded_sym_names=list(settings.float_layers),
-            cast_optional_params=True,
-        )
+        with all_operators_listed(graph.symbol, "bfloat16"):
+            symbol, arguments, states = amp.convert_model(
+                graph.symbol,
+                {name: array for name, array in graph.arrays.items() if name not in names},
+                {name: graph.arrays[name] for name in names},
+                target_dtype="bfloat16",
+                excluded_sym_names=list(settings.float_layers),
+                cast_optional_params=True,
+            )
         symbol = symbol.get_backend_symbol("MKLDNN") if settings.joined else symbol
         return PredictionGraph(symbol, {**arguments, **states}, graph.folded)
     from mxnet.contrib import quantization
@@ -87,6 +91,31 @@ def prediction_graph(symbol: Any, arguments: Dict[str, Any], states: Dict[str, A
         graph, arguments, states, collector, calib_mode="naive", quantized_dtype="auto", logger=None
     )
     return PredictionGraph(symbol.get_backend_symbol("MKLDNN_QUANTIZE"), {**arguments, **states})
+
+
+@contextmanager
+def all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
+    """Add the operators of a graph that are in none of MXNet's lists to them inside `with`: those of `mx.np` (T168).
+
+    For bfloat16 also those of interleaved attention, and `batch_dot`, which MXNet lists without a kernel (T297). MXNet
+    would compute exponentials and sums in 16 bits, or fail.
+    """
+    from mxnet.contrib import amp
+
+    lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
+    listed = {
+        one if isinstance(one, str) else one[0] for many in vars(lists).values() if type(many) is list for one in many
+    }
+    found = {one.operator for one in Graph.of(graph).operators()} - listed
+    widest = found.intersection(_WIDEST if dtype == "float16" else ())
+    before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
+    moved = {"batch_dot"} if dtype == "bfloat16" else set()
+    lists.FP32_FUNCS = [*before[0], *found - widest, *moved]
+    lists.WIDEST_TYPE_CASTS = [*(one for one in before[1] if one not in moved), *widest]
+    try:
+        yield
+    finally:
+        lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = before
 
 
 def with_folded_norms(symbol: Any, arrays: Mapping[str, Any]) -> PredictionGraph:

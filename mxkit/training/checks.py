@@ -1,6 +1,7 @@
 """Checks of a net, its Trainer and its inputs for what Gluon accepts and computes wrongly."""
 
 from contextlib import contextmanager, suppress
+import math
 import os
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 import warnings
@@ -242,9 +243,22 @@ def batch_norms(net: Any) -> List[str]:
     return [path for path, block in _walk(net) if takes_statistics(block)]
 
 
-def warn_of_single_samples(norms: Sequence[str]) -> None:
-    """Warn of a batch of one sample on a device: BatchNorm without height and width gives zeros for it (T18)."""
-    _warn(f"a device got {SINGLE_SAMPLE}: {_some(norms)} (T18). Leave such a batch out, or choose another batch size")
+def warn_of_single_samples(net: Any, norms: Sequence[str], shard: Shard) -> None:
+    """Warn of a batch of one sample on a device: BatchNorm without height and width gives zeros for it (T18).
+
+    If the net cannot be traced, all of `norms` are named.
+    """
+    zeros = list(norms)
+    with suppress(Exception), mx.name.NameManager():  # of any type: the net's code refuses a symbol
+        traced, sizes = trace(net, shard.inputs), [array.shape for array in shard.inputs]
+        calls = [call for call in traced.calls if call.path in norms]
+        axes = [layer_settings(call.block)["axis"] for call in calls]
+        shapes = infer_shapes(traced, [call.inputs[0] for call in calls], sizes)[0]
+        zeros = [call.path for call, axis, shape in zip(calls, axes, shapes) if math.prod(shape) == shape[axis]]
+    if zeros:
+        words = "Leave such a batch out, or choose another batch size"
+        named = _some([path or "BatchNorm" for path in zeros])
+        _warn(f"a device got {SINGLE_SAMPLE}: {named} (T18). {words}")
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:

@@ -245,7 +245,7 @@ def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     ) as run:
         for shards in run:
             if any(shard.samples == 1 for shard in shards) and not warned:
-                warn_of_single_samples([path or "BatchNorm" for path in layers])
+                warn_of_single_samples(net, list(layers), shards[-1])
                 warned = True
             run.wait([call(net, shard.inputs) for shard in shards])
         reached = {path: _pooled(list(by_device.values())) for path, by_device in moments.items() if by_device}

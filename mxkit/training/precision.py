@@ -17,6 +17,7 @@ from mxkit.core.graphs import graph_replaced
 from mxkit.core.operators import draws_in_training
 from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
+from mxkit.nets.prediction_graphs import all_operators_listed
 from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, environment, has_tiles
 from mxkit.runtime.graphs import operators_in
 from mxkit.runtime.machine import processor_flags, processor_model
@@ -28,8 +29,6 @@ import numpy as np
 DTYPES = ("float16", "bfloat16")
 # Nets whose passes were measured
 _measured: "WeakSet[Any]" = WeakSet()
-# Operators of mx.np without a loss of range: they run in float16 if all inputs are float16.
-_WIDEST = ("_npi_add", "_npi_subtract", "_npi_multiply", "_npi_concatenate")
 
 
 class MixedPrecision:
@@ -108,7 +107,7 @@ class MixedPrecision:
         conditional = [(*one[:2], [*one[2], "prelu"]) for one in amp.list_conditional_fp32_ops(target)]
         choice: Dict[str, Any] = {"conditional_fp32_ops": conditional}
         names = [variable.name for variable in inputs]
-        with _all_operators_listed(outputs, self.dtype):
+        with all_operators_listed(outputs, self.dtype):
             if self.dtype == "bfloat16":
                 # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
                 choice["fp32_ops"] = [*amp.list_fp32_ops(target), "Concat", "concat"]
@@ -210,29 +209,6 @@ def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
                 mx.nd.waitall()
                 taken[at] = min(taken[at], time.perf_counter() - begun if number else taken[at])
     return taken
-
-
-@contextmanager
-def _all_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
-    """Add the operators of a graph that are in none of MXNet's lists to them inside `with`: those of `mx.np` (T168).
-
-    For bfloat16 also those of interleaved attention, and `batch_dot`, which MXNet lists without a kernel (T297). MXNet
-    would compute exponentials and sums in 16 bits, or fail.
-    """
-    lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
-    listed = {
-        one if isinstance(one, str) else one[0] for many in vars(lists).values() if type(many) is list for one in many
-    }
-    found = {one.operator for one in Graph.of(graph).operators()} - listed
-    widest = found.intersection(_WIDEST if dtype == "float16" else ())
-    before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
-    moved = {"batch_dot"} if dtype == "bfloat16" else set()
-    lists.FP32_FUNCS = [*before[0], *found - widest, *moved]
-    lists.WIDEST_TYPE_CASTS = [*(one for one in before[1] if one not in moved), *widest]
-    try:
-        yield
-    finally:
-        lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = before
 
 
 def get_precision(spec: Any, devices: Sequence["mx.Context"] = ()) -> Optional[MixedPrecision]:

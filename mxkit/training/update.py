@@ -275,7 +275,7 @@ class Training:
             if isinstance(loss.loss, gluon.Block):
                 check_backward(loss.loss)
         if self._norms and any(shard.samples == 1 for shard in shards):
-            checks.warn_of_single_samples(self._norms)
+            checks.warn_of_single_samples(net, self._norms, shards[-1].unpacked())
             self._norms = []
         watched = self._tokens.watched(shards[0], unpack(batch)[0]) if self._tokens.watches else nullcontext()
         with watched, nullcontext() if data is None else time_axes_checked(net, shards[0], batch, data):

@@ -534,6 +534,27 @@ def test_a_graph_that_cannot_be_computed_after_joining_loses_everything(backend)
         assert making._loss_of_joining(backend) == float("inf")
 
 
+class Attention(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.query, self.key = (gluon.nn.Dense(8, flatten=False, in_units=8) for _ in range(2))
+            self.head = gluon.nn.Dense(3, in_units=40)
+
+    def hybrid_forward(self, F, x):  # noqa: N803
+        return self.head(F.batch_dot(F.softmax(F.batch_dot(self.query(x), self.key(x), transpose_b=True)), x))
+
+
+@BFLOAT16
+def test_dense_layers_of_attention_compute_in_bfloat16():
+    """T297: MXNet lists `batch_dot` for bfloat16, and has no kernel."""
+    net, x = Attention(), np.random.default_rng(0).normal(size=(40, 5, 8)).astype("float32")
+    mxkit.initialize(net)
+    report = mxkit.optimize(net, x, precision="bfloat16", limit=0.9).report
+    assert {row.path: row.computes for row in report.layers} == dict.fromkeys(("query", "key", "head"), "bfloat16")
+    assert report.kept == ()
+
+
 @BFLOAT16
 def test_bfloat16_loses_no_more_with_joined_operators(trained, digits, monkeypatch):
     """T198."""

@@ -1,5 +1,6 @@
 """`fit` and `updates` against a hand-written Gluon loop; options, history, callbacks, and what they leave alone."""
 
+from contextlib import nullcontext
 import csv
 from functools import partial
 import logging
@@ -462,6 +463,18 @@ def test_a_batch_of_one_sample_under_batchnorm(sizes, devices):
         list(mxkit.updates(norm_net(devices), make_batches(sizes), loss="softmax_ce", trainer="sgd"))
     list(mxkit.updates(norm_net("cpu"), make_batches([8, 2]), loss="softmax_ce", trainer="sgd"))
     list(mxkit.updates(make_net(), make_batches([8, 1]), loss="softmax_ce", trainer="sgd"))
+
+
+def test_one_image_under_batchnorm_is_named_only_where_no_height_and_width_are_left():
+    """T18."""
+    images = [(np.zeros((size, 3, 4, 4), "float32"), np.zeros(size)) for size in (2, 1)]
+    for last in ([], [nn.BatchNorm()]):
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(2, 3), nn.BatchNorm(), nn.GlobalAvgPool2D(), *last, nn.Flatten())
+        mxkit.initialize(net)
+        given = pytest.warns(TrapWarning, match=r"makes zeros.*: 3 \(T18\)") if last else nullcontext()
+        with given:
+            list(mxkit.updates(net, images, loss="softmax_ce", trainer="sgd"))
 
 
 def test_evaluating_moves_no_statistics():
