@@ -15,7 +15,7 @@ from mxkit.core.device import is_gpu
 from mxkit.core.graph import Graph
 from mxkit.core.graphs import graph_replaced
 from mxkit.core.operators import draws_in_training
-from mxkit.core.replicas import gradients_of
+from mxkit.core.replicas import gradients_of, shape_of
 from mxkit.errors import DeviceError, NonFiniteError, TrapWarning
 from mxkit.nets.prediction_graphs import all_operators_listed
 from mxkit.runtime.engine_settings import MAX_ISA, WITH_TILES, environment, has_tiles
@@ -123,7 +123,8 @@ class MixedPrecision:
         if self.dtype == "bfloat16" and net not in _measured:
             _measured.add(net)
             with switches(numpy):
-                _warn_if_slower(outputs, low, dict(zip(names, arrays)))
+                known_shapes = {one.name: shape_of(one) for one in net.collect_params().values()}
+                _warn_if_slower(outputs, low, dict(zip(names, arrays)), known_shapes)
         return inputs, of_kind(low, numpy)
 
     def overflowed(self, trained: List[Any]) -> bool:
@@ -160,14 +161,20 @@ class MixedPrecision:
             self._scaler._unskipped = int(state["unskipped"])
 
 
-def _warn_if_slower(plain: Any, low: Any, data: Dict[str, Any]) -> None:
+def _warn_if_slower(plain: Any, low: Any, data: Dict[str, Any], parameters: Dict[str, Any]) -> None:
     """Measure a net's passes in float32 and in bfloat16, and warn if bfloat16 takes longer (T284).
 
     Graphs that draw random numbers are measured without dropout, or not at all: MXNet's generator has no state to
     restore (T67).
+
+    Args:
+        plain: The graph in float32.
+        low: In bfloat16.
+        data: Its inputs by name.
+        parameters: Shapes of parameters by name, None where they are unknown: a recurrent layer does not infer them.
     """
     try:
-        seconds = _pass_seconds([_without_dropout(plain), _without_dropout(low)], data)
+        seconds = _pass_seconds([_without_dropout(plain), _without_dropout(low)], data, parameters)
     except (RuntimeError, AttributeError) as error:  # MXNet does not bind it; nested inputs have no shape
         reason = str(error).strip().rpartition("\n")[2]
         text = f"amp='bfloat16' takes longer than float32 on most CPUs (T284); it was not measured: {reason:.200}"
@@ -189,7 +196,7 @@ def _without_dropout(graph: Any) -> Any:
     return graph
 
 
-def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
+def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any], parameters: Dict[str, Any]) -> List[float]:
     """Shortest of three forward and backward passes of each graph, which take turns."""
     first = next(iter(data.values()))
     shapes, types = ({name: getattr(one, kind) for name, one in data.items()} for kind in ("shape", "dtype"))
@@ -197,7 +204,8 @@ def _pass_seconds(graphs: Sequence[Any], data: Dict[str, Any]) -> List[float]:
     with autograd.pause(), environment({"MXNET_SUBGRAPH_VERBOSE": "0"}):
         for graph in graphs:
             requests = {name: "null" if name in data else "write" for name in graph.list_arguments()}
-            bound.append(graph.simple_bind(first.ctx, requests, types, **shapes))
+            known = {name: parameters[name] for name in graph.list_inputs() if parameters.get(name)}
+            bound.append(graph.simple_bind(first.ctx, requests, types, **{**known, **shapes}))
             for name, array in {**bound[-1].arg_dict, **bound[-1].aux_dict}.items():
                 array[:] = data[name].as_nd_ndarray() if name in data else 0.01
         for number in range(4):  # the first prepares the operators

@@ -258,7 +258,7 @@ def test_the_scale_goes_on_after_a_resume():
 @needs_bfloat16
 def test_bfloat16_on_a_cpu_says_what_it_costs(seconds, text, monkeypatch):
     """T284."""
-    monkeypatch.setattr("mxkit.training.precision._pass_seconds", lambda graphs, data: seconds)
+    monkeypatch.setattr("mxkit.training.precision._pass_seconds", lambda *_: seconds)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(make_net("cpu"), batches(), amp="bfloat16", epochs=2)
@@ -277,7 +277,7 @@ def attention(F, joined):
 @pytest.mark.parametrize("layer", ["reshape", "softmax", "concat", "LayerNorm", "PReLU", "attention", "batch_dot"])
 def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
     """mxkit runs other operators than these in graphs; the casts of AMP stay, and 16 bits hide what `fast` changes."""
-    monkeypatch.setattr(precision, "_pass_seconds", lambda graphs, data: [1.0, 1.0])
+    monkeypatch.setattr(precision, "_pass_seconds", lambda *_: [1.0, 1.0])
     layers = {
         "reshape": lambda: nn.HybridLambda(lambda F, x: F.reshape(x, shape=(-1, 8))),
         "softmax": lambda: nn.HybridLambda(lambda F, x: F.softmax(x)),
@@ -306,23 +306,25 @@ def test_nets_whose_graph_is_changed_train_in_bfloat16(layer, monkeypatch):
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
+@pytest.mark.parametrize("recurrent", [False, True])
 @needs_bfloat16
-def test_measuring_bfloat16_changes_no_bit(monkeypatch):
-    """T284: neither weights, running statistics nor random numbers."""
+def test_measuring_bfloat16_changes_no_bit(recurrent, monkeypatch):
+    """T284: neither weights, running statistics nor random numbers. An LSTM has its parameters' sizes."""
     measured = []
 
-    def spy(graphs, data):
+    def spy(graphs, *given):
         assert ["amp_cast" in graph.tojson(remove_amp_cast=False) for graph in graphs] == [False, True]
-        measured.append(pass_seconds(graphs, data))
+        measured.append(pass_seconds(graphs, *given))
         return [1.0, 1.0]
 
     pass_seconds = precision._pass_seconds
     found = []
-    for replacement in (spy, lambda graphs, data: [1.0, 1.0]):
+    for replacement in (spy, lambda *_: [1.0, 1.0]):
         monkeypatch.setattr(precision, "_pass_seconds", replacement)
         mxkit.seed_all(1)
-        net = stack(nn.Dense(8), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(3))
-        mxkit.initialize(net, devices="cpu")
+        steps = [nn.HybridLambda(lambda F, x: F.expand_dims(x, axis=1)), gluon.rnn.LSTM(4, layout="NTC")]
+        net = stack(*steps if recurrent else (), nn.Dense(8), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(3))
+        mxkit.initialize(net, devices="cpu", sample=batches()[0][0])
         fit(net, batches(), amp="bfloat16", epochs=2, seed=3)
         found.append([one.data().asnumpy() for one in net.collect_params().values()])
     for one, other in zip(*found):
