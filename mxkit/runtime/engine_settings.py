@@ -51,6 +51,8 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 # An update of a transformer on two devices with one thread each: 80 ms with MXNet's 4, 64 with 8, 53 with 32, 51 with
 # 64 or 512. One device gains nothing, and an LSTM takes up to 470 MB more, so they are not the default.
 SPACES, _OF_SEVERAL = "MXNET_CPU_TEMP_COPY", "64"
+# With them OpenMP may give an operator fewer threads than it asks for.
+LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -93,7 +95,15 @@ def choose(processors: Processors, environment: Mapping[str, str], wanted: Optio
     setting = next((name for name, usual in _SETTINGS.items() if environment.get(name, "") not in ("", usual)), "")
     if setting:
         return Choice(alone, alone, setting)
-    return Choice(wanted or max(1, processors.threads // (local_workers(environment) or 1)), alone)
+    taken = wanted or max(1, processors.threads // (local_workers(environment) or 1))
+    return Choice(min(taken, _granted(environment)), alone)
+
+
+def _granted(environment: Mapping[str, str]) -> int:
+    """Threads that OpenMP surely gives to an operator: with fewer than it asked for, `dot` never returns (T300)."""
+    limit, dynamic = (environment.get(name, "").strip().lower() for name in LIMITS)
+    most = int(limit) if limit.isdigit() and int(limit) else sys.maxsize
+    return 1 if dynamic in ("true", "1") else most
 
 
 def _alone(processors: Processors, environment: Mapping[str, str]) -> int:

@@ -111,6 +111,7 @@ WORKER = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
             "MXNet takes 2: one per core, shared by 4 workers on this host; mxkit chose it, MXNet alone takes 4",
             "",
         ),
+        (Processors(8, 8, None), {"OMP_THREAD_LIMIT": "2"}, "MXNet takes 2: OMP_THREAD_LIMIT=2 may allow no more", ""),
         (Processors(8, 4, None), WORKER, "MXNet takes 4: one per core; 4 workers compute, here", "OMP_NUM_THREADS=N "),
     ],
 )

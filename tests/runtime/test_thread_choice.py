@@ -180,6 +180,8 @@ def taking(number, spins=True, forked=1):
         (Processors(8, 8, None), {"MXNET_ENGINE_TYPE": "NaiveEngine"}, Choice(4, 4, "MXNET_ENGINE_TYPE")),
         (Processors(8, 8, None), {"OMP_NUM_THREADS": "2", MOST: "many"}, Choice(None, None, MOST)),
         (Processors(8, 8, None), {"OMP_NUM_THREADS": "2,1"}, Choice(None, None, "OMP_NUM_THREADS")),
+        (Processors(8, 8, None), {"OMP_THREAD_LIMIT": "3"}, Choice(3, 4)),
+        (Processors(8, 8, None), {"OMP_DYNAMIC": "TRUE", "OMP_THREAD_LIMIT": "3"}, Choice(1, 4)),
     ],
 )
 def test_what_is_chosen(monkeypatch, processors, variables, expected):
@@ -278,6 +280,13 @@ def test_two_devices_share_the_cores_and_compute_at_the_same_time(child, variabl
     found = child("tell(**on_two_devices())", **variables)
     assert found["together"] is together
     assert found["in_force"] == max(1, choose(read_processors(), {}).taken // 2)
+
+
+@pytest.mark.parametrize("variables", [{"OMP_THREAD_LIMIT": "1"}, long({"OMP_DYNAMIC": "true"})])
+def test_products_return_where_openmp_gives_fewer_threads(child, variables):
+    """T300."""
+    product = "mx.nd.dot(mx.nd.ones((100, 100)), mx.nd.ones((100, 100))).sum().asscalar()"
+    assert child(f"import mxkit, mxnet as mx; tell(product=float({product}))", **variables)["product"] == 1e6
 
 
 def test_devices_cannot_be_set_after_mxnet_is_loaded(monkeypatch):
