@@ -1,6 +1,6 @@
 """Gradients as functions, MXNet's two modes, and a check of gradients by central differences in float64."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -232,6 +232,7 @@ def mode(*, record: Optional[bool] = None, train: Optional[bool] = None) -> Iter
         autograd.set_training(before[1])
 
 
+_COARSE_STEP = {"eps": 1e-2, "rtol": 1e-2, "atol": 1e-3}
 _COARSE = "Keep float64 in it, or pass dtype='float32', eps=1e-2, rtol=1e-2, atol=1e-3"
 
 
@@ -279,8 +280,8 @@ def check_gradient(
             checked too. It runs as it is, hybridized or not.
         inputs: NDArrays or NumPy arrays; floating-point arrays are cast to `dtype`.
         wrt: Numbers of the inputs to check, from 0; None checks all of floating point. Exclude class numbers.
-        dtype: Dtype of the computation. For the few layers of MXNet that compute in float32 only, use
-            `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`, because differences of float32 are coarse.
+        dtype: Dtype of the computation. For layers of MXNet that compute in float32 only (LeakyReLU, PReLU, GELU, RNN),
+            use `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`, because differences of float32 are coarse.
         eps: The step, multiplied by the element's absolute value if that is above 1.
         rtol: Tolerance relative to the larger of both numbers.
         atol: Tolerance added to it.
@@ -318,13 +319,24 @@ def check_gradient(
         with _parameters_as(dtype, f, arrays) as parameters:
             arrays, leaves = leaves_of(arrays, numbers, numpy, copy=True)
             named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
-            function = _WeightedSum(lambda: f(*arrays), train_mode, eps, (rtol, atol))
-            slopes = [
-                (name, index, float(gradient[index]), *function.limits(leaf, index, float(gradient[index])))
-                for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values())))
-                for index in _indices(leaf.shape, limit)
-            ]
-    return _judge(slopes, rtol, atol, skip_kinks)
+
+            def judged(eps: float, rtol: float, atol: float) -> GradientCheck:
+                function = _WeightedSum(lambda: f(*arrays), train_mode, eps, (rtol, atol))
+                slopes = [
+                    (name, index, float(gradient[index]), *function.limits(leaf, index, float(gradient[index])))
+                    for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values())))
+                    for index in _indices(leaf.shape, limit)
+                ]
+                return _judge(slopes, rtol, atol, skip_kinks)
+
+            try:
+                return judged(eps, rtol, atol)
+            except ArithmeticError as error:
+                with suppress(ArithmeticError):
+                    judged(**_COARSE_STEP)
+                    text = "With coarse steps they agree: a layer may compute in float32 only, as LeakyReLU and RNN do"
+                    error.args = (f"{error}. {text}. {_COARSE}",)
+                raise
 
 
 def _excess(one: float, other: float, rtol: float, atol: float) -> float:

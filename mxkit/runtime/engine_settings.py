@@ -52,7 +52,7 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 # 64 or 512. One device gains nothing, and an LSTM takes up to 470 MB more, so they are not the default.
 SPACES, _OF_SEVERAL = "MXNET_CPU_TEMP_COPY", "64"
 # With them OpenMP may give an operator fewer threads than it asks for.
-LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC")
+LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -100,10 +100,10 @@ def choose(processors: Processors, environment: Mapping[str, str], wanted: Optio
 
 
 def _granted(environment: Mapping[str, str]) -> int:
-    """Threads that OpenMP surely gives to an operator: with fewer than it asked for, `dot` never returns (T300)."""
-    limit, dynamic = (environment.get(name, "").strip().lower() for name in LIMITS)
+    """Threads that OpenMP surely gives to an operator: with fewer than it asked for, numbers are wrong (T300)."""
+    limit, dynamic, levels = (environment.get(name, "").strip().lower() for name in LIMITS)
     most = int(limit) if limit.isdigit() and int(limit) else sys.maxsize
-    return 1 if dynamic in ("true", "1") else most
+    return 1 if dynamic in ("true", "1") or levels == "0" else most
 
 
 def _alone(processors: Processors, environment: Mapping[str, str]) -> int:
@@ -140,9 +140,17 @@ def chosen_threads() -> Iterator[None]:
     Side effects:
         If MXNet alone would take another number, sets `MXNET_OMP_MAX_THREADS` inside; and `GOMP_SPINCOUNT`, unless a
         variable says how threads wait. Both are restored at the end.
+
+    Raises:
+        MXNetImportError: The user's variables ask for more threads than OpenMP surely gives (T300).
     """
     global _loaded
     choice = choose(read_processors(), os.environ, _wanted)
+    if (choice.taken or 0) > _granted(os.environ):
+        asked = f"{choice.setting}={os.environ[choice.setting]}"
+        limits = " and ".join(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))
+        text = f"{asked} asks for {choice.taken} threads, of which {limits} may give fewer"
+        raise MXNetImportError(f"{text}: MXNet would compute wrong numbers (T300). Unset one of them")
     spins = {} if any(map(os.environ.get, _WAITING)) else _SPINS
     with environment({**spins, **({_MOST: str(choice.taken)} if choice.taken != choice.alone else {})}):
         yield

@@ -616,6 +616,8 @@ def with_lengths_inside(
 
 def _inside(lengths: Any, least: int, most: int) -> Any:
     """The nearest lengths that exist; NaN, as a whole number the least of all, becomes the shortest."""
+    if not hasattr(lengths, "astype"):
+        return lengths  # MXNet's error names the argument
     return lengths.astype("float32").clip(-1, 1e9).astype("int32").clip(least, most)
 
 
@@ -637,7 +639,7 @@ def last_step(
     **options: Any,
 ) -> Any:
     """SequenceLast without lengths as a slice (T294): its gradient reads an array that is not there."""
-    if use_sequence_length or options or data is None:
+    if use_sequence_length or sequence_length is not None or options or data is None:  # MXNet refuses lengths alone
         return with_lengths_inside(1, 1, sequence_last, data, sequence_length, use_sequence_length, axis, **options)
     operators = mxnet_module("ndarray")
     return operators.squeeze(operators.slice_axis(data, axis=axis, begin=-1, end=None), axis=axis)

@@ -186,9 +186,11 @@ class Accumulator:
         if () in shapes:
             text = "expected losses of shape (B,), one per sample; received a scalar, a mean or a sum over the samples"
             raise LossShapeError(f"Accumulator.backward: {text}. Pass them without .mean() or .sum()")
-        if backward is None and (1,) in shapes and not self._means_refused:
+        if backward is None and not self._means_refused:
             self._means_refused = True
-            refuse_means(parts)
+            # beside several losses, one is that of a sample, also if it is a mean over the steps on axis 0
+            if all(shape == (1,) for shape in shapes):
+                refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         if self._adds and not self.micro_batches and any(map(is_fresh, self._replicas())):

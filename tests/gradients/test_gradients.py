@@ -246,6 +246,10 @@ def test_what_cannot_be_checked_is_refused():
         check_gradient(lambda x: mx.nd.random.uniform(shape=x.shape, dtype="float64") * x, X)
     with pytest.raises(ValueError, match="value is not finite at this point"):
         check_gradient(mx.nd.log, -X)
+    layer, x = gluon.nn.LeakyReLU(0.1), mx.nd.array([0.31, -0.7])
+    with pytest.raises(ArithmeticError, match="a layer may compute in float32 only.*pass dtype='float32', eps=1e-2"):
+        check_gradient(layer, x)
+    assert check_gradient(layer, x, **COARSE).compared == 2
     with pytest.raises(ValueError, match="computed float32, too coarse for a step of 1e-06"):
         check_gradient(lambda x: x.astype("float32").square(), X)
     assert check_gradient(lambda x: x * mx.nd.ones((2, 3)), X / 6, **COARSE).compared == 6

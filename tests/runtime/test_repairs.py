@@ -602,6 +602,11 @@ def test_the_last_step_without_lengths_has_a_gradient(axis, hybrid):
     np.testing.assert_array_equal(x.grad.asnumpy(), expected)
     lengths = mx.nd.array([1, 2, 3][: (3, 4)[axis]] + [1] * axis)
     assert mx.nd.SequenceLast(x, lengths, use_sequence_length=True, axis=axis).shape == last.shape
+    with pytest.raises(mx.MXNetError, match="expects 1 inputs, but got 2|Keyword argument"):
+        mx.nd.SequenceLast(x, lengths, axis=axis)  # lengths that would not be read
+    for call in (lambda: x.softmax(-1), lambda: mx.nd.SequenceMask(x, [1, 2], use_sequence_length=True)):
+        with pytest.raises(AssertionError, match="length must have NDArray type"):
+            call()
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

@@ -255,6 +255,19 @@ def test_a_mean_of_losses_does_not_count_as_one_sample(reduced):
         own_loop(mxkit.Accumulator.backward, reduced=REDUCED[reduced])
 
 
+@pytest.mark.parametrize(("sizes", "devices"), [((2, 1), "cpu"), ((3,), "cpu:2")])
+def test_a_mean_over_the_steps_of_one_sample_is_its_loss(sizes, devices):
+    """In the layout (time, samples, features), axis 0 is not that of the samples."""
+
+    def forward(net, inputs, labels):
+        return (net(inputs[0].swapaxes(0, 1)) - 1).square().mean(axis=(0, 2))
+
+    net, x = ready(nn.Dense(3, flatten=False), devices=devices), np.ones((sum(sizes), 4, 2), "float32")
+    batches = [(part, np.zeros(len(part))) for part in np.split(x, np.cumsum(sizes)[:-1])]
+    loss = mxkit.losses.BatchLoss(forward=forward)
+    assert [one.samples for one in mxkit.updates(net, batches, loss=loss, trainer="sgd")] == list(sizes)
+
+
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     "reduced", [lambda losses: losses, lambda losses: losses * 3, lambda losses: losses.reshape((-1, 1)).mean(axis=1)]

@@ -54,7 +54,7 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
     workers = local_workers(environment)
     why = "one per core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
     limits = [f"{name}={environment[name]}" for name in LIMITS if environment.get(name)]
-    if limits and choice.taken < processors.threads // (workers or 1):
+    if limits and (choice.taken or 0) < processors.threads // (workers or 1):
         why = f"{' and '.join(limits)} may allow no more (T300)"
     shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
     whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.taken != choice.alone else ""
