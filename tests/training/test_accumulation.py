@@ -262,7 +262,7 @@ def test_a_mean_over_the_steps_of_one_sample_is_its_loss(sizes, devices):
     def forward(net, inputs, labels):
         return (net(inputs[0].swapaxes(0, 1)) - 1).square().mean(axis=(0, 2))
 
-    net, x = ready(nn.Dense(3, flatten=False), devices=devices), np.ones((sum(sizes), 4, 2), "float32")
+    net, x = ready(gluon.nn.Dense(3, flatten=False), devices=devices), np.ones((sum(sizes), 4, 2), "float32")
     batches = [(part, np.zeros(len(part))) for part in np.split(x, np.cumsum(sizes)[:-1])]
     loss = mxkit.losses.BatchLoss(forward=forward)
     assert [one.samples for one in mxkit.updates(net, batches, loss=loss, trainer="sgd")] == list(sizes)
