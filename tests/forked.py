@@ -4,6 +4,7 @@ For whatever does not depend on how a process is started: importing MXNet again 
 file is the server.
 """
 
+from contextlib import suppress
 import gc
 import importlib
 import json
@@ -50,7 +51,8 @@ class Forks:
                 if meanwhile is not None:
                     meanwhile(process)
             except BaseException:
-                os.kill(process, signal.SIGKILL)  # the server, which later tests ask, waits for it, stopped or not
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)  # the server, which later tests ask, waits for it, stopped or not
                 raise
             finally:
                 code = int(self._server.stdout.readline())

@@ -87,7 +87,10 @@ def test_a_second_live_process_is_refused_and_the_first_run_is_whole(offset, who
     def train_too(process):
         wait_until(lambda: any(one.read_text() for one in tmp_path.glob("runs/*/.writer")))
         time.sleep(offset)  # into its training
-        os.kill(process, signal.SIGSTOP)
+        try:
+            os.kill(process, signal.SIGSTOP)
+        except ProcessLookupError:
+            pytest.skip("this machine trained the epochs before the signal came")
         (run,) = (tmp_path / "runs").iterdir()
         code, _, err = command("train", "--resume", run, "--quiet")
         refused.append((code, f"error: process {process} on " in err))
