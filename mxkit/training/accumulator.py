@@ -156,13 +156,19 @@ class Accumulator:
                 sample weights, or the number of unmasked tokens. None is the number of samples.
 
         Raises:
-            LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The graph of the first
-                loss of shape (1,) is searched for such a reduction: a micro-batch of one sample has this shape too.
+            LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. If the first losses have
+                the shape (1,), their graph is searched for such a reduction: those of one sample have this shape too.
             DataError: There is no loss, or `count` is no number of at least 0.
             RuntimeError: Another backward pass changed the gradients of the window; `step` raises it too.
         """
         self._refuse_other_passes()
-        self.backward_of(list(losses) if isinstance(losses, (list, tuple)) else [losses], count=count)
+        parts = legacy(list(losses) if isinstance(losses, (list, tuple)) else [losses])
+        if not self._means_refused:
+            self._means_refused = True
+            # beside several losses, one is that of a sample, also if it is a mean over the steps on axis 0
+            if all(part.shape == (1,) for part in parts):
+                refuse_means(parts)
+        self.backward_of(parts, count=count)
         computed = [replica for replica in self._replicas() if is_fresh(replica)]
         set_fresh(computed, False)  # until `step`: another pass before it marks them again
         self._computed += computed
@@ -186,11 +192,6 @@ class Accumulator:
         if () in shapes:
             text = "expected losses of shape (B,), one per sample; received a scalar, a mean or a sum over the samples"
             raise LossShapeError(f"Accumulator.backward: {text}. Pass them without .mean() or .sum()")
-        if backward is None and not self._means_refused:
-            self._means_refused = True
-            # beside several losses, one is that of a sample, also if it is a mean over the steps on axis 0
-            if all(shape == (1,) for shape in shapes):
-                refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         if self._adds and not self.micro_batches and any(map(is_fresh, self._replicas())):

@@ -255,7 +255,7 @@ def test_a_mean_of_losses_does_not_count_as_one_sample(reduced):
         own_loop(mxkit.Accumulator.backward, reduced=REDUCED[reduced])
 
 
-@pytest.mark.parametrize(("sizes", "devices"), [((2, 1), "cpu"), ((3,), "cpu:2")])
+@pytest.mark.parametrize(("sizes", "devices"), [((2, 1), "cpu"), ((1, 3), "cpu"), ((2, 3), "cpu:2")])
 def test_a_mean_over_the_steps_of_one_sample_is_its_loss(sizes, devices):
     """In the layout (time, samples, features), axis 0 is not that of the samples."""
 
