@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # before mxnet
+from mxkit.runtime.engine_settings import SPACES, SPACES_OF_SEVERAL
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -66,7 +67,7 @@ def run(quick: bool) -> Iterator[Row]:
         peer, missing = pytorch(stack, variables, "ms/update")
         yield from missing
         ours = {number: stack.enter_context(Child(mxnet_threads(number))) for number in counts}
-        several = stack.enter_context(Child({**mxnet_threads(1), "MXNET_CPU_TEMP_COPY": "64"}))
+        several = stack.enter_context(Child({**mxnet_threads(1), SPACES: SPACES_OF_SEVERAL}))
         for name, case in CASES.items():
             updates = 2 if quick else case.updates
             for number in counts:

@@ -50,9 +50,9 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 # Operators on all devices of the CPU share this many temporary spaces, and those with the same space take turns (T292).
 # An update of a transformer on two devices with one thread each: 80 ms with MXNet's 4, 64 with 8, 53 with 32, 51 with
 # 64 or 512. One device gains nothing, and an LSTM takes up to 470 MB more, so they are not the default.
-SPACES, _OF_SEVERAL = "MXNET_CPU_TEMP_COPY", "64"
+SPACES, SPACES_OF_SEVERAL = "MXNET_CPU_TEMP_COPY", "64"
 # With them OpenMP may give an operator fewer threads than it asks for.
-LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS")
+_LIMITS = ("OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
@@ -99,9 +99,18 @@ def choose(processors: Processors, environment: Mapping[str, str], wanted: Optio
     return Choice(min(taken, _granted(environment)), alone)
 
 
+def limits(environment: Mapping[str, str]) -> str:
+    """The variables with which OpenMP may give an operator fewer threads than it asks for; empty if none is set.
+
+    >>> limits({"OMP_DYNAMIC": "true", "OMP_NUM_THREADS": "2"})
+    'OMP_DYNAMIC=true'
+    """
+    return " and ".join(f"{name}={environment[name]}" for name in _LIMITS if environment.get(name))
+
+
 def _granted(environment: Mapping[str, str]) -> int:
     """Threads that OpenMP surely gives to an operator: with fewer than it asked for, numbers are wrong (T300)."""
-    limit, dynamic, levels = (environment.get(name, "").strip().lower() for name in LIMITS)
+    limit, dynamic, levels = (environment.get(name, "").strip().lower() for name in _LIMITS)
     most = int(limit) if limit.isdigit() and int(limit) else sys.maxsize
     return 1 if dynamic in ("true", "1") or levels == "0" else most
 
@@ -148,8 +157,7 @@ def chosen_threads() -> Iterator[None]:
     choice = choose(read_processors(), os.environ, _wanted)
     if (choice.taken or 0) > _granted(os.environ):
         asked = f"{choice.setting}={os.environ[choice.setting]}"
-        limits = " and ".join(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))
-        text = f"{asked} asks for {choice.taken} threads, of which {limits} may give fewer"
+        text = f"{asked} asks for {choice.taken} threads, of which {limits(os.environ)} may give fewer"
         raise MXNetImportError(f"{text}: MXNet would compute wrong numbers (T300). Unset one of them")
     spins = {} if any(map(os.environ.get, _WAITING)) else _SPINS
     with environment({**spins, **({_MOST: str(choice.taken)} if choice.taken != choice.alone else {})}):
@@ -232,9 +240,9 @@ def threads(number: Optional[int] = None, *, devices: int = 1) -> None:
     if devices > 1 and not os.environ.get(SPACES):
         if loaded:
             text = f"MXNet is loaded, and its operators on {devices} devices of the CPU take turns"
-            way = f"Call it before the first `import mxnet`, or set {SPACES}={_OF_SEVERAL} before Python starts"
+            way = f"Call it before the first `import mxnet`, or set {SPACES}={SPACES_OF_SEVERAL} before Python starts"
             raise RuntimeError(f"threads: {text}. {way}")
-        os.environ[SPACES] = _OF_SEVERAL
+        os.environ[SPACES] = SPACES_OF_SEVERAL
 
 
 def devices_on_cpu(spec: object) -> int:

@@ -118,7 +118,7 @@ class Accumulator:
         self.updates = 0
         self.least_count = 0.0  # replaces a window's count of 0, if it is not 0 itself
         self._compared = False  # the parameters of the workers
-        self._means_refused = False
+        self._means_searched = False
         self._switched: List[Any] = []
         self._open_window()
 
@@ -163,8 +163,8 @@ class Accumulator:
         """
         self._refuse_other_passes()
         parts = legacy(list(losses) if isinstance(losses, (list, tuple)) else [losses])
-        if not self._means_refused:
-            self._means_refused = True
+        if not self._means_searched:
+            self._means_searched = True
             # beside several losses, one is that of a sample, also if it is a mean over the steps on axis 0
             if all(part.shape == (1,) for part in parts):
                 refuse_means(parts)

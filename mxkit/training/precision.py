@@ -171,7 +171,7 @@ def _warn_if_slower(plain: Any, low: Any, data: Dict[str, Any], parameters: Dict
         plain: The graph in float32.
         low: In bfloat16.
         data: Its inputs by name.
-        parameters: Shapes of parameters by name, None where they are unknown: a recurrent layer does not infer them.
+        parameters: Shapes of parameters by name, () where they are unknown: a recurrent layer does not infer them.
     """
     try:
         seconds = _pass_seconds([_without_dropout(plain), _without_dropout(low)], data, parameters)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
-from mxkit.runtime.engine_settings import EXACT, LIMITS, Choice, choose, local_workers
+from mxkit.runtime.engine_settings import EXACT, Choice, choose, limits, local_workers
 from mxkit.runtime.gpus import ARCHITECTURES, Driver, has_known_kernels, unusable_gpus
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
 from mxkit.runtime.wheels import package_spec
@@ -53,9 +53,8 @@ def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
 def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choice, data: Mapping[str, Any]) -> Line:
     workers = local_workers(environment)
     why = "one per core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
-    limits = [f"{name}={environment[name]}" for name in LIMITS if environment.get(name)]
-    if limits and (choice.taken or 0) < processors.threads // (workers or 1):
-        why = f"{' and '.join(limits)} may allow no more (T300)"
+    if limits(environment) and (choice.taken or 0) < processors.threads // (workers or 1):
+        why = f"{limits(environment)} may allow no more (T300)"
     shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
     whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.taken != choice.alone else ""
     said = f"MXNet takes {choice.taken}: {why}{shared}{whose}"
